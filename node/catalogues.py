@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from starling.node.tasks.api import Task
 
 _HERE = "starling.node.catalogues"
+Decay = Literal["all", "matrices"]
+"""Which parameters `weight_decay` is for: with matrices none of fewer than two dimensions, as biases and norms are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +30,13 @@ class Sgd:
         momentum: in [0, 1).
         weight_decay: times the parameters, added to the gradient.
         nesterov: look ahead; needs momentum.
+        decay: which parameters weight_decay is for: all, or matrices alone, so neither biases nor norms.
     """
 
     momentum: ShareBelowOne = 0.9
     weight_decay: NonNegative = 0.0
     nesterov: bool = False
+    decay: Decay = "all"
 
     def __post_init__(self) -> None:
         if self.nesterov and not self.momentum:
@@ -48,12 +52,14 @@ class Adam:
         beta_1: memory of the mean gradient.
         beta_2: memory of the mean square.
         eps: added to the root of the mean square.
+        decay: which parameters weight_decay is for: all, or matrices alone, so neither biases nor norms.
     """
 
     weight_decay: NonNegative = 0.0
     beta_1: ShareBelowOne = 0.9
     beta_2: ShareBelowOne = 0.999
     eps: Positive = 1e-8
+    decay: Decay = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +71,14 @@ class Adagrad:
         weight_decay: times the parameters, added to the gradient.
         initial_accumulator_value: of the sum of squares.
         eps: added to the root of the sum of squares.
+        decay: which parameters weight_decay is for: all, or matrices alone, so neither biases nor norms.
     """
 
     lr_decay: NonNegative = 0.0
     weight_decay: NonNegative = 0.0
     initial_accumulator_value: NonNegative = 0.0
     eps: Positive = 1e-10
+    decay: Decay = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +89,13 @@ class Adadelta:
         rho: memory of the mean squares.
         eps: added to both mean squares.
         weight_decay: times the parameters, added to the gradient.
+        decay: which parameters weight_decay is for: all, or matrices alone, so neither biases nor norms.
     """
 
     rho: ShareBelowOne = 0.9
     eps: Positive = 1e-6
     weight_decay: NonNegative = 0.0
+    decay: Decay = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,7 @@ class RmsProp:
         weight_decay: times the parameters, added to the gradient.
         momentum: in [0, 1).
         centered: divide by the root of the variance instead.
+        decay: which parameters weight_decay is for: all, or matrices alone, so neither biases nor norms.
     """
 
     alpha: ShareBelowOne = 0.99
@@ -105,6 +116,7 @@ class RmsProp:
     weight_decay: NonNegative = 0.0
     momentum: ShareBelowOne = 0.0
     centered: bool = False
+    decay: Decay = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +128,14 @@ class Asgd:
         alpha: power of the decay of lr.
         t0: step from which on parameters are averaged.
         weight_decay: times the parameters, added to the gradient.
+        decay: which parameters weight_decay is for: all, or matrices alone, so neither biases nor norms.
     """
 
     lambd: NonNegative = 1e-4
     alpha: NonNegative = 0.75
     t0: NonNegative = 1e6
     weight_decay: NonNegative = 0.0
+    decay: Decay = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +146,38 @@ class Adafactor:
         beta2_decay: power of the step, <= 0, by which the memory of the mean square grows.
         d: largest root mean square of a step, in units of lr.
         weight_decay: the share of the parameters that a step takes away, times lr.
+        decay: which parameters weight_decay is for: all, or matrices alone, so neither biases nor norms.
     """
 
     beta2_decay: Annotated[float, Meta(ge=-10, le=0)] = -0.8
     d: Annotated[float, Meta(ge=1, le=1e6)] = 1.0
     weight_decay: NonNegative = 0.0
+    decay: Decay = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Muon:
+    """Keys of torch.optim.Muon, which steps the hidden matrices of a model, and of AdamW, which steps all else, at the same rate.
+
+    Args:
+        momentum: in [0, 1).
+        nesterov: look ahead.
+        ns_steps: Newton-Schulz steps that make the momentum of a matrix orthogonal.
+        weight_decay: times lr, the share of the parameters that a step takes away.
+        beta_1: AdamW's memory of the mean gradient.
+        beta_2: AdamW's memory of the mean square.
+        eps: AdamW's, added to the root of the mean square.
+        decay: which parameters weight_decay is for: all, or matrices alone, so neither biases nor norms.
+    """
+
+    momentum: ShareBelowOne = 0.95
+    nesterov: bool = True
+    ns_steps: Annotated[int, Meta(ge=1, le=20)] = 5
+    weight_decay: NonNegative = 0.0
+    beta_1: ShareBelowOne = 0.9
+    beta_2: ShareBelowOne = 0.999
+    eps: Positive = 1e-8
+    decay: Decay = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +234,7 @@ OPTIMIZERS: Catalogue[Optimizer, Any] = Catalogue(
         "rprop": Entry("torch.optim:Rprop", keys="builtins:object"),
         "asgd": Entry("torch.optim:ASGD", keys=f"{_HERE}:Asgd"),
         "adafactor": Entry("torch.optim:Adafactor", keys=f"{_HERE}:Adafactor"),
+        "muon": Entry("torch.optim:Muon", keys=f"{_HERE}:Muon"),
     },
     members=("step", "state_dict", "load_state_dict", "add_param_group"),
     supplied=("params", "lr"),

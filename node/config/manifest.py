@@ -28,7 +28,7 @@ _ID_BYTES = 20
 _SIGN_DOMAIN = b"starling/manifest/1\0"
 _LATER: dict[str, dict[str, object]] = {
     "task": {"start": ""},
-    "optimizer": {"clip_norm": None},
+    "optimizer": {"clip_norm": None, "decay": "all"},
     "mix": {"drift_reach": 0.0},
 }
 """Keys that format 2 did not begin with, and their defaults."""

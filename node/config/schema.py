@@ -65,7 +65,7 @@ class OptimizerSection(PartSection, frozen=True):
 
     SECTION = "optimizer"
     kind: Name = "sgd"
-    """Of torch.optim: sgd, adamw, adam, nadam, radam, adamax, adagrad, adadelta, rmsprop, rprop, asgd, adafactor."""
+    """Of torch.optim: sgd, adamw, adam, nadam, radam, adamax, adagrad, adadelta, rmsprop, rprop, asgd, adafactor, muon."""
     lr: Positive = 0.02
     """Length of a local step, before `schedule`."""
     schedule: Literal["constant", "cosine", "linear"] = "cosine"

@@ -92,7 +92,7 @@ class Learner:
         self.kept: dict[str, Tensor] = {}
         self._slots: dict[str, int] = {}  # of peers that a rule remembers
         self._begin()
-        self._optimizer = optimizer_of(manifest, self.x)
+        self._optimizer = optimizer_of(manifest, self.x, self._model)
         self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
         self._good = self.x.clone()
@@ -127,7 +127,7 @@ class Learner:
             self.undone += 1
             self.x.copy_(self._good)
             self._reset_buffers()
-            self._optimizer = optimizer_of(self._manifest, self.x)  # its memory is what blew up
+            self._optimizer = optimizer_of(self._manifest, self.x, self._model)  # its memory is what blew up
             return None
         self.state = state
         return value
@@ -336,7 +336,7 @@ class Learner:
     def install(self, x: Tensor, round: int) -> None:
         """Take over another node's model in `round`: empty memory, no flows, and a rate that climbs from there."""
         self.check(x)
-        self._optimizer = optimizer_of(self._manifest, self.x)
+        self._optimizer = optimizer_of(self._manifest, self.x, self._model)
         self._joined_at = round
         self._replace(x)
 

@@ -7,15 +7,18 @@
     all others                    the optimiser steps along the gradient, then x <- x − lr·correct(0); c has the units of an update at
                                   rate 1, so eta_c = lr whatever the optimiser makes of gradients
 
+muon steps hidden matrices by torch.optim.Muon and all else by AdamW, both at the same rate: Muon's is scaled to the rms of AdamW's steps
+(Liu et al. 2025, arXiv:2502.16982).
+
 The optimiser's state belongs to this node and is never mixed.
 
 Shapes: d parameters.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +26,15 @@ from torch import Tensor, nn
 from starling.gossip.api import Phase
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS, tracks
+from starling.gossip.vector import layout
 from starling.node.catalogues import OPTIMIZERS
 from starling.node.config.schema import Manifest, OptimizerSection
 from starling.node.engine.mixing import mixer
 
-NOT_BY_ROWS = frozenset({"adafactor", "asgd"})
-"""Those that look at the vector as a whole or keep scalars that depend on past rates; of all others rows can be stacked."""
+NOT_BY_ROWS = frozenset({"adafactor", "asgd", "muon"})
+"""Those that look at the vector as a whole or at its matrices, or keep scalars that depend on past rates; of all others rows can be
+stacked.
+"""
 
 
 Correct = Callable[[Tensor], Tensor]
@@ -36,29 +42,50 @@ Correct = Callable[[Tensor], Tensor]
 CLIMB = 10.0  # `Phase.climb` of sgd (decision 23 has measurements)
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of the flat vector that an optimiser sees as one parameter of a shape, and how it is treated."""
+
+    start: int
+    end: int
+    shape: tuple[int, ...]
+    hidden: bool = False  # a hidden matrix, for Muon
+    decays: bool = True
+
+
+Make = Callable[[list[nn.Parameter]], Sequence[torch.optim.Optimizer]]
+"""Torch optimisers of the parameters that the pieces are, each of which is stepped by one of them."""
+
+
 class Optimizer:
-    """A torch optimiser of one flat vector `like` (d,). Raises ConfigError if it cannot step one from a gradient alone (LBFGS, SparseAdam,
-    Muon).
+    """Torch optimisers of one flat vector `like` (d,). Raises ConfigError if one cannot step from a gradient alone (LBFGS, SparseAdam).
 
     `corrects_updates`: corrections are added to what the optimiser makes of a gradient, not to the gradient. `clip_norm`: longest gradient,
-    > 0; None: any.
+    > 0; None: any. `pieces`: what the vector is cut into, all of it and in order; none: it is one parameter.
     """
 
     def __init__(
-        self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], like: Tensor, *, corrects_updates: bool = False,
-        clip_norm: float | None = None,
+        self, make: Make, like: Tensor, *, corrects_updates: bool = False, clip_norm: float | None = None,
+        pieces: Sequence[Piece] = (),
     ) -> None:  # fmt: skip
         self._corrects_updates = corrects_updates
         self._clip_norm = clip_norm
-        trial = nn.Parameter(torch.zeros_like(like))
-        self._parameter = nn.Parameter(torch.empty_like(like))
+        self._pieces = pieces
+        trials = [nn.Parameter(part) for part in self._cut(torch.zeros_like(like))]
+        self._parameters = [nn.Parameter(part) for part in self._cut(torch.empty_like(like))]
         try:
-            self._optimizer, tried = make([self._parameter]), make([trial])
-            trial.grad = torch.zeros_like(like)
-            tried.step()
+            self._optimizers, tried = make(self._parameters), make(trials)
+            for trial in trials:
+                trial.grad = torch.zeros_like(trial)
+            for each in tried:
+                each.step()
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(f"optimizer.kind: it cannot step a flat vector: {error}") from error
-        self._template = _tensors(tried, trial)
+        self._template = _tensors(tried, trials)
+
+    def _cut(self, x: Tensor) -> list[Tensor]:
+        """Views of x (d,), one per piece, in its shape; x itself, of any shape, where there are none."""
+        return [x[piece.start : piece.end].view(piece.shape) for piece in self._pieces] or [x]
 
     def corrected(self, gradient: Tensor, correct: Correct) -> tuple[Tensor, Tensor | None]:
         """Direction and shift of a step, each like the gradient (…, d); `correct` is called once.
@@ -76,17 +103,22 @@ class Optimizer:
 
     def step(self, x: Tensor, direction: Tensor, lr: float, shift: Tensor | None = None) -> None:
         """Change x (d,), detached from autograd, in place along a direction (d,), and then by −lr·shift (d,), at a rate lr >= 0."""
-        self._parameter.data, self._parameter.grad = x, direction
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr
-        self._optimizer.step()
-        self._parameter.grad = None
+        for parameter, value, gradient in zip(self._parameters, self._cut(x), self._cut(direction), strict=True):
+            parameter.data, parameter.grad = value, gradient
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.step()
+        for parameter in self._parameters:
+            parameter.grad = None
         if shift is not None:
             x.sub_(shift, alpha=lr)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The state by torch's names, for a checkpoint; shared, not copied. Empty before the first step."""
-        return _tensors(self._optimizer, self._parameter)
+        """The state by torch's names, of several pieces after their number, for a checkpoint; shared, not copied. Empty before the
+        first step.
+        """
+        return _tensors(self._optimizers, self._parameters)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take over the state of a checkpoint; ValueError if it does not fit, and nothing changed."""
@@ -104,7 +136,10 @@ class Optimizer:
 
     def share(self, state: Mapping[str, Tensor]) -> None:
         """Use these tensors as the state, changed in place by every step. For simulations of many nodes in one array."""
-        self._optimizer.state[self._parameter] = dict(state)
+        for number, parameter in enumerate(self._parameters):
+            prefix = f"{number}." if len(self._parameters) > 1 else ""
+            own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+            next(each for each in self._optimizers if _steps(each, parameter)).state[parameter] = own
 
 
 def clipped(gradient: Tensor, norm: float) -> Tensor:
@@ -117,22 +152,112 @@ def clipped(gradient: Tensor, norm: float) -> Tensor:
     return shortened
 
 
-def _tensors(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
-    return {name: value for name, value in optimizer.state[parameter].items() if isinstance(value, Tensor)}
+def _steps(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> bool:
+    return any(each is parameter for group in optimizer.param_groups for each in group["params"])
 
 
-def optimizer(section: OptimizerSection, like: Tensor, *, corrects_updates: bool = False) -> Optimizer:
-    """The section's optimiser with empty state for vectors like `like` (d,); ConfigError for an unknown name or parameter."""
-    given = section.params()
+def _tensors(optimizers: Sequence[torch.optim.Optimizer], parameters: Sequence[nn.Parameter]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for number, parameter in enumerate(parameters):
+        prefix = f"{number}." if len(parameters) > 1 else ""
+        for each in optimizers:
+            state = each.state.get(parameter, {}).items()
+            found |= {prefix + name: value for name, value in state if isinstance(value, Tensor)}
+    return found
+
+
+def hidden_matrices(model: nn.Module) -> frozenset[str]:
+    """Names of the parameters that Muon is for: weights of layers, of two or more dimensions.
+
+    Neither embeddings, nor what is tied to them, nor the output layer: the last layer with a weight, unless it is part of an
+    nn.ModuleList, as blocks are; nor what does not end in "weight".
+    """
+    embeddings = {id(each.weight) for each in model.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)}
+    blocks = [f"{name}." for name, each in model.named_modules() if isinstance(each, nn.ModuleList)]
+    layers = [
+        (name, weight)
+        for name, weight in model.named_parameters(remove_duplicate=False)
+        if name.endswith("weight") and weight.ndim > 1 and weight.requires_grad
+    ]
+    if layers and not layers[-1][0].startswith(tuple(blocks)):
+        embeddings.add(id(layers[-1][1]))
+    return frozenset(
+        name for name, weight in layers if id(weight) not in embeddings and min(len(weight), weight[0].numel()) > 1
+    )
+
+
+def pieces(section: OptimizerSection, model: nn.Module) -> tuple[Piece, ...]:
+    """What the section's optimiser must see of a model's flat vector; none if that is the vector alone.
+
+    Raises ConfigError: muon, and there is no hidden matrix.
+    """
+    if not _needs_shapes(section):
+        return ()
+    about, sparing = layout(model), getattr(section, "decay", "all") == "matrices"
+    hidden = hidden_matrices(model) if section.kind == "muon" else frozenset[str]()
+    if section.kind == "muon" and not hidden.intersection(about.names):
+        raise ConfigError(
+            "optimizer.kind: muon makes steps of hidden matrices orthogonal, and this model has none beside embeddings and its output "
+            "layer; try `--set optimizer.kind=adamw`"
+        )
+    cut: list[Piece] = []
+    for name, shape, start, end in zip(about.names, about.shapes, about.offsets, about.offsets[1:], strict=False):
+        decays = not sparing or len(shape) > 1
+        if name in hidden:
+            cut.append(Piece(start, end, (shape[0], (end - start) // shape[0]), hidden=True, decays=decays))
+        elif cut and not cut[-1].hidden and cut[-1].decays == decays:
+            cut[-1] = replace(cut[-1], end=end, shape=(end - cut[-1].start,))
+        else:
+            cut.append(Piece(start, end, (end - start,), decays=decays))
+    return tuple(cut)
+
+
+def _needs_shapes(section: OptimizerSection) -> bool:
+    return section.kind == "muon" or getattr(section, "decay", "all") == "matrices"
+
+
+def optimizer(
+    section: OptimizerSection, like: Tensor, *, corrects_updates: bool = False, model: nn.Module | None = None
+) -> Optimizer:
+    """The section's optimiser with empty state for vectors like `like` (d,), those of `model` if given.
+
+    Raises ConfigError: an unknown name or parameter, or it needs a model.
+    """
+    if section.kind == "muon" and not hasattr(torch.optim, "Muon"):
+        raise ConfigError(f"optimizer.kind: muon is in torch 2.9 and later, here is {torch.__version__}; upgrade torch")
+    if model is None and _needs_shapes(section):
+        key = "kind: muon" if section.kind == "muon" else "decay: matrices"
+        raise ConfigError(
+            f"optimizer.{key} needs the shapes of a model, and cannot step those of many nodes at once; "
+            "simulate whole nodes with `--set simulate.engine=virtual`"
+        )
+    given, cut = section.params(), () if model is None else pieces(section, model)
+    if section.kind in OPTIMIZERS.built_in:
+        given.pop("decay", None)
     if "beta_1" in given or "beta_2" in given:
         given["betas"] = (given.pop("beta_1", 0.9), given.pop("beta_2", 0.999))
 
-    def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        return OPTIMIZERS.build(
-            "optimizer", section.kind, {"params": parameters, "lr": section.lr, **given}, trusted=True
-        )
+    def built(
+        kind: str, of: Sequence[tuple[nn.Parameter, Piece | None]], keys: Mapping[str, Any]
+    ) -> torch.optim.Optimizer:
+        decaying = [parameter for parameter, piece in of if piece is None or piece.decays]
+        groups: list[dict[str, Any]] = [{"params": decaying}] if decaying else []
+        if spared := [parameter for parameter, piece in of if piece is not None and not piece.decays]:
+            groups.append({"params": spared, "weight_decay": 0.0})
+        return OPTIMIZERS.build("optimizer", kind, {"params": groups, "lr": section.lr, **keys}, trusted=True)
 
-    return Optimizer(make, like, corrects_updates=corrects_updates, clip_norm=section.clip_norm)
+    def make(parameters: list[nn.Parameter]) -> Sequence[torch.optim.Optimizer]:
+        of: list[tuple[nn.Parameter, Piece | None]] = list(zip(parameters, cut or (None,), strict=True))
+        if section.kind != "muon":
+            return (built(section.kind, of, given),)
+        own = {key: given[key] for key in ("momentum", "nesterov", "ns_steps", "weight_decay")}
+        rest = [each for each in of if each[1] is not None and not each[1].hidden]
+        hidden = [each for each in of if each[1] is not None and each[1].hidden]
+        made = [built("muon", hidden, own | {"adjust_lr_fn": "match_rms_adamw"})]
+        adamw = {key: given[key] for key in ("betas", "eps", "weight_decay")}
+        return [*made, built("adamw", rest, adamw)] if rest else made
+
+    return Optimizer(make, like, corrects_updates=corrects_updates, clip_norm=section.clip_norm, pieces=cut)
 
 
 def corrects_updates(manifest: Manifest) -> bool:
@@ -141,9 +266,9 @@ def corrects_updates(manifest: Manifest) -> bool:
     return rated and manifest.optimizer.kind != "sgd"
 
 
-def optimizer_of(manifest: Manifest, like: Tensor) -> Optimizer:
+def optimizer_of(manifest: Manifest, like: Tensor, model: nn.Module | None = None) -> Optimizer:
     """The optimiser of a node of this swarm; as `optimizer`."""
-    return optimizer(manifest.optimizer, like, corrects_updates=corrects_updates(manifest))
+    return optimizer(manifest.optimizer, like, corrects_updates=corrects_updates(manifest), model=model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def _nodes(agreed: Manifest, peers: Sequence[str], file: str = "") -> tuple[Tens
         model = initial(made, agreed, file)
         x, gradient = bind(model, layout(model))
         data = made.data(Source(None, agreed.partition, shard, agreed.seed), "cpu")
-        nodes.append((model, x, gradient, data, optimizer_of(agreed, x)))
+        nodes.append((model, x, gradient, data, optimizer_of(agreed, x, model)))
 
     done = [0] * len(peers)
 

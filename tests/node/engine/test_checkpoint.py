@@ -12,6 +12,8 @@ from starling.node.rpc import calls
 from tests.harness.engines import done, every, exchange, manifest, opened, opening, refused_as, state_of, x_of
 
 ADAMW = OptimizerSection(kind="adamw", lr=1e-3)
+GROUPS = OptimizerSection(kind="adamw", lr=1e-3, weight_decay=0.1, decay="matrices", warmup=0.05)
+MUON = OptimizerSection(kind="muon", lr=1e-3, schedule="linear", clip_norm=1.0)
 
 
 def checkpoint(round, value=0.0):
@@ -22,7 +24,7 @@ def files(path, **kwargs):
     return Checkpoints(path, **{"swarm": "s", "schema": "m"} | kwargs)
 
 
-@pytest.mark.parametrize("optimizer", [OptimizerSection(), ADAMW], ids=["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", [OptimizerSection(), ADAMW, GROUPS, MUON], ids=["sgd", "adamw", "groups", "muon"])
 def test_a_resumed_node_walks_the_path_of_one_that_never_stopped(tmp_path, optimizer):
     """Model, optimiser memory, place in its stream of batches and in the schedule: bit for bit."""
     agreed = manifest(optimizer=optimizer)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.errors import ConfigError
+from starling.gossip.vector import bind, layout
 from starling.node.catalogues import OPTIMIZERS
 from starling.node.config.schema import Manifest, MixSection, OptimizerSection
 from starling.node.engine.optimizers import (
@@ -16,11 +17,14 @@ from starling.node.engine.optimizers import (
     Schedule,
     clipped,
     corrects_updates,
+    hidden_matrices,
     optimizer,
     phase,
     ramp,
     schedule,
 )
+from starling.node.tasks.gpt import Gpt
+from starling.node.tasks.networks import mlp
 from tests.harness.tasks import seeded
 
 SECTIONS = {
@@ -28,14 +32,16 @@ SECTIONS = {
     "adamw": OptimizerSection(kind="adamw", weight_decay=0.01, beta_2=0.99),
     "rmsprop": OptimizerSection(kind="rmsprop", alpha=0.9, centered=True),
     "nesterov": OptimizerSection(momentum=0.5, nesterov=True),
-} | {kind: OptimizerSection(kind=kind) for kind in OPTIMIZERS.built_in if kind not in {"sgd", "adamw", "rmsprop"}}
+} | {
+    kind: OptimizerSection(kind=kind) for kind in OPTIMIZERS.built_in if kind not in {"sgd", "adamw", "rmsprop", "muon"}
+}
 REFERENCES = {
     "sgd": lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.9, weight_decay=0.01),
     "adamw": lambda p: torch.optim.AdamW(p, lr=1.0, weight_decay=0.01, betas=(0.9, 0.99)),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1.0, alpha=0.9, centered=True),
     "nesterov": lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.5, nesterov=True),
 }
-NOT_FLAT = {"lbfgs", "sparseadam", "muon"}  # a closure, sparse gradients, matrices
+NOT_FLAT = {"lbfgs", "sparseadam"}  # a closure, sparse gradients
 TORCH = {
     name.lower(): made
     for name, made in vars(torch.optim).items()
@@ -94,6 +100,89 @@ def test_a_restored_optimiser_goes_on_bit_for_bit(kind):
     one.step(x, direction, 0.1)
     two.step(y, direction, 0.1)
     assert torch.equal(x, y)
+
+
+class Blocks(torch.nn.Module):
+    """An embedding with its position, blocks with a norm and a convolution, and an output layer, tied or not."""
+
+    def __init__(self, tied=False):
+        super().__init__()
+        nn = torch.nn
+        self.embed = nn.Embedding(7, 6)
+        self.position = nn.Parameter(torch.zeros(4, 6))
+        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6), nn.Conv1d(6, 6, 3)) for _ in "ab")
+        self.single = nn.Linear(6, 1)
+        self.head = nn.Linear(6, 7, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_muon_is_for_the_weights_of_layers_but_embeddings_and_the_output(tied):
+    """All others are AdamW's; what it is in a GPT that ends in its embedding, and in a perceptron, too."""
+    assert hidden_matrices(Blocks(tied)) == {f"blocks.{k}.{layer}.weight" for k in range(2) for layer in (1, 2)}
+    gpt = Gpt(8, 16, 2, 2, seeded(0))
+    named = {name for name, value in gpt.named_parameters() if name.startswith("blocks") and value.ndim > 1}
+    assert hidden_matrices(gpt) == named
+    assert len(named) == 8
+    assert hidden_matrices(mlp(4, 3, 2, seeded(0))) == {"0.weight"}
+
+
+@pytest.mark.parametrize("kind", sorted({*OPTIMIZERS.built_in} - {"rprop", "adafactor", "asgd", "muon"}))
+def test_groups_on_the_flat_vector_are_torch_s_groups_of_parameters(kind):
+    """Decay for matrices alone, each optimiser bit for bit as torch steps the model itself."""
+    ours, theirs = Blocks(), Blocks()
+    theirs.load_state_dict(ours.state_dict())
+    x, gradient = bind(ours, layout(ours))
+    section = OptimizerSection(kind=kind, weight_decay=0.1, decay="matrices")
+    stepping = optimizer(section, x, model=ours)
+    keys = {key: value for key, value in section.params().items() if key not in {"decay", "beta_1", "beta_2"}}
+    groups = [
+        {"params": [p for p in theirs.parameters() if p.ndim > 1]},
+        {"params": [p for p in theirs.parameters() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    reference = OPTIMIZERS[kind](groups, lr=0.1, **keys)
+    chance = seeded(0)
+    for _ in range(4):
+        gradient.copy_(torch.randn(x.numel(), generator=chance))
+        for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            other.grad = one.grad.clone()
+        stepping.step(x, gradient, 0.1)
+        reference.step()
+    assert all(torch.equal(one, other) for one, other in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("decay", ["all", "matrices"])
+def test_muon_steps_hidden_matrices_and_adamw_all_else_as_torch_does(decay):
+    ours, theirs = Blocks(), Blocks()
+    theirs.load_state_dict(ours.state_dict())
+    x, gradient = bind(ours, layout(ours))
+    stepping = optimizer(OptimizerSection(kind="muon", weight_decay=0.1, decay=decay), x, model=ours)
+    hidden, rest = [], []
+    for name, parameter in theirs.named_parameters():
+        flat = torch.nn.Parameter(parameter.data.view(len(parameter), -1)) if parameter.ndim > 1 else parameter
+        (hidden if name in hidden_matrices(theirs) else rest).append((flat, parameter))
+    decays = [
+        [p for p, _ in rest if p.ndim > 1 or decay == "all"],
+        [p for p, _ in rest if p.ndim < 2 and decay != "all"],
+    ]
+    groups = [{"params": given, "weight_decay": w} for given, w in zip(decays, (0.1, 0.0), strict=True) if given]
+    torches = [
+        torch.optim.Muon([p for p, _ in hidden], lr=0.1, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(groups, lr=0.1),
+    ]
+    chance = seeded(0)
+    for _ in range(4):
+        gradient.copy_(torch.randn(x.numel(), generator=chance))
+        named = dict(ours.named_parameters())
+        for name, parameter in theirs.named_parameters():
+            for flat, own in hidden + rest:
+                if own is parameter:
+                    flat.grad = named[name].grad.clone().view_as(flat)
+        stepping.step(x, gradient, 0.1)
+        for each in torches:
+            each.step()
+    assert all(torch.equal(one, other) for one, other in zip(ours.parameters(), theirs.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
@@ -260,8 +349,18 @@ def test_every_optimiser_goes_downhill_and_leaves_the_direction_alone(kind):
         (lambda x: optimizer(OptimizerSection(kind="sgdd"), x), "kind: 'sgdd' is unknown, choose one of .*adamw"),
         (lambda x: optimizer(OptimizerSection(momentums=1.0), x), "momentums: no such key"),
         (lambda x: optimizer(OptimizerSection(kind="adamw", eps=-1.0), x), ""),
+        (lambda x: optimizer(OptimizerSection(kind="rprop", decay="matrices"), x), "decay: rprop has no such key"),
+        (
+            lambda x: optimizer(OptimizerSection(kind="muon"), x),
+            "kind: muon needs the shapes .*simulate.engine=virtual",
+        ),
+        (lambda x: optimizer(OptimizerSection(decay="matrices"), x), "decay: matrices needs the shapes"),
+        (
+            lambda x: optimizer(OptimizerSection(kind="muon"), x, model=torch.nn.Linear(2, 1)),
+            "kind: muon .* has none beside embeddings",
+        ),
         *(
-            (lambda x, made=TORCH[kind]: Optimizer(made, x), "kind: it cannot step a flat vector")
+            (lambda x, made=TORCH[kind]: Optimizer(lambda p: [made(p)], x), "kind: it cannot step a flat vector")
             for kind in sorted(NOT_FLAT & TORCH.keys())
         ),
     ],

@@ -51,7 +51,7 @@ def reference(agreed, selector):
         model = made.model(generator(agreed.seed, "model"))
         x, gradient = bind(model, layout(model))
         data = made.data(Source(None, agreed.partition, shard, agreed.seed), "cpu")
-        nodes.append((model, x, gradient, data, optimizer_of(agreed, x)))
+        nodes.append((model, x, gradient, data, optimizer_of(agreed, x, model)))
 
     def local(node, round, x, correct):
         model, live, gradient, data, optimiser = nodes[node]
@@ -139,6 +139,8 @@ def test_corrections_of_updates_are_the_same_bits_in_engines_and_in_the_loop(mix
         ("sgd", 0.1, "difference", False),
         ("adamw", None, "drift", False),
         ("adamw", 0.1, "difference", True),
+        ("muon", None, "difference", True),
+        ("muon", 0.1, "difference", True),
     ],
 )
 def test_what_moves_flows_is_chosen_by_the_optimiser_and_a_kappa_asks_for_differences(optimizer, kappa, track, updates):
@@ -168,6 +170,12 @@ def test_engines_clip_their_gradients_as_the_loop_does_and_it_matters(kind):
     assert not torch.equal(swarm.x, free.x)
     for node, peer in enumerate(PEERS):
         assert torch.equal(swarm.x[node], x_of(engines[peer])), peer
+
+
+@pytest.mark.parametrize(("keys", "kappa"), [({}, 0.0), ({"kappa": 0.1}, 0.1), ({"track": "difference"}, None)])
+def test_under_muon_nothing_is_corrected_unless_the_manifest_asks_for_it(keys, kappa):
+    agreed = manifest(optimizer=OptimizerSection(kind="muon"), mix=MixSection(**keys))
+    assert mixer(agreed).edge.kappa == kappa
 
 
 def test_with_kappa_0_adamw_is_averaged_plainly():
