@@ -85,11 +85,11 @@ class Training:
         if on != self.paused:
             rate = self.progress.speed.per_busy_s()
             self.paused, self._rest_s = on, self.pace.local_steps / rate if rate else 0.0
-            report, round = self.context.report, self.progress.round
+            report, now = self.context.report, self.progress.round
             if on:
-                report.event("paused", "its owner paused this node: no local steps, exchanges go on", round=round)
+                report.event("paused", "its owner paused this node: no local steps, exchanges go on", round=now)
             else:
-                report.event("resumed", "local steps go on", round=round)
+                report.event("resumed", "local steps go on", round=now)
 
     async def quorum(self, *, begun: bool) -> None:
         """Wait until enough members are here and their list is stable; a node whose training has begun goes on alone."""
