@@ -9,9 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -20,11 +20,17 @@ from starling.gossip.wire.schema import MAX_ADDRESSES
 from starling.node.admission import invite as invites
 from starling.node.admission import issue
 from starling.node.admission.chain import terms_of
+from starling.node.config import manifest as manifests
 from starling.node.identity import Identity
+from starling.node.status import card as cards
 from starling.node.status import control, final
 from starling.node.status.control import typed
 from starling.node.status.snapshot import StatusSnapshot
 from starling.node.storage.run_dir import RunDir
+
+Form = Literal["safetensors", "torch", "hf", "peft", "onnx"]
+SUFFIXES: Mapping[Form, str] = {"safetensors": ".safetensors", "torch": ".pt", "onnx": ".onnx"}
+FOLDERS: tuple[Form, ...] = ("hf", "peft")  # formats that are folders
 
 LEAVE_S = 5.0  # from a request to leave to the end of the process
 DAYS = 90.0  # that an invitation lasts
@@ -148,15 +154,43 @@ class Attached:
             answer = _offline("evaluate", self.run_dir, model, *([] if data is None else [data]))
             return msgspec.json.decode(answer, type=Evaluation)
 
-    def export(self, file: str | Path) -> None:
-        """Write the model as safetensors; an existing file is replaced.
+    def export(self, file: str | Path, *, format: Form = "safetensors", card: bool = False) -> None:
+        """Write the model; an existing file is replaced, files in an existing folder too.
+
+        Args:
+            file: a file, or for hf and peft a folder.
+            format: of Starling itself (safetensors), a state_dict (torch), a folder of transformers (hf) or peft, or onnx.
+            card: write a model card beside it, FILE.md; hf and peft folders always have one, README.md.
 
         Raises:
+            ConfigError: the model has no such format, or a package is missing.
             GossipError: it cannot be written.
         """
         target = Path(file).absolute()
-        if not self._exported(target):
-            _offline("export", self.run_dir, target)
+        if format == "safetensors":
+            if not self._exported(target):
+                _offline("export", self.run_dir, target)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                model = Path(folder) / "model.safetensors"
+                self._exported(model)  # else it is made where it is converted: torch starts once
+                _offline("convert", self.run_dir, model, format, target)
+        if card or format in FOLDERS:
+            page = target / "README.md" if format in FOLDERS else target.with_suffix(".md")
+            try:
+                page.write_text(self._card(target.stem, format))
+            except OSError as error:
+                raise GossipError(f"export: cannot write {page}: {error.strerror}") from error
+
+    def _card(self, name: str, form: str) -> str:
+        manifest = RunDir(self.run_dir).read_manifest()
+        assert manifest is not None  # there is a model
+        try:
+            status = self.status()
+        except control.ControlError:
+            status = None
+        swarm = manifests.swarm_id(manifest)
+        return cards.card(name, swarm=swarm, task=manifest.task.kind, metric="", form=form, status=status)
 
     def _exported(self, target: Path) -> bool:
         """Write the model without loading it; False where only a checkpoint has it."""

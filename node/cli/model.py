@@ -1,19 +1,18 @@
 """`starling eval` and `starling export`: the model of a running node, or the one that a finished or stopped node left behind."""
 
 from pathlib import Path
+from typing import get_args
 
 import click
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.attach import Attached
+from starling.node.attach import SUFFIXES, Attached, Form
 from starling.node.cli.common import PATH, dir_and_json, emit, result, say
 from starling.node.cli.documents import Exported
 from starling.node.cli.help import command
 from starling.node.cli.progress import slow
 from starling.node.cli.run import existing
 from starling.node.status.control import typed
-
-SUFFIX = ".safetensors"
 
 
 @command(
@@ -43,24 +42,35 @@ def evaluate(data: str | None, run_dir: Path, as_json: bool) -> None:
 @command(
     ("starling export mine.safetensors --dir starling-2", ""),
     ("starling export mine.safetensors --dir starling-2 --force", "replace an older one"),
+    ("starling export mine.onnx --format onnx --card", "for another program, with a model card, mine.md"),
+    ("starling export adapters --format peft", "a folder, for a task of starling.adapters.lora"),
 )
-@click.argument("file", metavar="FILE.safetensors", type=PATH)
+@click.argument("file", metavar="FILE", type=PATH)
+@click.option(
+    "--format", "form", type=click.Choice(get_args(Form)), default="safetensors", show_default=True,
+    help="torch: a state_dict. hf, peft: a folder of those libraries.",
+)  # fmt: skip
+@click.option(
+    "--card", is_flag=True, help="Write a model card beside it, FILE.md; hf and peft folders always have one."
+)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @dir_and_json
-def export(file: Path, force: bool, run_dir: Path, as_json: bool) -> None:
-    """Write the model of a running, finished or stopped node to a safetensors file."""
+def export(file: Path, form: Form, card: bool, force: bool, run_dir: Path, as_json: bool) -> None:
+    """Write the model of a running, finished or stopped node, for Starling or for another library."""
     target = file.expanduser().resolve()
-    if target.suffix != SUFFIX:
+    suffix = SUFFIXES.get(form, "")
+    chosen = "" if form == "safetensors" else f" --format {form}"
+    if suffix and target.suffix != suffix:
         raise ConfigError(
-            f"export: {str(file)!r} must end in {SUFFIX}; try `starling export {typed(file.with_suffix(SUFFIX))}`"
+            f"export: {str(file)!r} must end in {suffix}; try `starling export {typed(file.with_suffix(suffix))}{chosen}`"
         )
     if not target.parent.is_dir():
         raise ConfigError(f"export: {target.parent} is not a folder; try `mkdir -p {typed(target.parent)}`")
-    if target.is_dir() or (target.exists() and not force):
+    if target.exists() and (not force or target.is_dir() == bool(suffix)):
         raise ConfigError(
-            f"export: {file} exists; name another file, or replace it with `starling export {typed(file)} --force`"
+            f"export: {file} exists; name another file, or replace it with `starling export {typed(file)}{chosen} --force`"
         )
     with slow(f"writing {target.name}"):
-        Attached(run_dir).export(target)
-    size = target.stat().st_size
+        Attached(run_dir).export(target, format=form, card=card)
+    size = sum(each.stat().st_size for each in ([target] if suffix else target.iterdir()))
     result(Exported(file=str(target), bytes=size), as_json, lambda _: say(f"wrote {target} ({size:,} bytes)"))

@@ -2,9 +2,11 @@
 
     python -m starling.node.engine.offline export DIR FILE
     python -m starling.node.engine.offline evaluate DIR MODEL [DATA]    MODEL is exported first if it does not exist
+    python -m starling.node.engine.offline convert DIR MODEL FORM TARGET    the same
 
 `export` writes the model of the last checkpoint to FILE. `evaluate` prints {"metric", "value", "round"} of the safetensors file
-MODEL, on the task's held-out data or on DATA. DIR is not changed. Wrong input: exit 2 and one line on standard error.
+MODEL, on the task's held-out data or on DATA. `convert` writes MODEL in another form (`starling.node.engine.formats`). DIR is not changed.
+Wrong input: exit 2 and one line on standard error.
 """
 
 import json
@@ -16,19 +18,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.node.catalogues import task
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest, NodeConfig, PrivacySection
-from starling.node.engine import tensor_file
+from starling.node.engine import formats, tensor_file
 from starling.node.engine.devices import device
 from starling.node.engine.engine import Engine
 from starling.node.identity import Identity
 from starling.node.rpc import calls
 from starling.node.storage.run_dir import RunDir
-from starling.node.tasks.api import Sampled, Source
+from starling.node.tasks.api import Sampled, Source, Task
 from starling.node.tasks.evaluate import Result, evaluate
 from starling.node.tasks.files import names_in_npz
 
@@ -60,14 +63,9 @@ def measure(run_dir: Path, model: Path, data: Path | None) -> dict[str, Any]:
     `data` is used instead of the node's held-out data; all samples of an .npz file without a test split (x_test).
     """
     _, manifest, config, _, shard = _settings(run_dir)
-    learned = task(manifest.task.kind, manifest.task.params())
     on = device(config.device)
-    network = learned.model(generator(manifest.seed, "model")).to(on)
-    try:
-        tensors, facts = tensor_file.unpack(model.read_bytes())
-        network.load_state_dict(tensors)
-    except (ValueError, RuntimeError) as error:
-        raise ConfigError(f"{model}: is not a model of this swarm: {' '.join(str(error).split())}") from error
+    learned, network, facts = _loaded(manifest, model)
+    network.to(on)
     path = data or (Path(config.data) if config.data else None)
     held: Any = learned.data(Source(path, manifest.partition, shard, manifest.seed), on)
     if data is not None and data.suffix == ".npz" and "x_test" not in names_in_npz(data) and isinstance(held, Sampled):
@@ -75,6 +73,29 @@ def measure(run_dir: Path, model: Path, data: Path | None) -> dict[str, Any]:
     *_, result = evaluate(learned, network, held, BATCH)
     assert isinstance(result, Result)
     return {"metric": learned.metric, "value": result.value, "round": facts.get("round")}
+
+
+def convert(run_dir: Path, model: Path, form: str, target: Path) -> None:
+    """Write a model file as `starling export` writes it in one of `formats.FORMS`.
+
+    Raises ConfigError: the model cannot be used, or has no such form. OSError: it cannot be written.
+    """
+    _, manifest, config, _, shard = _settings(run_dir)
+    learned, network, _ = _loaded(manifest, model)
+    source = Source(Path(config.data) if config.data else None, manifest.partition, shard, manifest.seed)
+    formats.write(form, network, learned, lambda: learned.data(source, "cpu"), target)
+
+
+def _loaded(manifest: Manifest, file: Path) -> tuple[Task, nn.Module, dict[str, str | int]]:
+    """The task, the model of a file on the CPU, and the file's facts. Raises ConfigError: it is not a model of this swarm."""
+    learned = task(manifest.task.kind, manifest.task.params())
+    network = learned.model(generator(manifest.seed, "model"))
+    try:
+        tensors, facts = tensor_file.unpack(file.read_bytes())
+        network.load_state_dict(tensors)
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(f"{file}: is not a model of this swarm: {' '.join(str(error).split())}") from error
+    return learned, network, facts
 
 
 class _Whole:
@@ -111,8 +132,12 @@ def main(arguments: list[str]) -> int:
                 export(Path(run_dir), Path(model))
             out = measure(Path(run_dir), Path(model), Path(data[0]) if data else None)
             sys.stdout.write(json.dumps(out) + "\n")
+        case ["convert", run_dir, model, form, target] if form in formats.FORMS:
+            if not Path(model).exists():
+                export(Path(run_dir), Path(model))
+            convert(Path(run_dir), Path(model), form, Path(target))
         case _:
-            raise ConfigError("usage: export DIR FILE, or evaluate DIR MODEL [DATA]")
+            raise ConfigError("usage: export DIR FILE, evaluate DIR MODEL [DATA], or convert DIR MODEL FORM TARGET")
     return 0
 
 
