@@ -6,7 +6,7 @@ COMPOSE ?= $(if $(shell docker compose version 2>/dev/null),docker compose,docke
 # Tests start hundreds of processes: each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test unit check lint contracts acceptance bench fuzz search mutants docker locked lock audit sbom dist clean
+.PHONY: demo test unit libraries check lint contracts acceptance bench fuzz search mutants docker locked lock audit sbom dist clean
 
 # Every target sets up what it needs: a virtual environment with the exact versions of constraints.txt.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -40,6 +40,11 @@ test: lint
 # Three at a time, each a file, for two cores: one of them runs processes and mostly waits; tests/conftest.py says more.
 unit: $(VENV)/.ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+
+# Tests with models of other libraries, which `unit` skips where these are not installed.
+libraries: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers,peft,lightning,onnx,parquet]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/node/tasks tests/node/engine/test_formats.py tests/api/test_own_model.py
 
 acceptance: $(VENV)/.ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m acceptance --timeout 3600
