@@ -43,7 +43,7 @@ unit: $(VENV)/.ready
 
 # Tests with models of other libraries, which `unit` skips where these are not installed.
 libraries: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers,peft,lightning,onnx,parquet]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers,peft,lightning,onnx,parquet,images]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/node/tasks tests/node/engine/test_formats.py tests/api/test_own_model.py
 
 acceptance: $(VENV)/.ready

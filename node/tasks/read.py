@@ -1,4 +1,4 @@
-"""Samples from files for `starling.task(train="birds.csv")`: .npz, .csv, LIBSVM and Parquet, each row checked.
+"""Samples from files for `starling.task(train="birds.csv")`: .npz, .csv, LIBSVM, Parquet and folders of images, each row checked.
 
 Shapes: n samples, d features.
 """
@@ -27,11 +27,16 @@ def read(path: Path) -> tuple[Pair, Pair | None]:
     target is the column label, target or y, else the last. .libsvm, .svm, .txt: `target index:value …` from index 1; targets −1 and 1
     become 0 and 1. These and .csv may end in .gz. Targets written as whole numbers are labels, all others are floats.
 
+    A folder has a folder of .png or .jpg files for each class, all of one size: x is (n, channels, height, width) uint8, one channel if all
+    are grey, and y the place of the class in alphabetical order, so that all nodes need folders for the same classes.
+
     Raises ConfigError, with file and line: it is missing, empty, ragged, too large, or holds something else.
     """
     kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    if path.is_dir():
+        return _images(path), None
     if not path.is_file():
-        raise ConfigError(f"{path}: is not there, or no file; needed is one of {', '.join(_READERS)}")
+        raise ConfigError(f"{path}: is not there, or no file; needed is one of {', '.join(_READERS)}, or a folder")
     if kind not in _READERS:
         raise ConfigError(f"{path}: unknown kind of file {kind!r}, choose one of {', '.join(_READERS)}")
     if kind == ".npz":
@@ -132,6 +137,46 @@ def _parquet(path: Path) -> Pair:
     return _dense(path, x), y.astype(np.float32) if y.dtype.kind == "f" else y.astype(np.int64)
 
 
+def _images(folder: Path) -> Pair:
+    try:
+        from PIL import Image  # noqa: PLC0415 — an extra
+    except ImportError as error:
+        raise ConfigError(f"{folder}: needs the package pillow; `pip install 'starling-swarm[images]'`") from error
+    classes = sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+    files = [
+        (file, label)
+        for label, each in enumerate(classes)
+        for file in sorted(each.iterdir())
+        if file.suffix.lower() in _IMAGES
+    ]
+    if len(classes) < 2 or not files:
+        raise ConfigError(f"{folder}: needs a folder of {', '.join(_IMAGES)} files for each of two or more classes")
+    pixels: list[NDArray[np.uint8]] = []
+    size = (0, 0)
+    for file, _ in files:
+        try:
+            with Image.open(file, formats=("PNG", "JPEG")) as image:
+                size = size if pixels else image.size
+                if image.size != size:
+                    raise ConfigError(
+                        f"{file}: is {image.size[0]} × {image.size[1]} pixels, {files[0][0]} is {size[0]} × {size[1]}"
+                    )
+                if 3 * size[0] * size[1] * len(files) > MAX_BYTES:
+                    raise ConfigError(
+                        f"{folder}: {len(files)} images of {size[0]} × {size[1]} are more than {MAX_BYTES} bytes"
+                    )
+                if image.mode not in {"1", "L", "LA", "P", "RGB", "RGBA"}:
+                    raise ConfigError(f"{file}: pixels must be bytes, got mode {image.mode}")
+                grey = image.mode in {"L", "1"}
+                pixels.append(np.atleast_3d(np.asarray(image.convert("L" if grey else "RGB"))))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # SyntaxError: a damaged PNG
+            raise ConfigError(f"{file}: not a readable image: {' '.join(str(error).split())[:200]}") from error
+    channels = max(each.shape[2] for each in pixels)
+    x = np.stack([np.broadcast_to(each, (*each.shape[:2], channels)).transpose(2, 0, 1) for each in pixels])
+    return np.ascontiguousarray(x), np.array([label for _, label in files], np.int64)
+
+
+_IMAGES = (".png", ".jpg", ".jpeg")
 _READERS: Mapping[str, Callable[[Path], Pair]] = {
     ".npz": lambda path: _npz(path)[0], ".csv": _csv, ".libsvm": _libsvm, ".svm": _libsvm, ".txt": _libsvm, ".parquet": _parquet,
 }  # fmt: skip

@@ -68,6 +68,29 @@ def test_parquet_is_read_by_column(tmp_path):
         read(put(tmp_path, "none.parquet", "PAR1"))
 
 
+def test_a_folder_of_images_has_a_folder_for_each_class(tmp_path):
+    image = pytest.importorskip("PIL.Image", reason="needs pillow: pip install 'starling-swarm[images]'")
+    for name, shade in (("owl", 10), ("jay", 200)):
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            image.fromarray(np.full((4, 5), shade + number, np.uint8)).save(tmp_path / name / f"{number}.png")
+    (x, y), _ = read(tmp_path)
+    assert (x.shape, x.dtype) == ((6, 1, 4, 5), np.uint8)
+    assert x[:, 0, 0, 0].tolist() == [200, 201, 202, 10, 11, 12]
+    assert y.tolist() == [0, 0, 0, 1, 1, 1]
+    image.fromarray(np.full((4, 5, 3), [1, 2, 3], np.uint8)).save(tmp_path / "owl" / "9.png")
+    (x, _), _ = read(tmp_path)
+    assert x[:, :, 3, 4].tolist()[::6] == [[200, 200, 200], [1, 2, 3]]
+    image.fromarray(np.zeros((4, 6), np.uint8)).save(tmp_path / "owl" / "wide.png")
+    with pytest.raises(ConfigError, match=r"wide.png: is 6 × 4 pixels, .*jay/0.png is 5 × 4"):
+        read(tmp_path)
+    (tmp_path / "owl" / "wide.png").write_bytes((tmp_path / "owl" / "9.png").read_bytes()[:50])
+    with pytest.raises(ConfigError, match=r"wide.png: not a readable image"):
+        read(tmp_path)
+    with pytest.raises(ConfigError, match=r"needs a folder of .png, .jpg, .jpeg files for each of two"):
+        read(tmp_path / "owl")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
