@@ -42,6 +42,7 @@ from starling.node.net.libp2p.lanes import (
 from starling.node.net.libp2p.noise import HandshakeFailed, Identity, secure
 from starling.node.net.libp2p.peers import PeerState, PeerTable, dialable
 from starling.node.net.libp2p.sockets import endpoint_of, listen_on, tune
+from starling.node.net.libp2p.yamux import STRANGE_WINDOW, WINDOW
 from starling.node.net.limits import Pacer, origin_of
 
 HANDSHAKE_S = 10.0
@@ -122,7 +123,7 @@ class Libp2pNetwork(Inboxes):
         """Remember where a peer can be dialled, by what others told; invalid addresses and those of others are ignored."""
         record = self._peer(peer)
         record.endpoints = tuple(replace(each, rumored=True) for each in dialable(peer, addresses))
-        record.known.set()
+        self._make_known(peer)
 
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Set the longest frame of a lane; a longer one is refused when its length is read."""
@@ -245,6 +246,8 @@ class Libp2pNetwork(Inboxes):
         if peer not in self._open:
             self.announce(Connected(peer))
         self._open.setdefault(peer, []).append(connection)
+        if not self._peer(peer).known.is_set():
+            connection.session.most_window = STRANGE_WINDOW
 
     @contextmanager
     def _contained(self, peer: str) -> Iterator[None]:
@@ -357,7 +360,7 @@ class Libp2pNetwork(Inboxes):
         return connection
 
     async def _connect(self, peer: str, endpoint: Endpoint) -> Connection:
-        self._peer(peer).known.set()
+        self._make_known(peer)
         resolved = await self._resolved(peer, endpoint)
         raw = await trio.open_tcp_stream(resolved.host, resolved.port)
         connection = None
@@ -382,6 +385,12 @@ class Libp2pNetwork(Inboxes):
             if self._destinations.choose([each], met_at, now):
                 return each
         raise OSError("resolves to no address that may be dialled, or not again so soon")
+
+    def _make_known(self, peer: str) -> None:
+        """Take long frames of a peer, through windows of full size."""
+        self._peer(peer).known.set()
+        for connection in self._open.get(peer, ()):
+            connection.session.most_window = WINDOW
 
     def _connections(self) -> list[Connection]:
         return [each for connections in self._open.values() for each in connections]

@@ -23,7 +23,9 @@ from starling.gossip.limits import TokenBucket
 PROTOCOL_ID = "/yamux/1.0.0"
 INITIAL_WINDOW = 256 << 10
 WINDOW = 16 << 20  # 100 ms at 1 Gbit/s and a third more
+STRANGE_WINDOW = 1 << 20  # for peers that are not known yet
 MAX_WINDOWS = 2 * WINDOW  # of all streams of a session together
+LEAST_UPDATE = INITIAL_WINDOW // 2  # bytes; a window update is a small frame, of which peers take so many a second
 MAX_BODY_BYTES = (64 << 10) - 17 - 12  # header and body fill one Noise record exactly
 MAX_INBOUND_STREAMS = 16
 MAX_OUTGOING_BYTES = 1 << 20  # senders of data stop far below, so only unread answers reach it
@@ -96,6 +98,7 @@ class Session:
 
     dialler: bool
     max_inbound: int = MAX_INBOUND_STREAMS
+    most_window: int = WINDOW  # of a stream
     outgoing_bytes: int = 0  # that wait to be sent; see `take`
     frames: int = 0  # received so far
     _streams: dict[int, _Stream] = field(default_factory=dict)
@@ -147,13 +150,15 @@ class Session:
         return count
 
     def consumed(self, stream: int, count: int) -> None:
-        """`count` received bytes are out of the way: the peer may send as many more, or, where that much came through, twice the window."""
+        """`count` received bytes are out of the way: the peer may send as many more, and twice the window while that is allowed."""
         state = self._streams.get(stream)
         if state is None or state.they_finished:
             return
         state.consumed += count
-        if 2 * state.consumed >= state.window:
-            growth = min(state.window, WINDOW - state.window, MAX_WINDOWS - self._windows) if state.inbound else 0
+        if state.consumed >= max(state.window // 8, LEAST_UPDATE):
+            growth = (
+                min(state.window, self.most_window - state.window, MAX_WINDOWS - self._windows) if state.inbound else 0
+            )
             growth = max(growth, 0)
             state.window += growth
             self._windows += growth

@@ -85,6 +85,21 @@ def test_a_sender_stops_at_the_window_and_goes_on_when_bytes_are_consumed():
     assert windows == [yamux.INITIAL_WINDOW << doubling for doubling in range(7)]
 
 
+def test_credit_comes_back_long_before_the_window_is_used_up():
+    """With an update for every half a sender far away had half a window a round trip."""
+    one, other = pair()
+    stream, late = one.open(), 0
+    pump(one, other)
+    for _ in range(400):
+        count = one.send(stream, memoryview(bytes(1 << 16)))
+        pump(one, other)
+        other.consumed(stream, count)
+        pump(one, other)
+        window = other.window(stream)
+        late = max(late, window - one.room(stream)) if window == WINDOW else 0
+    assert 0 < late <= WINDOW // 8
+
+
 def test_the_windows_of_all_streams_together_are_bounded_and_come_back():
     """What a peer may have us hold is said by connection, not by stream."""
     one, other = pair()
