@@ -250,6 +250,15 @@ class PrivacySection(Section, frozen=True):
     """Standard deviation of the noise on each number that is sent to a peer; 0 is off."""
 
 
+class NumericsSection(Section, frozen=True):
+    """How this machine computes its local steps. Other members neither see it nor need the same."""
+
+    micro_batch: Annotated[int, Meta(ge=1, le=1 << 16)] | None = None
+    """Samples of a batch that are computed at a time, to save memory; left out: all, and half as many whenever memory runs out."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of the operations that torch.autocast casts in a local step. Parameters, optimiser and exchanges keep float32."""
+
+
 class MetricsSection(Section, frozen=True):
     """Figures of this node for Prometheus, by HTTP. docs/observing.md lists them."""
 
@@ -301,6 +310,7 @@ class NodeConfig(Section, frozen=True):
     operator: Annotated[str, Meta(max_length=64)] = ""
     """Who runs this node, the same word on all of one's nodes: peers do not take too many of one operator for neighbors."""
     privacy: PrivacySection = PrivacySection()
+    numerics: NumericsSection = NumericsSection()
     attack: Annotated[str, Meta(max_length=64)] = ""
     """Experiments only: be Byzantine in this way, see docs/attacks.md. Needs `attack_agreed`; status and events say so."""
     attack_params: dict[str, Scalar] = msgspec.field(default_factory=dict)

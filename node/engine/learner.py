@@ -30,11 +30,14 @@ from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.gather import Gather, Gathered
 from starling.gossip.mix.rule_memory import assign_slots, cleared, slot_of
 from starling.gossip.rng import generator
+from starling.gossip.seeds import derive
 from starling.gossip.vector import bind, layout
 from starling.node.catalogues import task
 from starling.node.config import consent, memory
+from starling.node.config.schema import NumericsSection
 from starling.node.engine.devices import device
 from starling.node.engine.mixing import mixer, settled_edges
+from starling.node.engine.numerics import Gradients
 from starling.node.engine.optimizers import optimizer_of, phase, ramp, schedule
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.privacy.dp_sgd import PrivateGradients
@@ -78,6 +81,13 @@ class Learner:
             self.layout = layout(self._model)
         except ValueError as error:
             raise ConfigError(f"task.kind: {kind!r}: {error}") from error
+        self._gradients = Gradients(opening.numerics, self.task, self._model, self.device)
+        if opening.privacy.noise and opening.numerics != NumericsSection():
+            raise ConfigError(
+                "numerics: with privacy.noise gradients are of single samples, in float32 and in chunks that fit; leave its keys out"
+            )
+        if opening.numerics.micro_batch is not None:
+            self._gradients.check(self.data.batch(manifest.task.batch_size, generator(0, "rehearsal")))
         self.x, self._gradient = bind(self._model, self.layout)
         self.private = None
         if opening.privacy.noise:
@@ -134,10 +144,9 @@ class Learner:
 
     def _learn(self, chance: Generator) -> tuple[float, bool]:
         """A batch's gradient -> its loss, and whether that is a number."""
-        self._gradient.zero_()
-        loss = self.task.loss(self._model, self.data.batch(self._manifest.task.batch_size, chance))
-        loss.backward()  # type: ignore[no-untyped-call]
-        value = float(loss.detach())
+        batch = self.data.batch(self._manifest.task.batch_size, chance)
+        seed = derive(self._manifest.seed, "layers", self._node, self.local_steps)
+        value = self._gradients.compute(batch, self._gradient, seed, self._reset_buffers)
         return value, math.isfinite(value)
 
     def _learn_privately(self, private: PrivateGradients) -> tuple[float, bool]:

@@ -31,7 +31,7 @@ from starling.gossip.exchange.calls import (
     Settle,
     VerifyUpdate,
 )
-from starling.node.config.schema import Manifest, PrivacySection
+from starling.node.config.schema import Manifest, NumericsSection, PrivacySection
 from starling.node.status.snapshot import EngineFigures
 
 __all__ = [
@@ -60,6 +60,7 @@ class Open(Call, Generic[M], frozen=True, tag="open"):
     # folder in which a `module:Class` of the manifest, or of `attack`, is looked for after installed packages; "" without consent
     code: str = ""
     start: str = ""  # where the file is that `task.start` of the manifest is the digest of; "" for none
+    numerics: NumericsSection = NumericsSection()  # memory and precision of local steps
 
 
 class Opened(Call, frozen=True, tag="opened"):
