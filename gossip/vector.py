@@ -47,8 +47,10 @@ def layout(model: nn.Module) -> Layout:
     """The layout of a model's trainable parameters. Raises ValueError: there are none, or they differ in dtype."""
     named = _trainable(model)
     dtypes = {parameter.dtype for parameter in named.values()}
+    if not named:
+        raise ValueError("the model has no trainable parameters; set requires_grad on what is to be learned")
     if len(dtypes) != 1:
-        raise ValueError(f"trainable parameters must have one dtype, got {sorted(map(str, dtypes)) or 'no parameters'}")
+        raise ValueError(f"trainable parameters must have one dtype, got {sorted(map(str, dtypes))}")
     return Layout(tuple(named), tuple(tuple(parameter.shape) for parameter in named.values()), dtypes.pop())
 
 

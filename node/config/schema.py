@@ -68,7 +68,7 @@ class OptimizerSection(PartSection, frozen=True):
     """Of torch.optim: sgd, adamw, adam, nadam, radam, adamax, adagrad, adadelta, rmsprop, rprop, asgd, adafactor, muon."""
     lr: Positive = 0.02
     """Length of a local step, before `schedule`."""
-    schedule: Literal["constant", "cosine", "linear"] = "cosine"
+    schedule: Literal["constant", "cosine", "linear", "exponential"] = "cosine"
     """Over `pace.rounds`; constant where rounds = 0 (endless)."""
     warmup: ShareBelowOne = 0.0
     """Share of the rounds in which lr climbs linearly from 0."""

@@ -279,7 +279,7 @@ class Schedule:
     0 rounds are an endless run.
     """
 
-    kind: Literal["constant", "cosine", "linear"]
+    kind: Literal["constant", "cosine", "linear", "exponential"]
     lr: float
     rounds: int
     warmup: float = 0.0
@@ -295,6 +295,8 @@ class Schedule:
         if self.kind == "constant":
             return self.lr
         done = min(1.0, (round - warm) / (self.rounds - warm))
+        if self.kind == "exponential":
+            return self.lr * math.pow(self.floor, done)
         left = 1.0 - done if self.kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
         return self.lr * (self.floor + (1.0 - self.floor) * left)
 

@@ -113,7 +113,7 @@ def test_mixed_dtypes_are_refused():
 
 
 def test_a_model_without_parameters_is_refused():
-    with pytest.raises(ValueError, match="no parameters"):
+    with pytest.raises(ValueError, match="no trainable parameters; set requires_grad"):
         layout(nn.Tanh())
 
 

@@ -152,7 +152,7 @@ def test_set_takes_lists_for_the_volunteers_settings():
         ("pace.kind=clok", ["pace.kind: must be one of clock, steps, got 'clok'", "did you mean clock"]),
         (
             "optimizer.schedule=cosin",
-            ["optimizer.schedule: must be one of constant, cosine, linear", "did you mean cosine"],
+            ["optimizer.schedule: must be one of constant, cosine, exponential, linear", "did you mean cosine"],
         ),
         ("mix=pte", ["mix.kind", "dsgd, exact_diffusion, gather, gradient_tracking", "'pte'", "did you mean pet"]),
         ("pace.ruonds=1", ["pace.ruonds: no such key", "did you mean pace.rounds", "quorum"]),

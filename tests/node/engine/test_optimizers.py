@@ -205,7 +205,7 @@ def test_foreign_memory_is_refused_and_nothing_changed(kind, damage):
 
 schedules = st.builds(
     Schedule,
-    kind=st.sampled_from(["constant", "cosine", "linear"]),
+    kind=st.sampled_from(["constant", "cosine", "linear", "exponential"]),
     lr=st.floats(1e-4, 1.0),
     rounds=st.integers(0, 500),
     warmup=st.floats(0, 0.99),
@@ -375,6 +375,7 @@ def test_what_cannot_be_used_is_a_configuration_error(make, words):
     [
         (Schedule("cosine", 0.02, 200, floor=0.05), {0: 0.02, 100: 0.02 * 0.525, 200: 0.001, 10_000: 0.001}),
         (Schedule("linear", 0.02, 200, floor=0.05), {0: 0.02, 100: 0.02 * 0.525, 200: 0.001, 10_000: 0.001}),
+        (Schedule("exponential", 0.02, 200, floor=0.01), {0: 0.02, 100: 0.002, 200: 0.0002, 10_000: 0.0002}),
         (Schedule("linear", 1.0, 100, warmup=0.1, floor=0.1), {0: 0.1, 4: 0.5, 9: 1.0, 10: 1.0, 55: 0.55}),
         *(
             (schedule(OptimizerSection(schedule=kind, lr=0.3, warmup=0.5), 0), {0: 0.3, 10**6: 0.3})
