@@ -37,6 +37,7 @@ FETCH_PAUSE_S = 10.0  # until claims that were not delivered are looked into aga
 LONGEST_FETCH_PAUSE_S = 640.0  # … up to this
 FEW = 0.5  # of the local steps of its rounds: a node that does less says so
 FEW_ROUNDS = 20  # not before so many rounds
+UNDONE_ROUNDS = 3  # without a single local step that was kept, one after the other: then a node says so
 STABLE_S = 0.5  # the member list must be unchanged for so long before round 0
 
 
@@ -55,6 +56,7 @@ class Training:
     progress: Progress
     fetch: Callable[[int, bool], Awaitable[int | None]]
     """A peer's model, if it is past the given round -> its round, or None; whether this node is live, with a model of its own to lose."""
+    undone_rounds: int = 0  # one after the other in which all local steps were undone
     cannot_save: str = ""  # why the last attempt to save failed; "" if it succeeded
     edges: StickyEdges | None = None  # clock pace with sticky edges: the edges this node holds
     paused: bool = False
@@ -303,6 +305,11 @@ class Training:
         progress.computed.add(max(0, steps), trained.seconds)
         progress.speed.add(trio.current_time(), trained.figures.local_steps, progress.computed.seconds)
         self._measure(trained.figures)
+        if steps:
+            self.undone_rounds = self.undone_rounds + 1 if trained.undone >= steps else 0
+        if self.undone_rounds == UNDONE_ROUNDS:
+            text = f"all local steps of {UNDONE_ROUNDS} rounds were undone: loss, gradient or model was not finite"
+            self.context.report.event("steps_undone", text, level="error", round=progress.round)
         if trained.halted and trained.halted != progress.halted:
             text = (
                 f"this node's data are no longer used for training: {trained.halted}; it still takes part in exchanges"

@@ -1,5 +1,6 @@
 """What nodes say of themselves while a swarm runs: distances, partners and exchanges are the true ones, and news is told at once."""
 
+import math
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from starling.node.engine.consensus import rms
 from starling.node.simulate.virtual.swarm import VirtualSwarm
 from starling.node.status.snapshot import Resources, decode, encode
 from tests.harness.stories import virtual
-from tests.harness.swarms import digits, rounds_done, story, until
+from tests.harness.swarms import digits, events, rounds_done, story, until
 
 LOSSLESS = CompressSection(select="full", request="identity", response="identity")
 ROUNDS = 4
@@ -227,3 +228,19 @@ async def _note_end(node, ended):
         ended.append(str(group.exceptions[0]))
     else:
         ended.append("")
+
+
+@virtual(1)
+async def test_a_node_whose_local_steps_are_all_undone_says_so_once():
+    swarm = story(digits(3, rounds=40), 1)
+    async with swarm.running(3):
+        await until(lambda: rounds_done(swarm, 2))
+        bad, learner = swarm.nodes[0], swarm.nodes[0].engine._session.learner
+        learns, learner._learn = learner._learn, lambda _chance: (math.nan, False)
+        await until(lambda: rounds_done(swarm, 12))
+        assert events(bad).count("steps_undone") == 1
+        assert "steps_undone" not in events(swarm.nodes[1])
+        assert "`starling task check`" in take_snapshot(bad.node).problem
+        learner._learn = learns
+        await until(lambda: rounds_done(swarm, 15))
+        assert take_snapshot(bad.node).problem is None

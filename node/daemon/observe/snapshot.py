@@ -12,6 +12,7 @@ from starling.node.daemon.app import Joining, Node, Opening, Starting
 from starling.node.daemon.membership.neighbors import LinkMap, own_links
 from starling.node.daemon.membership.service import IDENTITY_TWICE, SILENT
 from starling.node.daemon.running import RunningNode
+from starling.node.daemon.training import UNDONE_ROUNDS
 from starling.node.net.api import Traffic
 from starling.node.status.snapshot import VERSION, PeerStatus, Resources, StatusSnapshot, Transfer
 
@@ -133,6 +134,8 @@ def _problem(node: Node) -> str | None:
                 return "no other member is here, this node trains alone; invite others with the string `starling invite` prints"
             if running.training.paused:
                 return "paused: it answers its peers and does no local steps; go on with `starling resume`"
+            if running.training.undone_rounds >= UNDONE_ROUNDS:
+                return "every local step is undone, as its numbers are not finite; look at the data with `starling task check`"
             if node.progress.few_steps:
                 return f"{node.progress.few_steps}; `starling peers` shows in which rounds they are"
     return None
