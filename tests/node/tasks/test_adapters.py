@@ -174,6 +174,17 @@ def test_the_optimiser_of_a_module_becomes_keys_of_a_manifest():
     }  # fmt: skip
 
 
+def test_no_decay_of_biases_becomes_a_key():
+    module = Stepped()
+    matrices, biases = ([each for each in module.parameters() if (each.ndim > 1) == many] for many in (True, False))
+    assert matrices
+    assert biases
+    groups = [{"params": biases, "weight_decay": 0.0}, {"params": matrices, "weight_decay": 0.2}]
+    module.configure_optimizers = lambda: torch.optim.AdamW(groups, lr=0.1)
+    said = starling.adapters.optimizer_settings(module)
+    assert (said["optimizer.decay"], said["optimizer.weight_decay"], said["optimizer.lr"]) == ("matrices", 0.2, 0.1)
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
@@ -183,6 +194,12 @@ def test_the_optimiser_of_a_module_becomes_keys_of_a_manifest():
         (
             lambda p: torch.optim.SGD([{"params": p[:1]}, {"params": p[1:], "lr": 1.0}], lr=0.1),
             "groups of parameters differ",
+        ),
+        (
+            lambda p: torch.optim.SGD(
+                [{"params": p[:1], "weight_decay": 0.0}, {"params": p[1:], "weight_decay": 0.1}], lr=0.1
+            ),
+            "no weight_decay for biases and norms",
         ),
     ],
 )
