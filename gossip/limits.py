@@ -42,6 +42,11 @@ class TokenBucket:
             self._tokens = min(self.burst, self._tokens + (now - self._at) * self.rate)
             self._at = now
 
+    def change(self, rate: float, burst: float, now: float) -> None:
+        """Another `rate` and `burst`, both > 0, from now on; what is owed stays owed."""
+        self._refill(now)
+        self.rate, self.burst, self._tokens = rate, burst, min(burst, self._tokens)
+
     def take(self, amount: float, now: float) -> bool:
         """Take `amount` >= 0 tokens -> whether there were enough; else none is taken."""
         self._refill(now)

@@ -86,6 +86,9 @@ class Network(Protocol):
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Set the longest frame of a lane; a longer one is refused when its length is read."""
 
+    def cap(self, up_bytes_per_s: int, down_bytes_per_s: int) -> None:
+        """Send and receive at most so many bytes a second from now on; 0 is no cap."""
+
     def met(self, peer: str, addresses: Sequence[str]) -> tuple[str, ...]:
         """Those of these addresses of a peer at whose host we met it."""
 

@@ -17,20 +17,44 @@ def origin_of(host: str) -> str:
 
 
 class Pacer:
-    """Delays bytes to keep them under a cap (0: none): over any t seconds at most cap · (t + 1/8) bytes and one piece pass."""
+    """Delays bytes to keep them under a cap (0: none): over any t seconds at most cap · (t + 1/8) bytes and one piece pass.
+
+    Of a cap that changes this holds since the change, but for a piece of the cap before; what waits keeps its order.
+    """
 
     _BURST_S = 0.125
     _PIECE_BYTES = (4 << 10, 1 << 20)
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bucket = TokenBucket(bytes_per_s, bytes_per_s * self._BURST_S) if bytes_per_s > 0 else None
-        smallest, largest = self._PIECE_BYTES
-        self.piece_bytes = (
-            largest if self._bucket is None else int(min(largest, max(smallest, bytes_per_s * self._BURST_S)))
-        )
+        self._changed = trio.Event()
+
+    @property
+    def piece_bytes(self) -> int:
         """Bytes to pass at once; small under a small cap, so that streams share it evenly."""
+        smallest, largest = self._PIECE_BYTES
+        return largest if self._bucket is None else int(min(largest, max(smallest, self._bucket.burst)))
+
+    def change(self, bytes_per_s: float) -> None:
+        """Another cap from now on, also for bytes that are waiting."""
+        if bytes_per_s <= 0:
+            self._bucket = None
+        elif self._bucket is None:
+            self._bucket = TokenBucket(bytes_per_s, bytes_per_s * self._BURST_S)
+        else:
+            self._bucket.change(bytes_per_s, bytes_per_s * self._BURST_S, trio.current_time())
+        self._changed.set()
+        self._changed = trio.Event()
 
     async def passed(self, amount: int) -> None:
         """Account for `amount` bytes and sleep until they are within the cap."""
-        if self._bucket is not None:
-            await trio.sleep(self._bucket.borrow(amount, trio.current_time()))
+        if self._bucket is None:
+            return
+        left = self._bucket.borrow(amount, trio.current_time()) * self._bucket.rate  # bytes until it is our turn
+        while self._bucket is not None:
+            rate, since = self._bucket.rate, trio.current_time()
+            with trio.move_on_after(left / rate) as scope:
+                await self._changed.wait()
+            if scope.cancelled_caught:
+                return
+            left = max(0.0, left - (trio.current_time() - since) * rate)

@@ -188,6 +188,9 @@ class MemoryNetwork(Inboxes):
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Ignored: frames are not assembled here."""
 
+    def cap(self, up_bytes_per_s: int, down_bytes_per_s: int) -> None:
+        """Ignored: what links carry is the hub's."""
+
     def met(self, peer: str, addresses: Sequence[str]) -> tuple[str, ...]:
         """Its memory address, if we met it."""
         return tuple({address_of(peer)} & set(addresses)) if peer in self._traffic else ()

@@ -289,6 +289,30 @@ async def test_a_cap_on_bytes_holds_both_ways():
 
 @pytest.mark.slow
 @on_sockets
+async def test_a_cap_changed_under_a_frame_holds_for_the_rest_of_it():
+    """The megabyte would take twenty seconds at first, then two and a half, and at last none."""
+    for side in (0, 1):
+        async with (
+            node("a", up=50_000 * (not side)) as a,
+            node("b", down=50_000 * side) as b,
+            trio.open_nursery() as nursery,
+        ):
+            await a.dial(b.addresses[0])
+            changed, caps = (a, b)[side], (lambda rate, side=side: (0, rate) if side else (rate, 0))
+            start = trio.current_time()
+            nursery.start_soon(a.send, b.peer_id, "exchange", bytes(1_000_000))
+            await trio.sleep(0.3)
+            changed.cap(*caps(400_000))
+            await trio.sleep(0.5)
+            with pytest.raises(trio.WouldBlock):
+                b.inbound("exchange").receive_nowait()
+            changed.cap(*caps(0))
+            await next_frame(b, "exchange")
+            assert 0.75 < trio.current_time() - start < 1.8
+
+
+@pytest.mark.slow
+@on_sockets
 async def test_under_a_small_cap_probes_still_pass_a_model():
     """A megabyte is ten seconds of this line; a probe behind it must wait for half a second of it, not for all."""
     async with nodes("a", "b", up=100_000) as (a, b), trio.open_nursery() as nursery:

@@ -289,4 +289,5 @@ class Connection:
         if took_s > 2 * WRITE_S:
             self.queue_bytes = max(self.queue_bytes // 2, LEAST_QUEUE_BYTES)
         elif amount >= self.queue_bytes and took_s < WRITE_S / 2:
-            self.queue_bytes = min(2 * self.queue_bytes, MOST_QUEUE_BYTES, 2 * self._up.piece_bytes)
+            self.queue_bytes = min(2 * self.queue_bytes, MOST_QUEUE_BYTES)
+        self.queue_bytes = min(self.queue_bytes, 2 * self._up.piece_bytes)

@@ -130,6 +130,11 @@ class Libp2pNetwork(Inboxes):
         self._longest[lane] = min(frame_bytes, MAX_FRAME_BYTES[lane])
         self._unfinished.limit = max(2 * max(self._longest.values()), LEAST_UNFINISHED_BYTES)
 
+    def cap(self, up_bytes_per_s: int, down_bytes_per_s: int) -> None:
+        """Other caps on traffic from now on; 0 is none."""
+        self._up.change(up_bytes_per_s)
+        self._down.change(down_bytes_per_s)
+
     def met(self, peer: str, addresses: Sequence[str]) -> tuple[str, ...]:
         """Those of these addresses of a peer at whose host we met it, and names."""
         met_at = self._peer(peer).met_at

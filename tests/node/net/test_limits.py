@@ -58,6 +58,71 @@ async def test_a_pacer_keeps_its_cap_for_pieces_of_any_size(cap):
     assert trio.current_time() - start == (pytest.approx(9.9, abs=0.11) if cap else 0.0)
 
 
+def ten_seconds(passed, begin, end):
+    """Fewest and most bytes in any ten seconds from `begin` to `end`, of (time, bytes) in order."""
+    sums = [
+        sum(count for at, count in passed if start <= at < start + 10.0)
+        for start, _ in passed
+        if begin <= start <= end - 10.0
+    ]
+    return min(sums), max(sums)
+
+
+async def send(pacer, streams, until_s, passed):
+    """Streams that always have bytes of all sizes to send note what passed when."""
+
+    async def stream(number):
+        sizes, turn = (1.0, 0.3, 0.07, 0.9), number
+        while trio.current_time() < until_s:
+            count = int(sizes[turn % len(sizes)] * pacer.piece_bytes)
+            await pacer.passed(count)
+            passed.append((trio.current_time(), count))
+            turn += 1
+
+    async with trio.open_nursery() as nursery:
+        for number in range(streams):
+            nursery.start_soon(stream, number)
+
+
+@pytest.mark.parametrize("streams", [1, 5])
+@pytest.mark.parametrize("cap", [64_000, 1_000_000, 100_000_000])
+@virtual
+async def test_any_ten_seconds_carry_a_cap_within_five_per_cent_and_use_nine_tenths_of_it(cap, streams):
+    passed = []
+    await send(Pacer(cap), streams, 25.0, passed)
+    least, most = ten_seconds(passed, 0.0, 25.0)
+    assert 0.9 * 10 * cap <= least <= most <= 1.05 * 10 * cap
+
+
+@pytest.mark.parametrize(("before", "after"), [(1_000_000, 64_000), (64_000, 1_000_000), (0, 64_000)])
+@virtual
+async def test_a_changed_cap_holds_from_then_on(before, after):
+    pacer, passed = Pacer(before), []
+    async with trio.open_nursery() as nursery:
+        if before:
+            nursery.start_soon(send, pacer, 5, 40.0, passed)
+        await trio.sleep(10.05)
+        pacer.change(after)
+        if not before:
+            nursery.start_soon(send, pacer, 5, 40.0, passed)
+    piece = Pacer(before).piece_bytes if before else 0
+    least, most = ten_seconds(passed, 10.05, 40.0)
+    assert 0.9 * 10 * after - piece <= least <= most <= 1.05 * 10 * after + piece
+    least, most = ten_seconds(passed, 25.0, 40.0)
+    assert 0.9 * 10 * after <= least <= most <= 1.05 * 10 * after
+
+
+@virtual
+async def test_who_waits_under_a_small_cap_goes_on_when_it_is_lifted_and_waits_for_the_rest_when_it_is_changed():
+    for after, waited in ((0, 1.0), (10_000, 1.0 + (10_000 - 13) / 10_000), (1, 1.0 + 10_000)):
+        pacer, start = Pacer(1), trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pacer.passed, 10_000)
+            await trio.sleep(1.0)
+            pacer.change(after)
+        assert trio.current_time() - start == pytest.approx(waited, rel=0.01)
+
+
 def test_waiting_frames_are_handed_out_peer_by_peer():
     async def main() -> list[tuple[str, bytes]]:
         inbox = Inbox("control", 10)
