@@ -66,6 +66,17 @@ class Invited(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", ta
     """Invitations this node has still to give; null: as many as it likes."""
 
 
+class Limits(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
+    """What a node may use now, as keys of its settings; what `starling limits --json` prints."""
+
+    up_bytes_per_s: int
+    """Cap on what is sent; 0 is none."""
+    down_bytes_per_s: int
+    """Cap on what is received; 0 is none."""
+    threads: int
+    """Torch threads of local steps; 0: as many as are fastest at present."""
+
+
 class Attached:
     """The node in a run directory, running or ended. Nothing is held open between calls.
 
@@ -228,6 +239,22 @@ class Attached:
     def resume(self) -> None:
         """Do local steps again after `pause`. Raises as that."""
         self.ask("resume")
+
+    def limits(self, *, keep: bool = False, **changed: int) -> Limits:
+        """Change what the running node may use, until it ends -> what is in force now.
+
+        Args:
+            keep: also write all that is in force to the node's settings, for later runs.
+            changed: `up_bytes_per_s`, `down_bytes_per_s` (0: no cap), `threads` (0: as many as are fastest); others stay as they are.
+
+        Raises:
+            GossipError: it is still starting, or a value is refused.
+        """
+        now = msgspec.convert(self.ask("limits", **changed), Limits)
+        if keep:
+            place = RunDir.existing(self.run_dir)
+            place.write_config(msgspec.structs.replace(place.read_config(), **msgspec.structs.asdict(now)))
+        return now
 
     def leave(self) -> None:
         """Send a farewell, save and stop, and wait until the node has ended.

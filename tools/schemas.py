@@ -36,6 +36,7 @@ TYPES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
         "found": documents.Founded,
         "invite": attach.Invited,
         "join": documents.Joined,
+        "limits": attach.Limits,
         "logs": documents.Record,
         "manifest-show": documents.ShownManifest,
         "overlay-compare": documents.OverlayComparison,

@@ -36,6 +36,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
             "run": ("run:run", "Run the node of a run directory again."),
             "pause": ("run:pause", "Do no local steps for now; peers are still answered."),
             "resume": ("run:resume", "Do local steps again."),
+            "limits": ("run:limits", "Show or change what a running node may use."),
             "leave": ("run:leave", "Leave the swarm in order and stop the running node."),
             "export": ("model:export", "Write the model to a safetensors file."),
         },

@@ -1,4 +1,4 @@
-"""`starling found`, `join`, `run`, `pause`, `resume` and `leave`: a node's life.
+"""`starling found`, `join`, `run`, `pause`, `resume`, `limits` and `leave`: a node's life.
 
 What a person gives is checked before anything is written, and a directory that holds a node is never overwritten.
 """
@@ -16,7 +16,17 @@ import click
 import msgspec
 
 from starling.gossip.errors import ConfigError
-from starling.node.cli.common import PATH, dir_option, emit, file_option, json_option, preset_option, say, set_option
+from starling.node.cli.common import (
+    PATH,
+    dir_and_json,
+    dir_option,
+    emit,
+    file_option,
+    json_option,
+    preset_option,
+    say,
+    set_option,
+)
 from starling.node.cli.help import command
 from starling.node.cli.progress import slow
 from starling.node.config.schema import Manifest, NodeConfig
@@ -193,6 +203,38 @@ def resume(run_dir: Path) -> None:
 
     Attached(run_dir).resume()
     say("local steps go on")
+
+
+@command(
+    ("starling limits", "what is in force"),
+    ("starling limits --up 2MB --down none --threads 2", "until the node ends"),
+    ("starling limits --up 10mbit --keep", "in later runs too"),
+)
+@click.option("--up", metavar="RATE", help="Upload cap: 10mbit, 2MB (a second). 0 or none is no cap.")
+@click.option("--down", metavar="RATE", help="Download cap.")
+@click.option("--threads", metavar="N", help="Torch threads of local steps; 0 tries which number is fastest.")
+@click.option("--keep", is_flag=True, help="Write what is in force to the node's settings too.")
+@dir_and_json
+def limits(up: str | None, down: str | None, threads: str | None, keep: bool, run_dir: Path, as_json: bool) -> None:
+    """Show what a running node may use, or change it while it runs."""
+    from starling.node.attach import Attached
+    from starling.node.cli.common import console, listing, result
+    from starling.node.config import toml
+    from starling.node.status.format import rate
+
+    plain = NodeConfig() if threads is None else toml.apply_set(NodeConfig(), [f"threads={threads}"])
+    given = {
+        "up_bytes_per_s": None if up is None else _rate("--up", up),
+        "down_bytes_per_s": None if down is None else _rate("--down", down),
+        "threads": None if threads is None else plain.threads,
+    }
+    now = Attached(run_dir).limits(keep=keep, **{name: value for name, value in given.items() if value is not None})
+    rows = {
+        "up": rate(now.up_bytes_per_s) if now.up_bytes_per_s else "no cap",
+        "down": rate(now.down_bytes_per_s) if now.down_bytes_per_s else "no cap",
+        "threads": str(now.threads) if now.threads else "as many as are fastest",
+    }
+    result(now, as_json, lambda _: console().print(listing(rows)))
 
 
 @command(("starling leave --dir starling-2", ""))

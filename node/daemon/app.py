@@ -18,7 +18,7 @@ from starling.gossip.errors import GossipError
 from starling.node.config import attack_consent, consent
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest, NodeConfig
-from starling.node.daemon.context import NodeContext, NodeSetup
+from starling.node.daemon.context import Limits, NodeContext, NodeSetup
 from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.events import Events
 from starling.node.daemon.exchange.history import Transactions
@@ -63,6 +63,7 @@ class Node:
         self.policy = PeerPolicy(setup.identity.peer_id, events, setup.unix_time, setup.keep_decisions)
         self.policy.resume(setup.decisions)
         self.transactions = Transactions(setup.unix_time)
+        self.limits = Limits.of(setup.config)
         self.began = trio.current_time()
         self.phase: Phase = Starting()
         self.network: Network | None = None  # None until it is open
@@ -126,7 +127,7 @@ class Node:
         )  # fmt: skip
         context = NodeContext(
             setup.identity, setup.config, manifest, setup.swarm, int(setup.unix_time() * 1000), network, engine, report,
-            setup.unix_time,
+            setup.unix_time, self.limits,
         )  # fmt: skip
         admission = Admission(context, setup.admission)
         self.phase = Opening(context, engine)

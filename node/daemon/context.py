@@ -34,6 +34,20 @@ async def in_thread(work: Callable[[], T]) -> T:
     return await trio.to_thread.run_sync(work, abandon_on_cancel=True)  # type: ignore[call-arg]
 
 
+@dataclass(slots=True)
+class Limits:
+    """What of the machine the node may use at present: as its settings say until its owner changes it."""
+
+    up_bytes_per_s: int  # 0: no cap
+    down_bytes_per_s: int
+    threads: int  # of torch, 0: as many as are fastest
+
+    @classmethod
+    def of(cls, config: NodeConfig) -> "Limits":
+        """Those of a node's settings."""
+        return cls(config.up_bytes_per_s, config.down_bytes_per_s, config.threads)
+
+
 @dataclass(frozen=True, slots=True)
 class AdmissionStore:
     """A node's credentials, and the revocations of an earlier run; `keep_*` store new ones for the next."""
@@ -82,6 +96,7 @@ class NodeContext:
     engine: EngineHandle
     report: Reporter
     unix_time: Callable[[], float]
+    limits: Limits
 
     @property
     def me(self) -> str:

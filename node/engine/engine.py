@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
@@ -70,7 +69,5 @@ class Engine:
     def _open(self, request: calls.Open) -> calls.Opened:
         if self._session is not None:
             raise LocalProtocolError("the engine is open already")
-        if request.threads:
-            torch.set_num_threads(request.threads)
         self._session = open_session(request, self._clock, Csprng(self._entropy))
         return self._session.opened

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median_low
 
+import torch
 from torch import Tensor
 
 from starling.gossip.api import Averaging, Effect, Gathering, Phase, Swapped, Swapping
@@ -74,6 +75,8 @@ class Session:
         self._clock = clock
         self._csprng = csprng
         self._pace = opening.manifest.pace
+        self._most_threads = torch.get_num_threads()
+        torch.set_num_threads(opening.threads or self._most_threads)
         self.learner = learner = Learner(opening, csprng)
         self._sent_noise = _sent_noise(opening, learner.mixer.edge)
         self._distances = ConsensusDistance()
@@ -307,6 +310,12 @@ class Session:
         if self._pace.kind == "steps":
             return float(self._pace.local_steps)
         return max(1.0, 2.0 * self._mean_gap, float(self.learner.local_steps - self._last_exchange))
+
+    def limit(self, call: calls.Limit) -> calls.Done:
+        """Another number of threads."""
+        torch.set_num_threads(call.threads or self._most_threads)
+        self._threads = Threads(self._clock, fixed=call.threads > 0 or self.learner.device != "cpu")
+        return calls.Done()
 
     def evaluate(self, _call: calls.Evaluate) -> None:
         """Start an evaluation of the model as it is now; its reply comes out of `step`."""

@@ -36,7 +36,7 @@ from starling.node.status.snapshot import EngineFigures
 
 __all__ = [
     "Agree", "Agreed", "Answer", "Answered", "Apply", "Call", "ChunkRead", "Commit", "Consider", "Done", "Drop", "Evaluate",
-    "Evaluated", "Free", "Held", "Mix", "Offer", "Offered", "Open", "Opened", "Publish", "Published", "ReadChunk", "Refused",
+    "Evaluated", "Free", "Held", "Limit", "Mix", "Offer", "Offered", "Open", "Opened", "Publish", "Published", "ReadChunk", "Refused",
     "Reply", "Request", "Revoke", "Save", "Settle", "Snapshot", "Stop", "Train", "Trained", "VerifyUpdate",
 ]  # fmt: skip
 
@@ -113,6 +113,12 @@ class Mix(Call, frozen=True, tag="mix"):
     asked: tuple[str, ...] = ()
 
 
+class Limit(Call, frozen=True, tag="limit"):
+    """Do local steps on so many threads from now on, 0 as in Open. -> Done"""
+
+    threads: int
+
+
 class Evaluate(Call, frozen=True, tag="evaluate"):
     """Measure on held-out data, a slice between local steps at a time. -> Evaluated"""
 
@@ -185,7 +191,7 @@ class Stop(Call, frozen=True, tag="stop"):
 
 
 Later = (
-    Train | Free | EdgeCall | Publish | VerifyUpdate | Mix | Evaluate | Save | Snapshot | ReadChunk | Consider | Agree | Stop
+    Train | Free | EdgeCall | Publish | VerifyUpdate | Mix | Limit | Evaluate | Save | Snapshot | ReadChunk | Consider | Agree | Stop
 )  # fmt: skip
 Request = Open | Later
 Reply = Opened | Trained | Offered | Answered | Published | Evaluated | Held | ChunkRead | Agreed | Done | Refused

@@ -5,7 +5,8 @@ The socket is `control.sock` in the run directory, for its owner alone. One JSON
     {"op": "status"}              one snapshot
     {"op": "watch"}               a snapshot a second, sooner on a change
     {"op": "leave" | "stop" | "pause" | "resume" | "evaluate"}, {"op": "export", "path": …},
-    {"op": "revoke" | "unban" | "trust", "peer": …}, {"op": "ban", "peer": …, "for_s": …, "why": …}
+    {"op": "revoke" | "unban" | "trust", "peer": …}, {"op": "ban", "peer": …, "for_s": …, "why": …},
+    {"op": "limits", "up_bytes_per_s": …, "down_bytes_per_s": …, "threads": …}
                                   {"ok": true, …} or {"ok": false, "error": …}
 """
 
@@ -195,7 +196,8 @@ def status(run_dir: Path) -> StatusSnapshot:
 def request(run_dir: Path, op: str, *, timeout_s: float = REPLY_S, **fields: object) -> dict[str, object]:
     """Have the node in `run_dir` do something -> the fields of its answer.
 
-    leave, stop, pause, resume and evaluate take no fields, export `path`, revoke, ban, unban and trust `peer`, ban also `for_s` and `why`.
+    leave, stop, pause, resume and evaluate take no fields, export `path`, revoke, ban, unban and trust `peer`, ban also `for_s` and `why`,
+    limits any of `up_bytes_per_s`, `down_bytes_per_s` and `threads`.
 
     Raises ControlError: it cannot be reached, refused, or did not answer in time.
     """

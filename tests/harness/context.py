@@ -3,7 +3,7 @@
 import msgspec
 
 from starling.node.config.schema import Manifest, NodeConfig
-from starling.node.daemon.context import NodeContext
+from starling.node.daemon.context import Limits, NodeContext
 from starling.node.identity import Identity
 
 SWARM = "s" + "a" * 32
@@ -32,6 +32,16 @@ def context(
     """Sections are those of the manifest."""
     agreed = msgspec.structs.replace(manifest or Manifest(seed=0), **sections)
     identity = identity or Identity.from_seed(bytes(32))
+    config = config or NodeConfig()
     return NodeContext(
-        identity, config or NodeConfig(), agreed, swarm, incarnation, network, engine or NoEngine(), report, unix_time
+        identity,
+        config,
+        agreed,
+        swarm,
+        incarnation,
+        network,
+        engine or NoEngine(),
+        report,
+        unix_time,
+        Limits.of(config),
     )

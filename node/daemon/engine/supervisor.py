@@ -4,9 +4,10 @@ A restart voids every flow, as the checkpoint holds none: the exchange service r
 """
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 
 import trio
+from msgspec import structs
 
 from starling.gossip.errors import ConfigError, EngineError
 from starling.node.daemon.engine.client import ProcessEngine
@@ -69,6 +70,12 @@ class EngineSupervisor:
         assert self.opened is not None
         return self.opened
 
+    async def limit(self, threads: int) -> None:
+        """Do local steps on so many threads, in this engine and in those that follow; 0: as many as are fastest."""
+        self._opening = structs.replace(self._opening, threads=threads)
+        with suppress(EngineError):
+            await self.call(calls.Limit(threads))
+
     async def serve(self) -> None:
         """Keep an engine up until cancelled. Raises ConfigError: the engine refuses the configuration; EngineError: it keeps dying."""
         while True:
@@ -94,7 +101,10 @@ class EngineSupervisor:
     async def _open(self, engine: EngineHandle) -> bool:
         try:
             with trio.fail_after(self._silence_s):
-                reply = await engine.call(self._opening)
+                opening = self._opening
+                reply = await engine.call(opening)
+                if opening is not self._opening:
+                    await engine.call(calls.Limit(self._opening.threads))
         except EngineError as error:
             self._last_reason = str(error)
             return False

@@ -54,7 +54,6 @@ class PulledExchange:
         self._context = context
         self._engine = context.engine
         self._admits = members.admits
-        self._cap = context.config.up_bytes_per_s
         self._bucket: TokenBucket | None = None
         self._attested = attested
         self._noted = noted
@@ -110,10 +109,10 @@ class PulledExchange:
         """Whether a payload may go out now, under the volunteer's cap and within what is queued for peers that read slowly."""
         if self._shell.queued_bytes and self._shell.queued_bytes + count > MAX_UNDER_WAY_BYTES:
             return False
-        if not self._cap:
+        if not (cap := self._context.limits.up_bytes_per_s):
             return True
-        if self._bucket is None or self._bucket.burst < count:
-            self._bucket = TokenBucket(self._cap, max(self._cap, count))
+        if self._bucket is None or self._bucket.rate != cap or self._bucket.burst < count:
+            self._bucket = TokenBucket(cap, max(cap, count))
         return self._bucket.take(count, now)
 
     def _sent(self, peer: str, message: Exchange | Pulling, frame_bytes: int, seconds: float) -> None:

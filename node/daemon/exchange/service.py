@@ -22,8 +22,8 @@ from starling.gossip.overlay.sticky import StickyEdges
 from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import Pulling
 from starling.node.config.overlay import overlay_of
-from starling.node.config.schema import Manifest, NodeConfig
-from starling.node.daemon.context import NodeContext
+from starling.node.config.schema import Manifest
+from starling.node.daemon.context import Limits, NodeContext
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.exchange.shell import RoundOutcome, Shell
 from starling.node.daemon.membership.neighbors import Members
@@ -38,18 +38,18 @@ SMOOTHING = 0.3
 class Budget:
     """Bytes per exchange by peer: the manifest's, or as many as the edge was measured to carry in a slot, under the volunteer's caps."""
 
-    def __init__(self, manifest: Manifest, config: NodeConfig) -> None:
+    def __init__(self, manifest: Manifest, limits: Limits) -> None:
         self._fixed: int | None = manifest.compress.params().get("budget_bytes")
         self._slot_s = manifest.pace.slot_s
-        caps = [cap for cap in (config.up_bytes_per_s, config.down_bytes_per_s) if cap > 0]
-        self._cap = min(caps, default=0)
+        self._limits = limits
         self._rates: dict[str, float] = {}
 
     def __call__(self, peer: str) -> int:
         """Bytes that both payloads of one exchange with `peer` may take; 0 is no limit known."""
         if self._fixed:
             return self._fixed
-        return exchange_budget(self._rates.get(peer, 0.0), self._slot_s, FILL, self._cap)
+        caps = [cap for cap in (self._limits.up_bytes_per_s, self._limits.down_bytes_per_s) if cap > 0]
+        return exchange_budget(self._rates.get(peer, 0.0), self._slot_s, FILL, min(caps, default=0))
 
     def observe(self, peer: str, sent_bytes: int, seconds: float) -> None:
         """A frame of `sent_bytes` took `seconds` to be handed to the network."""
@@ -77,7 +77,7 @@ class Exchange:
         directions: Callable[[int], Mapping[str, tuple[float, float]]], transactions: Transactions,
         noted: Callable[[Mapping[str, Outcome], Collection[str]], None], sticky: StickyEdges | None,
     ) -> None:  # fmt: skip
-        self._budget = budget = Budget(context.manifest, context.config)
+        self._budget = budget = Budget(context.manifest, context.limits)
         pace = _pace(context.manifest, context.swarm, sticky)
         self._core = core = Pairwise(context.me, pace, fresh_inc, lambda peer: peer in members.members, budget)
         self._admits = members.admits

@@ -2,20 +2,24 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import trio
 
 from starling.gossip.errors import GossipError
+from starling.node.config.parts import convert, plainly
+from starling.node.config.schema import NodeConfig
 from starling.node.daemon.app import Node
 from starling.node.daemon.trust.peer_policy import PeerPolicy
 from starling.node.rpc import calls
 
 
 async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[str, object]:
-    """Execute leave, stop, pause, resume, evaluate, export, revoke, ban, unban or trust. -> the fields of the answer
+    """Execute leave, stop, pause, resume, limits, evaluate, export, revoke, ban, unban or trust. -> the fields of the answer
 
-    `fields`: `path` for export; `peer` for the last four; for ban optionally `for_s` and `why`. Raises GossipError: not possible now.
+    `fields`: `path` for export; `peer` for the last four; for ban optionally `for_s` and `why`; for limits those to change, as in
+    NodeConfig. Raises GossipError: not possible now.
     """
     match op:
         case "leave" | "stop":
@@ -24,6 +28,8 @@ async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[s
         case "pause" | "resume":
             node.running.training.pause(on=op == "pause")
             return {"paused": op == "pause"}
+        case "limits":
+            return await _limit(node, fields)
         case "ban" | "unban" | "trust":
             return _decide(node.policy, op, fields)
         case "revoke":
@@ -42,6 +48,26 @@ async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[s
             return {"path": str(path)}
         case _:
             raise GossipError(f"unknown command {op!r}")
+
+
+async def _limit(node: Node, fields: Mapping[str, object]) -> dict[str, object]:
+    """Change some limits, all of them or none -> those in force now."""
+    limits, threads = node.limits, node.limits.threads
+    if unknown := sorted(fields.keys() - asdict(limits).keys()):
+        raise GossipError(f"limits: {plainly(unknown[0])} is not one of them; see `starling limits --help`")
+    if fields:
+        running, wanted = node.running, convert(fields, NodeConfig)
+        for name in fields:
+            setattr(limits, name, getattr(wanted, name))
+        running.context.network.cap(limits.up_bytes_per_s, limits.down_bytes_per_s)
+        if limits.threads != threads:
+            await running.engine.limit(limits.threads)
+        text = ", ".join(f"{name} = {value}" for name, value in asdict(limits).items())
+        node.events.event(
+            "limits_changed", f"in force now: {text}",
+            up_bytes_per_s=limits.up_bytes_per_s, down_bytes_per_s=limits.down_bytes_per_s, threads=limits.threads,
+        )  # fmt: skip
+    return asdict(limits)
 
 
 def _decide(policy: PeerPolicy, op: str, fields: Mapping[str, object]) -> dict[str, object]:

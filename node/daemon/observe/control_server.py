@@ -23,7 +23,7 @@ from starling.node.status import control
 from starling.node.status.snapshot import StatusSnapshot, encode
 
 MAX_CONNECTIONS = 16
-COMMANDS = ("leave", "stop", "pause", "resume", "evaluate", "export", "ban", "unban", "trust", "revoke")
+COMMANDS = ("leave", "stop", "pause", "resume", "limits", "evaluate", "export", "ban", "unban", "trust", "revoke")
 WATCH_S = 1.0
 CHANGE_S = 0.25
 SLOW_S = 2.0

@@ -200,7 +200,7 @@ def _piped_seeds() -> Iterator[bytes]:
     requests = (
         calls.Open(Manifest(seed=7), "", 3, "cpu", 1, "/run/checkpoint", "peer"), calls.Train(4, 20), calls.Free(on=True, round=5),
         calls.Offer("peer", 1, 2, 3, 0.5, 4096), calls.Answer("peer", 1, 2, 3, 0.5, 0.25, b"\0\xff"), calls.Apply("peer", 1, 2, b"p"),
-        calls.Commit("peer", 1, 2), calls.Revoke("peer"), calls.Consider("peer", 9, b"state"), calls.Stop(),
+        calls.Commit("peer", 1, 2), calls.Revoke("peer"), calls.Consider("peer", 9, b"state"), calls.Limit(3), calls.Stop(),
     )  # fmt: skip
     replies = (
         calls.Opened(10, b"schema", "error", False, "cpu", 9, False, 0), calls.Trained(1, EngineFigures(20, 0.5), 0.1),

@@ -97,6 +97,10 @@ WRONG = [
     (["eval"], ["--dir", "starling-node", "`starling join INVITE`"]),
     (["invite"], ["--dir", "starling-node", "`starling join INVITE`"]),
     (["export", "m.safetensors"], ["--dir", "starling-node", "`starling join INVITE`"]),
+    (["limits", "--up", "2"], ["--up", "unit", "'2'", "`--up 2mbit`"]),
+    (["limits", "--down", "fast"], ["--down", "'fast'", "`--down 10mbit`"]),
+    (["limits", "--threads", "some"], ["threads", "'some'", ">= 0 and <= 1024", "`starling config show`"]),
+    (["limits", "--threads", "2000"], ["threads", "2000", ">= 0 and <= 1024", "`starling config show`"]),
     (["export", "model.pt"], ["export", "'model.pt'", "`starling export model.safetensors`"]),
     (["export", "gone/m.safetensors"], ["export", "gone", "`mkdir -p "]),
 ]
@@ -336,7 +340,7 @@ def test_run_goes_on_in_the_directory(until_stdin_closes, daemon, here):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["leave"], ["pause"], ["resume"], ["eval"], ["invite"], ["export", "m.safetensors"]]
+    "arguments", [["leave"], ["pause"], ["resume"], ["limits"], ["eval"], ["invite"], ["export", "m.safetensors"]]
 )
 def test_where_the_node_does_not_run_one_line_says_how_to_start_it(arguments, here, capsys):
     RunDir.create(here / "n").write_config(NodeConfig())
@@ -347,6 +351,26 @@ def test_pause_says_how_to_go_on(running, capsys):
     assert main(["pause"]) == main(["resume"]) == 0
     assert running[1:] == [("pause", {}), ("resume", {})]
     assert "`starling resume --dir starling-node`" in capsys.readouterr().err
+
+
+def test_limits_asks_for_what_is_given_and_keeps_what_is_in_force(running, here, capsys):
+    place = RunDir.create(here / "starling-node")
+    place.write_config(NodeConfig(linger_s=7.0, up_bytes_per_s=5))
+    running[0]["limits"] = {"up_bytes_per_s": 2_000_000, "down_bytes_per_s": 0, "threads": 0}
+    assert main(["limits"]) == 0
+    shown = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert [(name, text.strip()) for name, text in shown] == [
+        ("up", "2.0 MB/s"), ("down", "no cap"), ("threads", "as many as are fastest"),
+    ]  # fmt: skip
+    assert main(["limits", "--up", "2MB", "--down", "none", "--threads", "0", "--json"]) == 0
+    assert running[1:] == [
+        ("limits", {}),
+        ("limits", {"up_bytes_per_s": 2_000_000, "down_bytes_per_s": 0, "threads": 0}),
+    ]
+    assert json.loads(capsys.readouterr().out) == {"version": 1, **running[0]["limits"]}
+    assert place.read_config().up_bytes_per_s == 5
+    assert main(["limits", "--keep"]) == 0
+    assert place.read_config() == NodeConfig(linger_s=7.0, up_bytes_per_s=2_000_000)
 
 
 def test_leave_waits_until_the_node_is_gone(running, monkeypatch, capsys):

@@ -37,6 +37,7 @@ def running(monkeypatch):
     answers = {
         "evaluate": {"metric": "accuracy", "value": 0.97222, "round": 40},
         "revoke": {"removed": ["12D3KooWevil"]},
+        "limits": {"up_bytes_per_s": 2_000_000, "down_bytes_per_s": 0, "threads": 2},
         **dict.fromkeys(("ban", "unban", "trust"), VERDICT),
     }
     monkeypatch.setattr(control, "request", lambda run_dir, op, **fields: answers.get(op, {}))
@@ -93,7 +94,7 @@ def test_a_status_fits_and_one_without_a_key_does_not(shown):
     ("name", "arguments"),
     [
         ("status", ["status"]), ("peers", ["peers"]), ("eval", ["eval"]), ("ban", ["ban", "evil"]), ("unban", ["unban", "evil"]),
-        ("trust", ["trust", "evil"]), ("revoke", ["revoke", "3"]), ("invite", ["invite"]),
+        ("trust", ["trust", "evil"]), ("revoke", ["revoke", "3"]), ("invite", ["invite"]), ("limits", ["limits", "--up", "2MB"]),
     ],
 )  # fmt: skip
 def test_what_is_printed_of_a_running_node_fits(name, arguments, running, here, capsys):

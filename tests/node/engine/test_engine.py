@@ -16,7 +16,7 @@ EVERY_CALL = (
     calls.Train(0, 1), calls.Free(on=True, round=0), calls.Offer("b", 0, 1, 0, 0.5, 0),
     calls.Answer("b", 0, 1, 0, 0.5, 0.0, b""), calls.Apply("b", 0, 1, b""), calls.Commit("b", 0, 1), calls.Drop("b", 0, 1),
     calls.Mix(0), calls.Settle("b"), calls.Revoke("b"), calls.Evaluate(), calls.Save(), calls.Snapshot(),
-    calls.ReadChunk(1, 0, 10), calls.Consider("b", 0, b""), calls.Agree(), calls.Stop(),
+    calls.ReadChunk(1, 0, 10), calls.Consider("b", 0, b""), calls.Agree(), calls.Limit(1), calls.Stop(),
 )  # fmt: skip
 
 

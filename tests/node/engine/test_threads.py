@@ -145,3 +145,19 @@ def test_a_number_that_the_owner_gives_is_not_changed(asked, used, monkeypatch):
     monkeypatch.setattr(engine.session.learner, "local_step", lambda _: float(machine.step()))
     assert done(engine, calls.Train(0, 2 * STEPS)).figures.threads == used[-1]
     assert [number for number, _ in itertools.groupby(machine.used)] == used
+
+
+def test_the_owner_changes_the_number_while_it_computes(monkeypatch):
+    """0 is again as many as are fastest, of as many as torch had at first."""
+    torch.set_num_threads(2)
+    machine = Machine(on1=1.0, on2=0.1)
+    engine = Engine(clock=lambda: machine.now)
+    assert isinstance(engine.handle(structs.replace(opening(manifest()), threads=1)), calls.Opened)
+    monkeypatch.setattr(engine.session.learner, "local_step", lambda _: float(machine.step()))
+    for number, (asked, used) in enumerate([(None, [1]), (2, [2]), (1, [1]), (0, [2, 1, 2])]):
+        machine.used.clear()
+        if asked is not None:
+            assert done(engine, calls.Limit(asked)) == calls.Done()
+        assert done(engine, calls.Train(number, 3 * STEPS)).figures.threads == used[-1]
+        assert [number for number, _ in itertools.groupby(machine.used)] == used
+        done(engine, calls.Mix(number))

@@ -17,7 +17,7 @@ REQUESTS = (
     calls.Open(Manifest(seed=7), "", 3, "cpu", 1, "/run/checkpoint", "peer"), calls.Train(4, 20), calls.Free(on=True, round=5),
     calls.Offer("peer", 1, 2, 3, 0.5, 4096), calls.Answer("peer", 1, 2, 3, 0.5, 0.25, b"\x00\xff"),
     calls.Apply("peer", 1, 2, b"payload"), calls.Commit("peer", 1, 2), calls.Revoke("peer"), calls.Consider("b", 9, b"state"),
-    calls.Stop(),
+    calls.Limit(3), calls.Stop(),
 )  # fmt: skip
 
 
