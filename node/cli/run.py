@@ -45,6 +45,7 @@ NODE_OPTIONS = (
     click.option("--device", metavar="auto|cpu|cuda|mps", help="Where to train; auto takes the fastest device."),
     click.option("--up", metavar="RATE", help="Upload cap: 10mbit, 2MB (a second). 0 is no cap."),
     click.option("--down", metavar="RATE", help="Download cap."),
+    click.option("--nice", metavar="N", help="Lower the priority of training by N, up to 19: other programs go first."),
     click.option(
         "--listen", multiple=True, metavar="MULTIADDR", help="Where to accept connections: /ip4/0.0.0.0/tcp/4001."
     ),
@@ -279,13 +280,14 @@ def _split(assignments: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]
 
 def _configured(
     config: NodeConfig, assignments: tuple[str, ...], *, data: str | None, device: str | None, up: str | None, down: str | None,
-    listen: tuple[str, ...], announce: tuple[str, ...], shard: str | None,
+    listen: tuple[str, ...], announce: tuple[str, ...], shard: str | None, nice: str | None,
 ) -> NodeConfig:  # fmt: skip
     """`config` with the options' values; paths made absolute, so that `run` works from any directory."""
     from starling.node.config import toml
 
     plain = [] if device is None else [f"device={DEVICES.get(device, device)}"]
     plain += [] if shard is None else [f"shard={shard}"]
+    plain += [] if nice is None else [f"nice={nice}"]
     config = toml.apply_set(config, [*assignments, *plain])
     given = {
         "listen": tuple(_multiaddr("--listen", text) for text in listen) or None,

@@ -296,6 +296,12 @@ class NodeConfig(Section, frozen=True):
     """Where the engine computes; auto takes a GPU if there is one."""
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     """Torch threads of local steps; 0: as many as are fastest at present. With a number equal runs give equal bits."""
+    nice: Annotated[int, Meta(ge=0, le=19)] = 0
+    """Lowers the priority of the engine's process by so much, so that other programs of the machine go first."""
+    active: Annotated[str, Meta(max_length=256)] = ""
+    """Hours of local time with local steps, as 22:00-07:00, 12:00-13:30; else the node is paused, as by `starling pause`. "": always."""
+    pause_on_battery: bool = False
+    """Paused also while the machine runs on battery."""
     up_bytes_per_s: Rate = 0
     """Cap on what is sent; 0 is none. The CLI takes 10mbit and the like."""
     down_bytes_per_s: Rate = 0

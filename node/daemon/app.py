@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 
 from starling.gossip.errors import GossipError
-from starling.node.config import attack_consent, consent
+from starling.node.config import attack_consent, consent, hours
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.context import Limits, NodeContext, NodeSetup
@@ -26,6 +26,7 @@ from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.bootstrap import Bootstrap
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.running import RunningNode
+from starling.node.daemon.schedule import Schedule
 from starling.node.daemon.state.transfer import Transfer
 from starling.node.daemon.trust.peer_policy import Enforcement, PeerPolicy
 from starling.node.net.api import Network
@@ -84,6 +85,7 @@ class Node:
         Raises ConfigError: the person's input is wrong; GossipError: the node cannot go on, or its model could not be saved at the end.
         """
         attack_consent.check(self.setup.config)
+        hours.parse(self.setup.config.active)
         async with self.setup.open_network(self.policy) as network, trio.open_nursery() as nursery:
             self.network, self.phase = network, Joining()
             self._listening.set()
@@ -141,6 +143,8 @@ class Node:
         self.policy.enforce(Enforcement(network.refuse, running.cut, running.inviter_of, lambda: members.table))
         self._ready.set()
         await running.serve(nursery)
+        if setup.config.active or setup.config.pause_on_battery:
+            nursery.start_soon(Schedule(setup.config, running.training.pause, setup.unix_time, setup.on_battery).serve)
         await running.train(setup.export)
 
     async def _agree(self, network: Network, transfer: Transfer, bootstrap: Bootstrap) -> Manifest:
@@ -201,4 +205,5 @@ def _opening(setup: NodeSetup, manifest: Manifest) -> calls.Open:
         manifest=manifest, data=config.data, shard=manifests.shard_of(manifest, config.shard, me), device=config.device,
         threads=config.threads, checkpoint=setup.checkpoint, node=me, privacy=config.privacy, numerics=config.numerics,
         attack=config.attack, attack_params=config.attack_params, code=_code(config), start=config.start,
+        nice=config.nice,
     )  # fmt: skip

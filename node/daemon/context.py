@@ -79,6 +79,7 @@ class NodeSetup:
     decisions: tuple[Decision, ...] = ()  # bans and trust of earlier runs, times in unix seconds
     keep_decisions: Callable[[tuple[Decision, ...]], object] = lambda _decisions: None  # with all, when they change
     admission: AdmissionStore = AdmissionStore()
+    on_battery: Callable[[], bool] = lambda: False  # whether the machine has no mains
     usage: Callable[[int | None], Resources] = lambda _engine: Resources()
     """Resources the node uses, given the engine's process id; none in simulation, which has no process of its own."""
 

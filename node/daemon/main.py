@@ -23,7 +23,7 @@ from starling.node.daemon.observe.control_commands import carry_out
 from starling.node.daemon.observe.control_server import ControlServer
 from starling.node.daemon.observe.final import FinalWriter, first_error
 from starling.node.daemon.observe.recorder import Recorder, RoundLog, totals
-from starling.node.daemon.observe.resources import ResourceMonitor
+from starling.node.daemon.observe.resources import ResourceMonitor, on_battery
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.identity import Identity
 from starling.node.interfaces import Reporter, TaskStatus
@@ -61,6 +61,7 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: List
             export=str(run_dir.model), open_network=partial(_open_network, identity, config, run_dir), start_engine=open_engine,
             unix_time=time.time, keep_manifest=run_dir.write_manifest, known=run_dir.known_peers(), remember=run_dir.remember_peers,
             decisions=run_dir.known_decisions(), keep_decisions=run_dir.keep_decisions, usage=ResourceMonitor(run_dir.path).sample,
+            on_battery=on_battery,
             admission=AdmissionStore(
                 admitted, run_dir.known_revoked(), run_dir.keep_revoked, run_dir.known_ticket(), run_dir.keep_ticket
             ),

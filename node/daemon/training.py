@@ -59,9 +59,9 @@ class Training:
     undone_rounds: int = 0  # one after the other in which all local steps were undone
     cannot_save: str = ""  # why the last attempt to save failed; "" if it succeeded
     edges: StickyEdges | None = None  # clock pace with sticky edges: the edges this node holds
-    paused: bool = False
-    """The owner wants no local steps: exchanges go on, at the swarm's speed."""
-    _rest_s: float = 0.0  # what the local steps of a round would take
+    paused: str = ""
+    """Why the owner wants no local steps, while exchanges go on at the swarm's speed; "": they are done."""
+    _rest_s: float = 0.0  # while paused: what the local steps of a round would take; 0 until it is known
     _local_steps: int = field(init=False)  # of the next round in steps pace
     _due: int = 0  # local steps of all rounds since the start, those jumped over included
     _fetch_at: float = -math.inf  # not before, after claims for which nobody had a model to show
@@ -82,16 +82,22 @@ class Training:
         """Rounds that a node may lag and still go on with its own model."""
         return self.pace.ramp_rounds
 
-    def pause(self, *, on: bool) -> None:
-        """Do no local steps from the next round (slot) on, or do them again."""
-        if on != self.paused:
-            rate = self.progress.speed.per_busy_s()
-            self.paused, self._rest_s = on, self.pace.local_steps / rate if rate else 0.0
+    def pause(self, why: str) -> None:
+        """Do no local steps from the next round (slot) on, for the reason given, or with "" do them again.
+
+        In steps pace the first round of a process is done in any case: how long it takes is how long later ones are waited out.
+        """
+        if bool(why) != bool(self.paused):
+            self.paused, self._rest_s = why, self._round_s() if why else 0.0
             report, now = self.context.report, self.progress.round
-            if on:
-                report.event("paused", "its owner paused this node: no local steps, exchanges go on", round=now)
+            if why:
+                report.event("paused", f"no local steps, as {why}; exchanges go on", round=now, why=why)
             else:
                 report.event("resumed", "local steps go on", round=now)
+
+    def _round_s(self) -> float:
+        rate = self.progress.speed.per_busy_s()
+        return self.pace.local_steps / rate if rate else 0.0
 
     async def quorum(self, *, begun: bool) -> None:
         """Wait until enough members are here and their list is stable; a node whose training has begun goes on alone."""
@@ -153,8 +159,10 @@ class Training:
         pace = self.pace
         self.progress.current = round
         self.exchange.computing(round, self.neighbors.weights(round), self.order.digest(round))
+        if self.paused and not self._rest_s:
+            self._rest_s = self._round_s()
         grant = self._grant(round)
-        if self.paused:
+        if self._rest_s:
             await trio.sleep(self._rest_s)  # or the others would be waited for, as if they were late
         trained = await self.engine.call(grant)
         assert isinstance(trained, calls.Trained), trained
@@ -170,7 +178,7 @@ class Training:
         """The round's local steps, none where it belongs to a sweep of averaging."""
         n = len(self.members.roster)
         now = stage(self.overlay, n, round)
-        local = now.local and not self.paused
+        local = now.local and not self._rest_s
         steps = self._local_steps if local else 0
         self._due += self.pace.local_steps if local else 0
         return calls.Train(round, steps, now.first, now.last, turn(self.overlay, n, round))

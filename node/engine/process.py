@@ -12,10 +12,11 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starling.node.engine.own_code import describe
-from starling.node.rpc.calls import Evaluate, Evaluated, Stop, Train, Trained
+from starling.node.rpc.calls import Evaluate, Evaluated, Open, Stop, Train, Trained
 from starling.node.rpc.pipe import Failed, Pipe
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def serve(engine: Engine, pipe: Pipe) -> None:
                         pipe.send(evaluate, reply)
                 continue
             call_id, request = pipe.receive()
+            if isinstance(request, Open) and request.nice:
+                lower_priority(request.nice)
             match request, engine.handle(request):
                 case Train(), None:
                     train = call_id
@@ -52,6 +55,14 @@ def serve(engine: Engine, pipe: Pipe) -> None:
     except Exception as error:
         pipe.send(0, Failed(describe(error)))
         raise
+
+
+def lower_priority(by: int) -> None:
+    """Lower the priority of this process by 1 … 19; later threads inherit it, and on Linux each that is there has its own."""
+    to = os.nice(by)
+    for thread in Path("/proc/self/task").glob("*"):
+        with suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), to)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import time
 import psutil
 import pytest
 import trio
+from msgspec import structs
 
 from starling.gossip.errors import EngineError
 from starling.node.daemon.engine.client import open_engine
@@ -50,6 +51,18 @@ async def test_a_process_computes_what_the_object_does():
         assert await engine.call(calls.Stop()) == calls.Done()
         with pytest.raises(EngineError, match="exit status 0"):
             await engine.call(calls.Snapshot())
+
+
+@real
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a priority is the process's")
+async def test_the_engine_and_its_threads_lower_their_priority_when_it_opens():
+    async with open_engine() as engine:
+        await engine.call(structs.replace(opening(manifest(rounds=1)), nice=7, threads=2))
+        await engine.call(calls.Train(0, 5))
+        threads = [each.id for each in psutil.Process(engine.pid).threads()]
+        assert len(threads) >= 2
+        before = os.getpriority(os.PRIO_PROCESS, 0)
+        assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {min(19, before + 7)}
 
 
 @real

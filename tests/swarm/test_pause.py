@@ -1,11 +1,17 @@
 """An owner pauses a node of a whole swarm in virtual time: it learns nothing, and nobody else notices."""
 
+import time
+
 import pytest
 import trio
 
+from starling.node.config.schema import NodeConfig
 from starling.node.daemon.observe.control_commands import carry_out
+from starling.node.daemon.observe.final import first_error
+from starling.node.daemon.observe.snapshot import take_snapshot
+from starling.node.simulate.virtual.swarm import EPOCH_S
 from tests.harness.stories import virtual
-from tests.harness.swarms import assert_flows_cancel, digits, drain, events, rounds_done, story, until
+from tests.harness.swarms import STEP_S, assert_flows_cancel, digits, drain, events, rounds_done, story, until
 
 BEGAN, PAUSED, ROUNDS = 14, 8, 28
 LONG = 80  # local steps of a round, which take longer than an exchange may
@@ -37,3 +43,27 @@ async def test_a_paused_node_does_no_local_steps_and_all_exchanges(pace):
         assert [name for name in events(swarm.nodes[0]) if name in {"paused", "resumed"}] == ["paused", "resumed"]
         await drain(swarm)
         assert_flows_cancel(swarm)
+
+
+@virtual(1)
+async def test_nodes_that_start_outside_of_their_hours_do_one_round_and_then_rest_as_long_as_one_takes():
+    """Without a measured round they would hurry, and no exchange with others be committed."""
+    hour = (time.localtime(EPOCH_S).tm_hour + 12) % 24
+    config = NodeConfig(linger_s=1e6, threads=1, active=f"{hour}:00-{hour}:30")
+    swarm = story(digits(2, rounds=12, local_steps=LONG), 1, config=config)
+    async with swarm.running(2):
+        node = swarm.nodes[0].node
+        await swarm.finished()
+        assert node.progress.computed.steps == LONG
+        assert node.running.exchange.stats.committed >= 10
+        assert trio.current_time() - node.began >= 12 * LONG * STEP_S
+        assert f"not in its active hours, {config.active}" in take_snapshot(node).problem
+
+
+@virtual(1)
+async def test_hours_that_are_none_end_the_node_in_one_line():
+    swarm = story(digits(1), 1, config=NodeConfig(active="at night"))
+    with pytest.raises(ExceptionGroup) as caught:
+        async with swarm.running(1):
+            await trio.sleep_forever()
+    assert str(first_error(caught.value)).startswith("active: must be ranges")

@@ -26,7 +26,7 @@ async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[s
             node.stop()
             return {}
         case "pause" | "resume":
-            node.running.training.pause(on=op == "pause")
+            node.running.training.pause("its owner paused it" if op == "pause" else "")
             return {"paused": op == "pause"}
         case "limits":
             return await _limit(node, fields)

@@ -15,6 +15,12 @@ WALK_S = 10.0  # between two walks through the run directory
 MAX_FILES = 2000  # in it; of more the size is not known
 
 
+def on_battery() -> bool:
+    """Whether this machine has a battery, and no mains."""
+    battery = psutil.sensors_battery()
+    return battery is not None and battery.power_plugged is False
+
+
 class ResourceMonitor:
     """Samples two processes and the run directory, rarely enough to cost nothing; `clock` is real time in seconds."""
 

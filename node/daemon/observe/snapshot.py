@@ -132,8 +132,8 @@ def _problem(node: Node) -> str | None:
                 return "checkpoints cannot be written; free some disk space"
             if node.progress.state == "training" and members == 1:
                 return "no other member is here, this node trains alone; invite others with the string `starling invite` prints"
-            if running.training.paused:
-                return "paused: it answers its peers and does no local steps; go on with `starling resume`"
+            if why := running.training.paused:
+                return f"paused, as {why}: it answers its peers and does no local steps; go on with `starling resume`"
             if running.training.undone_rounds >= UNDONE_ROUNDS:
                 return "every local step is undone, as its numbers are not finite; look at the data with `starling task check`"
             if node.progress.few_steps:

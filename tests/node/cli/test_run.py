@@ -75,6 +75,7 @@ WRONG = [
     (["found", "--set", "pace.min_wait_s=99"], ["pace.min_wait_s", "99", "`--set pace.min_wait_s=10`"]),
     (["found", "--device", "tpu"], ["device", "'tpu'", "auto, cpu, cuda, mps", "`starling config show`"]),
     (["found", "--shard", "9", "--set", "partition.shards=4"], ["partition.shards = 4", "got 9", "`--shard 3`"]),
+    (["found", "--nice", "20"], ["nice", "20", ">= 0 and <= 19", "`starling config show`"]),
     (["found", "--up", "10"], ["--up", "unit", "'10'", "`--up 10mbit`"]),
     (["found", "--listen", "0.0.0.0:4001"], ["--listen", "'0.0.0.0:4001'", "`--listen /ip4/0.0.0.0/tcp/4001`"]),
     (["found", "--listen", "4001"], ["'4001'", "`--listen /ip4/0.0.0.0/tcp/4001`"]),
