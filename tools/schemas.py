@@ -31,6 +31,7 @@ TYPES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
         "bench-rules": documents.Rules,
         "config-show": documents.ShownConfig,
         "demo": DemoSummary,
+        "doctor": documents.Diagnosis,
         "eval": attach.Evaluation,
         "export": documents.Exported,
         "found": documents.Founded,

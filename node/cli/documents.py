@@ -69,6 +69,31 @@ class Founded(Joined, frozen=True):
     invite: str
 
 
+Answer = Literal["ok", "warn", "fail", "unknown"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One line of `starling doctor`."""
+
+    check: str
+    """What was looked at: versions, memory, port, bootstrap …; docs/operating.md lists them."""
+    verdict: Answer
+    """warn: a node works, but worse than it could. fail: it does not work. unknown: this could not be found out."""
+    found: str
+    todo: str = ""
+    """What to do about it, or next; "" if nothing."""
+
+
+class Diagnosis(Document, frozen=True):
+    """`starling doctor --json`."""
+
+    directory: str
+    """The run directory, absolute; it need not exist yet."""
+    running: bool
+    """A node runs there."""
+    checks: tuple[Check, ...]
+
+
 class Record(Document, frozen=True):
     """A line of `starling logs --json`: the event's own fields come beside these."""
 

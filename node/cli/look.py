@@ -44,7 +44,7 @@ def status(watch: bool, run_dir: Path, as_json: bool) -> None:
 
     A problem, if there is one, is the first line, with the next command to try.
     """
-    snapshot, ended = _snapshot(run_dir)
+    snapshot, ended = snapshot_of(run_dir)
     if watch:
         _watch(run_dir, as_json)
     elif as_json:
@@ -65,7 +65,7 @@ def peers(run_dir: Path, as_json: bool) -> None:
 
     In a swarm of invited members with who invited them: `starling revoke PEER` removes a member and all below it.
     """
-    snapshot, ended = _snapshot(run_dir)
+    snapshot, ended = snapshot_of(run_dir)
     if as_json:
         emit(Peers(peer=snapshot.peer, swarm=snapshot.swarm, peers=snapshot.peers))
         return
@@ -101,7 +101,7 @@ def terminal(paths: tuple[Path, ...]) -> int:
     return subprocess.run([sys.executable, "-m", "starling.tui", *map(str, shown)], check=False).returncode
 
 
-def _snapshot(run_dir: Path) -> tuple[StatusSnapshot, FinalStatus | None]:
+def snapshot_of(run_dir: Path) -> tuple[StatusSnapshot, FinalStatus | None]:
     """The node's status, and how its last run ended if it does not run."""
     from starling.node.attach import Attached
 
@@ -155,7 +155,7 @@ def _whole(seen: StatusSnapshot | control.ControlError, run_dir: Path) -> Render
 
     if isinstance(seen, control.ControlError):
         return Text(f"! {show.clean(str(seen))}", style="bold red")
-    problem = _problem(seen, run_dir)
+    problem = problem_of(seen, run_dir)
     return Group(*([Text(problem, style="bold red")] if problem else []), _status_table(seen))
 
 
@@ -164,12 +164,12 @@ def _print_first(out: Console, snapshot: StatusSnapshot, ended: FinalStatus | No
     from rich.text import Text
 
     if ended is not None:
-        out.print(Text(_ended(ended, run_dir), style="bold"), soft_wrap=True)
-    elif problem := _problem(snapshot, run_dir):
+        out.print(Text(how_ended(ended, run_dir), style="bold"), soft_wrap=True)
+    elif problem := problem_of(snapshot, run_dir):
         out.print(Text(problem, style="bold red"), soft_wrap=True)
 
 
-def _ended(last: FinalStatus, run_dir: Path) -> str:
+def how_ended(last: FinalStatus, run_dir: Path) -> str:
     """`finished: 100 rounds, accuracy 0.956; model in …`."""
     seen = last.snapshot
     value = "" if seen.value is None else f", {show.metric(seen.metric) or 'value'} {show.figure(seen.value)}"
@@ -184,7 +184,7 @@ def _ended(last: FinalStatus, run_dir: Path) -> str:
             return f"! failed after {rounds}: {show.clean(last.reason)}; see `starling logs --dir {typed(run_dir)}`"
 
 
-def _problem(snapshot: StatusSnapshot, run_dir: Path) -> str:
+def problem_of(snapshot: StatusSnapshot, run_dir: Path) -> str:
     """The line that comes first, with the next command to try: the node's own suggestion, else `invite` or `logs`."""
     if snapshot.problem is None:
         return ""

@@ -41,6 +41,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
             "export": ("model:export", "Write the model to a safetensors file."),
         },
         "Look": {
+            "doctor": ("doctor:doctor", "Check this machine and its network before joining, or later."),
             "status": ("look:status", "Show a node's state, problems first."),
             "peers": ("look:peers", "List the members a running node knows."),
             "tui": ("look:terminal", "Watch nodes, a demo or a recorded run in the terminal."),

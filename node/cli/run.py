@@ -33,6 +33,7 @@ from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.status.control import typed
 
 if TYPE_CHECKING:
+    from starling.node.admission.invite import Invite
     from starling.node.storage.run_dir import RunDir
 
 _MOST_OF_AN_INVITE = 1 << 16  # bytes, with what a mail program put around it
@@ -142,12 +143,11 @@ def join(
     it again.
     """
     from starling.node import operate
-    from starling.node.admission import invite as invites
     from starling.node.attach import Attached
     from starling.node.cli.documents import Joined
     from starling.node.storage.run_dir import RunDir
 
-    invited = invites.decode("".join(_invite(invite, invite_file).split()).strip("<>\"'`"))
+    invited = read_invite(invite, invite_file)
     if invited.bearer and invite not in {None, "-"}:
         say(
             "note: this invite admits whoever has it, and all users of a machine see its commands; safer is `starling join - < FILE`"
@@ -249,8 +249,14 @@ def leave(run_dir: Path) -> None:
     say(f"left; come back with `starling run --dir {typed(run_dir)}`")
 
 
-def _invite(given: str | None, file: Path | None) -> str:
-    """The text of an invite from one of the three places it may come from."""
+def read_invite(given: str | None, file: Path | None = None) -> Invite:
+    """The invite on the command line, in standard input (-) or in a file. Raises ConfigError: not one of them, unreadable, or no invite."""
+    from starling.node.admission import invite as invites
+
+    return invites.decode("".join(_text_of_invite(given, file).split()).strip("<>\"'`"))
+
+
+def _text_of_invite(given: str | None, file: Path | None) -> str:
     if (given is None) == (file is None):
         raise ConfigError(
             "join: needs one INVITE, - for standard input, or --invite-file FILE; see `starling join --help`"
