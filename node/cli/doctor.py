@@ -75,8 +75,8 @@ def examine(run_dir: Path, invite: Invite | None) -> Diagnosis:
     if installed["libp2p"] is None:
         raise GossipError("libp2p is missing, and no network without it; try `pip install starling-swarm`")
     place = RunDir(run_dir)
-    exists = place.config_file.exists()
-    wrong, config, founded_at, ends_at = _settings(place, invite)
+    exists = os.access(place.config_file, os.F_OK)  # False in a directory that this user may not enter
+    wrong, config, founded_at, ends_at = _settings(place if exists else None, invite)
     node, running = _node(run_dir) if exists else ([], None)
     disk, now_at = _writable(run_dir.absolute()), time.time()
     torch, dialled = trio.run(_outside, config.bootstrap if invite is None else invite.bootstrap)
@@ -113,7 +113,7 @@ def _print(found: Diagnosis) -> None:
     console().print(table(("", "check", "what was found, and what to do"), rows, fold=True))
 
 
-def _settings(place: RunDir, invite: Invite | None) -> tuple[list[Named], NodeConfig, float, float | None]:
+def _settings(place: RunDir | None, invite: Invite | None) -> tuple[list[Named], NodeConfig, float, float | None]:
     """What is wrong with the files of a node, its settings, when its swarm was founded (0: not known), and when its invitation ends."""
     from starling.node.admission import chain as chains
     from starling.node.config.schema import NodeConfig
@@ -121,10 +121,10 @@ def _settings(place: RunDir, invite: Invite | None) -> tuple[list[Named], NodeCo
     config, founded_at = NodeConfig(), 0.0
     wrong: list[Named] = []
     try:
-        config = place.read_config() if place.config_file.exists() else config
-        manifest = place.read_manifest()
-        founded_at = 0.0 if manifest is None else manifest.founded_ms / 1000
-        invite = invite or place.read_invite()
+        if place is not None:
+            config, manifest = place.read_config(), place.read_manifest()
+            founded_at = 0.0 if manifest is None else manifest.founded_ms / 1000
+            invite = invite or place.read_invite()
     except ConfigError as error:
         wrong = [("settings", ("fail", str(error), "mend that file"))]
     chain = () if invite is None else invite.chain
@@ -236,12 +236,14 @@ async def _torch() -> Torch | str | None:
     """Its answer, why it cannot be imported, or None: none in time. In a process of its own: importing it takes seconds."""
     import trio
 
-    with trio.move_on_after(verdicts.TORCH_S) as patience:
-        done = await trio.run_process(PROBE, capture_stdout=True, capture_stderr=True, check=False)
-    if patience.cancelled_caught:
-        return None
     try:
+        with trio.move_on_after(verdicts.TORCH_S) as patience:
+            done = await trio.run_process(PROBE, capture_stdout=True, capture_stderr=True, check=False)
+        if patience.cancelled_caught:
+            return None
         return msgspec.json.decode(done.stdout.splitlines()[-1], type=Torch)
+    except OSError as error:  # no memory for another process, say
+        return f"no process for it: {error.strerror}"
     except (IndexError, msgspec.DecodeError):
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"exit status {done.returncode}"

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -329,12 +330,13 @@ def test_addresses_are_those_of_interfaces_without_loopback(monkeypatch):
         ('print(\'{"version": "2.13.0", "mps": true}\')', Torch("2.13.0", mps=True)),
         ("import no_such_torch", "ModuleNotFoundError: No module named 'no_such_torch'"),
         ("raise SystemExit(3)", "exit status 3"),
+        (None, "no process for it: No such file or directory"),
         ("import time; time.sleep(60)", None),
     ],
 )
 @pytest.mark.real
 def test_torch_is_asked_in_a_process_that_may_fail_or_hang(program, answer, monkeypatch):
-    monkeypatch.setattr(doctor, "PROBE", (sys.executable, "-c", program))
+    monkeypatch.setattr(doctor, "PROBE", ("/no/python",) if program is None else (sys.executable, "-c", program))
     monkeypatch.setattr(verdicts, "TORCH_S", 1.0 if answer is None else 60.0)
     assert trio.run(doctor._torch) == answer
 
@@ -342,6 +344,14 @@ def test_torch_is_asked_in_a_process_that_may_fail_or_hang(program, answer, monk
 def test_without_libp2p_there_is_one_line(measured, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "PACKAGES", {**doctor.PACKAGES, "libp2p": "no-such-distribution"})
     refused(capsys, ["doctor"], "libp2p is missing", "`pip install", code=1)
+
+
+def test_a_directory_that_this_user_may_not_enter_is_a_failure_in_one_line(measured, tmp_path, capsys, monkeypatch):
+    """Root may enter any: the system is asked in its place."""
+    joined(tmp_path)
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: Path(path).name != "node.toml")
+    document, checks = examined(capsys, "--dir", "n")
+    assert (list(checks), document["running"]) == (MACHINE, False)
 
 
 def test_a_folder_in_which_nothing_can_be_written_is_told_with_the_reason(tmp_path):
