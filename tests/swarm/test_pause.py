@@ -67,3 +67,4 @@ async def test_hours_that_are_none_end_the_node_in_one_line():
         async with swarm.running(1):
             await trio.sleep_forever()
     assert str(first_error(caught.value)).startswith("active: must be ranges")
+    assert not swarm.nodes[0].node.is_listening, "before anybody notices"

@@ -227,3 +227,16 @@ def test_partners_are_drawn_by_a_secret_anew_in_every_round_and_life():
         sum(RandomNeighbors(lambda: members, "peer03", 4, lambda _: (), 0, lambda _: True, b"s", 1).weights(0).values())
         == 4 / 5
     )
+
+
+@virtual
+async def test_a_cap_that_is_changed_holds_for_the_next_response():
+    swarm = PullSwarm("ab")
+    a, b = swarm["a"], swarm["b"]
+    a.engine.padding = b.engine.padding = bytes(100_000)
+    async with swarm.serving():
+        for number, (cap, committed) in enumerate([(0, 1), (1000, 2), (1000, 2), (10**8, 3), (0, 4)]):
+            a.exchange._context.limits.up_bytes_per_s = cap
+            await a.round(number, "")
+            await b.round(number, "a")
+            assert b.exchange.stats.committed == committed

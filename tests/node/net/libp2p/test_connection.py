@@ -146,6 +146,10 @@ async def test_a_fast_link_is_given_full_batches():
         while received < 8 << 20:
             received += len(await far.read())
         assert ends.one.queue_bytes == MOST_QUEUE_BYTES
+        ends.one._up.change(80_000)
+        await write_frame(stream, bytes(1 << 10))
+        await trio.sleep(1.0)
+        assert ends.one.queue_bytes == 20_000, "two pieces: a short frame waits for a quarter of a second"
 
 
 @virtual
