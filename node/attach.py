@@ -201,7 +201,7 @@ class Attached:
         except control.ControlError:
             status = None
         swarm = manifests.swarm_id(manifest)
-        return cards.card(name, swarm=swarm, task=manifest.task.kind, metric="", form=form, status=status)
+        return cards.card(name, swarm=swarm, task=manifest.task.kind, form=form, status=status)
 
     def _exported(self, target: Path) -> bool:
         """Write the model without loading it; False where only a checkpoint has it."""

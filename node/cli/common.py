@@ -151,3 +151,8 @@ def listing(rows: Mapping[str, str]) -> Table:
 def discard_output() -> None:
     """Standard output is a pipe that was closed, as by `head`: send what is still to be written, at exit too, to /dev/null."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def cores_there() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -19,7 +19,7 @@ import msgspec
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.node.cli import verdicts
-from starling.node.cli.common import DEFAULT_DIR, console, dir_and_json, result, table
+from starling.node.cli.common import DEFAULT_DIR, console, cores_there, dir_and_json, result, table
 from starling.node.cli.documents import Check, Diagnosis
 from starling.node.cli.help import command
 from starling.node.cli.progress import slow
@@ -86,7 +86,7 @@ def examine(run_dir: Path, invite: Invite | None) -> Diagnosis:
         "versions": verdicts.versions(installed),
         "device": verdicts.device(torch, config.device, driver=Path("/dev/nvidiactl").exists()),
         "memory": verdicts.memory(min(psutil.virtual_memory().available, memory.there()), taken),
-        "cores": verdicts.cores(_cores(), os.getloadavg()[0]),
+        "cores": verdicts.cores(cores_there(), os.getloadavg()[0]),
         "directory": verdicts.directory(str(run_dir), disk),
         "clock": verdicts.clock(now_at, disk, founded_at, ends_at),
         "port": verdicts.port(_bound(place, config.listen), None)
@@ -170,10 +170,6 @@ def _writable(path: Path) -> Place:
             return Place(free=shutil.disk_usage(nearest).free, at=os.fstat(file.fileno()).st_mtime)
     except OSError as error:
         return Place(error=error.strerror or str(error))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _largest(setting: str) -> int | None:

@@ -8,14 +8,13 @@ _DATA = (
 )
 
 
-def card(name: str, *, swarm: str, task: str, metric: str, form: str, status: StatusSnapshot | None) -> str:
+def card(name: str, *, swarm: str, task: str, form: str, status: StatusSnapshot | None) -> str:
     """The page. `status` is the node's, now or its last one; None where the node left none.
 
     Args:
         name: of the model.
         swarm: id of the swarm, the digest of its manifest.
         task: `task.kind`.
-        metric: of the task, "" if it is not known.
         form: of the file: safetensors, torch, hf, peft, onnx.
     """
     rows = {"swarm": f"`{swarm}`", "task": f"`{task}`", "format": form}
@@ -27,7 +26,7 @@ def card(name: str, *, swarm: str, task: str, metric: str, form: str, status: St
             "members at the end": str(status.members),
         }
         if status.value is not None:
-            rows[status.metric or metric] = (
+            rows[status.metric or ""] = (
                 f"{status.value:.6g}, on this node's held-out data, in round {status.value_round}"
             )
         if status.parameters is not None:

@@ -9,7 +9,6 @@ Standard output is a table, or with --json a `documents.Codecs`, `Rules` or `Lin
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.cli.common import console, emit, json_option, table
+from starling.node.cli.common import console, cores_there, emit, json_option, table
 from starling.node.cli.help import Group
 
 if TYPE_CHECKING:
@@ -72,7 +71,9 @@ def codec(
         raise ConfigError(f"--threads: must be >= 0, got {threads}; try `--threads 0` for one per core")
     if not 0 <= beside <= MOST_BUSY:
         raise ConfigError(f"--beside: must be in [0, {MOST_BUSY}], got {beside}; try `--beside 1`")
-    cases = _measure("codec", Case, codecs or CODECS, dims, DIM, repeat, repeat, device, threads or _cores(), beside)
+    cases = _measure(
+        "codec", Case, codecs or CODECS, dims, DIM, repeat, repeat, device, threads or cores_there(), beside
+    )
     if as_json:
         emit(Codecs(cases=cases))
         return
@@ -276,10 +277,6 @@ def _endpoint(key: str, text: str) -> tuple[str, int]:
             f"{key}: must be HOST:PORT or [IPV6]:PORT, got {text!r}; try `starling bench link {key} 127.0.0.1:4100`"
         )
     return host, int(port)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _codec_row(case: Case) -> list[str]:

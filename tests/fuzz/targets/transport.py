@@ -7,7 +7,6 @@ from typing import Any
 
 import trio
 import trio.testing
-from noise.connection import Keypair, NoiseConnection
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.wire import frames
@@ -21,6 +20,7 @@ from starling.node.net.limits import Pacer
 from tests.fuzz.target import Choices, Target, one_line, reason_of
 from tests.fuzz.targets.wire import golden_frames
 from tests.fuzz.virtual import at_once
+from tests.harness.noise_ends import noise_ends
 
 VIOLATIONS = {
     "muxer_garbage", "muxer_stream_id", "muxer_openings", "muxer_window_overrun", "muxer_data_after_end", "muxer_window_overflow",
@@ -51,19 +51,7 @@ def pieces(data: bytes, choices: Choices) -> list[bytes]:
 # --- records --------------------------------------------------------------------------------------------------
 
 
-@cache
-def _noise() -> tuple[NoiseConnection, NoiseConnection]:
-    """Two ends after a handshake; only their counters change."""
-    one, other = (NoiseConnection.from_name(b"Noise_XX_25519_ChaChaPoly_SHA256") for _ in range(2))
-    one.set_as_initiator()
-    other.set_as_responder()
-    for number, end in enumerate((one, other)):
-        end.set_keypair_from_private_bytes(Keypair.STATIC, bytes([number + 1]) * 32)
-        end.start_handshake()
-    other.read_message(one.write_message())
-    one.read_message(other.write_message())
-    other.read_message(one.write_message())
-    return one, other
+_noise = cache(noise_ends)  # of which only the counters change
 
 
 class _Arrivals:

@@ -131,7 +131,12 @@ def test_no_bootstrap_address_is_right_for_a_founder_alone():
 def measured(monkeypatch, tmp_path):
     """A healthy machine with a public address in an empty folder, whose bootstrap addresses answer; the test changes what it likes."""
     monkeypatch.chdir(tmp_path)
-    answers = {"_hosts": {"9.9.9.9": "public"}, "_largest": 16 << 20, "_cores": 64, "_writable": Place(free=1 << 40)}
+    answers = {
+        "_hosts": {"9.9.9.9": "public"},
+        "_largest": 16 << 20,
+        "cores_there": 64,
+        "_writable": Place(free=1 << 40),
+    }
     for name, answer in answers.items():
         monkeypatch.setattr(doctor, name, lambda *_, answer=answer: answer)
     monkeypatch.setattr(verdicts, "NODE_BYTES", 1)

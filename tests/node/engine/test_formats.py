@@ -171,7 +171,7 @@ def test_a_card_has_the_figures_of_a_node_and_no_table_of_anybody_else():
         version=VERSION, peer="p", swarm="s", name="n", time_s=0.0, uptime_s=1.0, state="finished", task="digits", metric="accuracy",
         round=7, rounds=9, local_steps=1400, members=4, value=0.9731, value_round=6, parameters=4810,
     )  # fmt: skip
-    page = card("a |\n# b <i>", swarm="s1", task="my:T", metric="", form="peft", status=status)
+    page = card("a |\n# b <i>", swarm="s1", task="my:T", form="peft", status=status)
     for row in (
         "| rounds | 7 of 9 |",
         "| members at the end | 4 |",

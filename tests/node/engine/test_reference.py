@@ -116,20 +116,25 @@ def test_engines_walk_the_reference_trajectory_bit_for_bit(mix, select, selector
         assert torch.equal(swarm.x[node], x_of(engines[peer])), peer
 
 
+def assert_same_bits_and_other_than(agreed, without):
+    """Engines and loop walk the same bits under `agreed`, and others than the loop does under `without`."""
+    engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate(PEERS)}
+    play(engines, agreed, lambda turn: [(PEERS[i], PEERS[j], theta) for i, j, theta, _ in matching(turn)])
+    swarm, local = reference(agreed, Everything())
+    other, local_other = reference(without, Everything())
+    for turn in range(agreed.pace.rounds):
+        swarm.round(phase(agreed, turn), local, matching(turn))
+        other.round(phase(agreed, turn), local_other, matching(turn))
+    assert not torch.equal(swarm.x, other.x)
+    for node, peer in enumerate(PEERS):
+        assert torch.equal(swarm.x[node], x_of(engines[peer])), peer
+
+
 @pytest.mark.parametrize("mix", [MixSection(kappa=0.2), MixSection(kind="k_gt")], ids=["pet", "k_gt"])
 def test_corrections_of_updates_are_the_same_bits_in_engines_and_in_the_loop(mix):
     """With any optimiser but sgd; and they matter."""
     agreed = manifest(mix=mix, optimizer=OptimizerSection(kind="adamw", lr=0.002), rounds=3, local_steps=3)
-    engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate(PEERS)}
-    play(engines, agreed, lambda turn: [(PEERS[i], PEERS[j], theta) for i, j, theta, _ in matching(turn)])
-    swarm, local = reference(agreed, Everything())
-    plain, local_plain = reference(msgspec.structs.replace(agreed, mix=MixSection(kind="dsgd")), Everything())
-    for turn in range(agreed.pace.rounds):
-        swarm.round(phase(agreed, turn), local, matching(turn))
-        plain.round(phase(agreed, turn), local_plain, matching(turn))
-    assert not torch.equal(swarm.x, plain.x)
-    for node, peer in enumerate(PEERS):
-        assert torch.equal(swarm.x[node], x_of(engines[peer])), peer
+    assert_same_bits_and_other_than(agreed, msgspec.structs.replace(agreed, mix=MixSection(kind="dsgd")))
 
 
 @pytest.mark.parametrize(
@@ -158,18 +163,9 @@ def test_what_moves_flows_is_chosen_by_the_optimiser_and_a_kappa_asks_for_differ
 def test_engines_clip_their_gradients_as_the_loop_does_and_it_matters(kind):
     optimizer = OptimizerSection(kind=kind, lr=0.002, clip_norm=0.3)
     agreed = manifest(optimizer=optimizer, rounds=3, local_steps=3)
-    engines = {peer: opened(agreed, shard, peer) for shard, peer in enumerate(PEERS)}
-    play(engines, agreed, lambda turn: [(PEERS[i], PEERS[j], theta) for i, j, theta, _ in matching(turn)])
-    swarm, local = reference(agreed, Everything())
-    free, local_free = reference(
-        msgspec.structs.replace(agreed, optimizer=optimizer.changed(clip_norm=None)), Everything()
+    assert_same_bits_and_other_than(
+        agreed, msgspec.structs.replace(agreed, optimizer=optimizer.changed(clip_norm=None))
     )
-    for turn in range(agreed.pace.rounds):
-        swarm.round(phase(agreed, turn), local, matching(turn))
-        free.round(phase(agreed, turn), local_free, matching(turn))
-    assert not torch.equal(swarm.x, free.x)
-    for node, peer in enumerate(PEERS):
-        assert torch.equal(swarm.x[node], x_of(engines[peer])), peer
 
 
 @pytest.mark.parametrize(("keys", "kappa"), [({}, 0.0), ({"kappa": 0.1}, 0.1), ({"track": "difference"}, None)])

@@ -159,7 +159,7 @@ def test_the_two_ends_of_a_link_may_be_two_commands(capsys):
 
 
 def test_all_codecs_at_every_length_on_one_thread_unless_options_say_otherwise(child, monkeypatch, capsys):
-    monkeypatch.setattr(bench, "_cores", lambda: 7)
+    monkeypatch.setattr(bench, "cores_there", lambda: 7)
     assert main(["bench", "codec", "--codec", "full+int4", "--threads", "0", "--json"]) == 0
     assert child.pop() == ("full+int4", 10_000_000, "5", "cpu", "7", "0")
     capsys.readouterr()

@@ -4,24 +4,10 @@ import os
 
 import pytest
 import trio
-from noise.connection import Keypair, NoiseConnection
 
 from starling.node.net.libp2p.noise import MAX_PLAIN_BYTES, MAX_RECORD_BYTES, Channel, ChannelBroken
+from tests.harness.noise_ends import noise_ends
 from tests.harness.virtual import virtual
-
-
-def ends() -> tuple[NoiseConnection, NoiseConnection]:
-    """Both ends after a handshake."""
-    one, other = (NoiseConnection.from_name(b"Noise_XX_25519_ChaChaPoly_SHA256") for _ in range(2))
-    one.set_as_initiator()
-    other.set_as_responder()
-    for number, end in enumerate((one, other)):
-        end.set_keypair_from_private_bytes(Keypair.STATIC, bytes([number + 1]) * 32)
-        end.start_handshake()
-    other.read_message(one.write_message())
-    one.read_message(other.write_message())
-    other.read_message(one.write_message())
-    return one, other
 
 
 class Wire:
@@ -45,7 +31,7 @@ class Wire:
 ])  # fmt: skip
 @virtual
 async def test_pieces_of_any_length_are_sealed_in_full_records_that_another_implementation_opens(sizes):
-    mine, theirs = ends()
+    mine, theirs = noise_ends()
     pieces = [os.urandom(size) for size in sizes]
     channel = Channel(wire := Wire(), mine, b"")
     await channel.write(*pieces)
@@ -62,7 +48,7 @@ async def test_pieces_of_any_length_are_sealed_in_full_records_that_another_impl
 @pytest.mark.parametrize("cut", [1, 3, 5_000, 65_537, 70_000, 1 << 20])
 @virtual
 async def test_records_of_another_implementation_are_opened_wherever_they_are_cut(cut):
-    mine, theirs = ends()
+    mine, theirs = noise_ends()
     plain = [b"first", b"", os.urandom(3_000), *([os.urandom(MAX_PLAIN_BYTES)] * 3 if cut > 3 else ()), b"last"]
     records = [theirs.encrypt(each) for each in plain]
     wire = b"".join(len(record).to_bytes(2, "big") + record for record in records)
@@ -77,6 +63,6 @@ async def test_records_of_another_implementation_are_opened_wherever_they_are_cu
 )
 @virtual
 async def test_what_is_no_record_ends_the_channel(record):
-    mine, _ = ends()
+    mine, _ = noise_ends()
     with pytest.raises(ChannelBroken, match="a record is forged"):
         await Channel(Wire(record, 1 << 20), mine, b"").read()
