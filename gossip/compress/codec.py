@@ -29,6 +29,7 @@ from starling.gossip.compress.select.dct import Atoms
 from starling.gossip.compress.select.low_rank import LowRank
 from starling.gossip.compress.support import Blocks, Full, Indices, Support, blocks_in, most_blocks
 from starling.gossip.lazy_torch import Generator, Tensor, torch
+from starling.gossip.vector import finite
 
 
 def encode(values: Tensor, support: Support, quantizer: Quantizer, dim: int, generator: Generator) -> bytes:
@@ -197,6 +198,6 @@ def _values(
     if torch.finfo(values.dtype).max <= torch.finfo(dtype).max:
         return values.to(dtype)
     values = values.to(dtype)
-    if not bool(torch.isfinite(values).all()):  # a float64 may not fit a float32
+    if not finite(values):  # a float64 may not fit a float32
         raise ValueError("not_finite")
     return values

@@ -1,11 +1,13 @@
 """A model and one flat vector are the same memory, and the same schema means the same layout."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from starling.gossip.rng import generator
-from starling.gossip.vector import as_named, bind, layout
+from starling.gossip.vector import as_named, bind, finite, layout
 
 
 def model(hidden=5, bias=True):
@@ -125,3 +127,19 @@ def test_a_foreign_layout_is_refused():
 def test_a_vector_of_another_length_is_refused():
     with pytest.raises(ValueError, match="flat must be"):
         as_named(torch.zeros(31), layout(model()))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool]
+)
+def test_finite_numbers_are_finite_where_their_sum_is_not_too(dtype):
+    largest = torch.finfo(dtype).max if dtype.is_floating_point else 1
+    assert finite(torch.full((3, 5), largest, dtype=dtype))
+    assert finite(torch.zeros(0, dtype=dtype))
+
+
+@pytest.mark.parametrize("bad", [(math.inf,), (math.nan,), (math.inf, -math.inf), (-math.inf, -math.inf)])
+def test_one_number_that_is_not_finite_is_found(bad):
+    x = gaussian(1000)
+    x[torch.tensor([7, 500])[: len(bad)]] = torch.tensor(bad)
+    assert not finite(x)

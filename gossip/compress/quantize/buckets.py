@@ -24,6 +24,7 @@ from torch import Generator, Tensor
 from starling.gossip.compress.buffers import empty, view
 from starling.gossip.compress.quantize import bits, dither, steps
 from starling.gossip.compress.quantize.grid import Grid
+from starling.gossip.vector import finite
 
 BUCKET = 64
 Bucket = Annotated[int, Meta(ge=8, le=4096)]
@@ -213,7 +214,7 @@ def _float32(values: Tensor, buffer: Tensor) -> Tensor:
     if values.dtype == torch.float32 and values.numel() == buffer.numel() and values.is_contiguous():
         return values.view_as(buffer)
     if values.dtype == torch.float64:
-        if not bool(torch.isfinite(values).all()):
+        if not finite(values):
             raise ValueError("not_finite")
         values = values.clamp(-_LARGEST_FLOAT, _LARGEST_FLOAT)
     flat = buffer.view(-1)

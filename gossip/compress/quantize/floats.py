@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from starling.gossip.compress.buffers import empty, view
+from starling.gossip.vector import finite
 
 _CHUNK = 1 << 18
 _CHUNK_ELSEWHERE = 1 << 22
@@ -74,7 +75,7 @@ class Float:
         for start, end in _chunks(count, device):
             part = torch.from_numpy(raw[start * item : end * item].copy()).to(device)
             values[start:end] = part.view(self.layout)
-            if not _finite(values[start:end]):
+            if not finite(values[start:end]):
                 raise ValueError("not_finite")
         return values
 
@@ -108,17 +109,12 @@ def identity(dtype: torch.dtype = torch.float32) -> Float:
 
 def _round(values: Tensor, out: Tensor) -> None:
     """Saturated, and rounded to what `out` holds. Raises ValueError("not_finite")."""
-    if not _finite(values):
+    if not finite(values):
         raise ValueError("not_finite")
     if torch.finfo(values.dtype).max > torch.finfo(out.dtype).max:
         largest = torch.finfo(out.dtype).max
         values = values.clamp(-largest, largest)
     out.copy_(values)
-
-
-def _finite(values: Tensor) -> bool:
-    """One reduction, which keeps NaN; much faster than torch.isfinite of each."""
-    return bool(torch.isfinite(values.abs().amax()))
 
 
 def _chunks(count: int, device: torch.device) -> Iterator[tuple[int, int]]:
