@@ -165,35 +165,36 @@ class Attached:
             answer = _offline("evaluate", self.run_dir, model, *([] if data is None else [data]))
             return msgspec.json.decode(answer, type=Evaluation)
 
-    def export(self, file: str | Path, *, format: Form = "safetensors", card: bool = False) -> None:
+    def export(self, file: str | Path, *, format: Form = "safetensors", card: bool = False, best: bool = False) -> None:
         """Write the model; an existing file is replaced, files in an existing folder too.
 
         Args:
             file: a file, or for hf and peft a folder.
             format: of Starling itself (safetensors), a state_dict (torch), a folder of transformers (hf) or peft, or onnx.
             card: write a model card beside it, FILE.md; hf and peft folders always have one, README.md.
+            best: the model with the best evaluation so far, not that of now.
 
         Raises:
-            ConfigError: the model has no such format, or a package is missing.
+            ConfigError: the model has no such format, a package is missing, or none was evaluated yet.
             GossipError: it cannot be written.
         """
         target = Path(file).absolute()
         if format == "safetensors":
-            if not self._exported(target):
+            if not self._exported(target, best=best):
                 _offline("export", self.run_dir, target)
         else:
             with tempfile.TemporaryDirectory() as folder:
                 model = Path(folder) / "model.safetensors"
-                self._exported(model)  # else it is made where it is converted: torch starts once
+                self._exported(model, best=best)  # else it is made where it is converted: torch starts once
                 _offline("convert", self.run_dir, model, format, target)
         if card or format in FOLDERS:
             page = target / "README.md" if format in FOLDERS else target.with_suffix(".md")
             try:
-                page.write_text(self._card(target.stem, format))
+                page.write_text(self._card(target.stem, format, best=best))
             except OSError as error:
                 raise GossipError(f"export: cannot write {page}: {error.strerror}") from error
 
-    def _card(self, name: str, form: str) -> str:
+    def _card(self, name: str, form: str, *, best: bool) -> str:
         manifest = RunDir(self.run_dir).read_manifest()
         assert manifest is not None  # there is a model
         try:
@@ -201,14 +202,25 @@ class Attached:
         except control.ControlError:
             status = None
         swarm = manifests.swarm_id(manifest)
+        if best and status is not None:
+            status = msgspec.structs.replace(
+                status, round=status.best_round or 0, value=status.best, value_round=status.best_round
+            )
         return cards.card(name, swarm=swarm, task=manifest.task.kind, form=form, status=status)
 
-    def _exported(self, target: Path) -> bool:
+    def _exported(self, target: Path, *, best: bool = False) -> bool:
         """Write the model without loading it; False where only a checkpoint has it."""
         try:
-            self.ask("export", path=str(target))
+            self.ask("export", path=str(target), best=best)
         except control.NotRunning:
             place, last = RunDir(self.run_dir), self.last
+            if best:
+                if not place.best.exists():
+                    raise ConfigError(
+                        f"--best: {self.run_dir} has no evaluated model yet; leave --best out for that of the last checkpoint"
+                    ) from None
+                _copy(place.best, target)
+                return True
             finished = last is not None and last.ended == "finished"
             if place.checkpoint.exists() and not (finished and place.model.exists()):
                 return False
@@ -226,7 +238,8 @@ class Attached:
         status = self.status()
         if not status.addresses:
             raise GossipError(f"the node in {self.run_dir} does not listen yet; try again in a moment")
-        return make_invite(RunDir(self.run_dir), status.swarm, status.addresses, days=days, peer=peer)
+        bootstrap = status.bootstrap or status.addresses
+        return make_invite(RunDir(self.run_dir), status.swarm, bootstrap, days=days, peer=peer)
 
     def pause(self) -> None:
         """Do no local steps from the next round on, until `resume` or the node's end; peers are still answered.
@@ -277,7 +290,7 @@ def make_invite(
 ) -> Invited:
     """The line to join by, with an invitation of so many days where the swarm asks for one, numbered in the inviter's directory.
 
-    The inviter can be dialled at `addresses`, of which the first eight are used. `peer` is the only one that can use the invitation; "":
+    The inviter and others can be dialled at `addresses`; the first eight are used. `peer` is the only one that can use the invitation; "":
     the first who does.
 
     Raises:

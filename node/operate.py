@@ -14,6 +14,7 @@ from msgspec import structs
 from starling.gossip.errors import ConfigError
 from starling.node.admission.invite import Invite
 from starling.node.admission.issue import take_up
+from starling.node.config import fingerprint
 from starling.node.config import manifest as manifests
 from starling.node.config import start as start_of
 from starling.node.config.schema import Manifest, NodeConfig
@@ -35,8 +36,8 @@ def found(path: Path, manifest: Manifest, config: NodeConfig) -> tuple[RunDir, s
 
     The directory is made if it is missing; its key is used if it has one. A manifest signed by another founder is a template.
 
-    Raises ConfigError: the directory holds a node already or cannot be written, `config.shard` is not a shard of `manifest`, or the file of
-    its `task.start` cannot be read.
+    Raises ConfigError: the directory holds a node already or cannot be written, `config.shard` is not a shard of `manifest`, the file of
+    its `task.start` cannot be read, or a task that is not built in cannot be made here.
     """
     manifests.check_shard(manifest, config.shard)
     if holds_node(path):
@@ -44,6 +45,7 @@ def found(path: Path, manifest: Manifest, config: NodeConfig) -> tuple[RunDir, s
             f"--dir: {path} holds a node already; go on with `starling run --dir {typed(path)}`, or name another directory"
         )
     manifest, config = start_of.sealed(manifest, _placed(config))
+    manifest = fingerprint.sealed(manifest, str(Path.cwd()) if config.trust else "")
     place = RunDir.create(path)
     signed = manifests.found(manifest, Identity.load_or_create(place.key), int(time.time() * 1000))
     place.write_config(config)

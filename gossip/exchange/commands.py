@@ -31,6 +31,7 @@ class Outstanding:
     budget_bytes: int = 0
     give: float | None = None
     take: float | None = None
+    copy: int = 1  # how often the request was sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Pending:
     phase: Literal["asked", "answering", "answered"]
     request: Request | None = None
     response: Response | None = None
+    copy: int = 1  # how often the response was sent
 
 
 @dataclass(frozen=True, slots=True)

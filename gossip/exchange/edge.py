@@ -14,8 +14,11 @@ that flows stay each other's negative bit for bit even where rounding and clampi
 Transactions are numbered; a number is never used twice in an incarnation, and who begins seq + 1 never commits seq.
   late      A Response that is not for the outstanding seq is ignored. A Request above the pending seq says that its initiator gave
             the pending one up: it is dropped, never committed.
-  repeated  A Request for the pending seq gets the same Response again, a Response for the committed seq the same Ack. Anything at or
-            below what was answered before is ignored. So everything may be sent again at any time (`retry`).
+  repeated  A Response for the committed seq gets the same Ack again. Anything at or below what was answered before is ignored. So
+            everything may be sent again at any time (`retry`).
+  lost      A vector may take long, so it is not sent again because no answer is here: `retry` sends a Check behind it. Frames of a
+            lane arrive in the order sent; who receives a Check without the vector before it answers `lost`, and gets the next copy of
+            it, of at most MAX_COPIES. Who is further answers with what comes next: its own Check behind a Response, or the Ack.
   early     While the engine works, further messages are taken: a newer Request replaces the one in work, outdated results are
             ignored, and what the engine then still keeps is dropped.
 
@@ -51,7 +54,9 @@ from starling.gossip.exchange.commands import (
     SendMessage,
 )
 from starling.gossip.exchange.edge_rules import MAX_INC, check_message
-from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Exchange, Request, Reset, Response, Solicit
+from starling.gossip.wire.schema import Ack, Busy, Check, Close, Closed, Exchange, Request, Reset, Response, Solicit
+
+MAX_COPIES = 4  # of one vector: a small Check may ask for no more of what is large
 
 
 @dataclass(slots=True)
@@ -148,16 +153,16 @@ class Edge:
         return [*drop, self._ended(out.round, out.seq, outcome, reason, "initiator")]
 
     def retry(self) -> list[EdgeCommand]:
-        """Send again what has not been answered."""
+        """Ask for what has not been answered: behind a vector by Check, else by sending it again."""
         if self.closing:
             return self._close()
-        if self.outstanding is not None:
-            if self.outstanding.phase == "greeting":
+        if (out := self.outstanding) is not None:
+            if out.phase == "greeting":
                 return self.greet()
-            if self.outstanding.phase == "asking" and self.outstanding.request is not None:
-                return [self._send(self.outstanding.request)]
-        if self.pending is not None and self.pending.response is not None:
-            return [self._send(self.pending.response)]
+            if out.phase == "asking":
+                return [self._send(Check(self.inc, out.seq, out.copy))]
+        if (pending := self.pending) is not None and pending.phase == "answered":
+            return [self._send(Check(self.inc, pending.seq, pending.copy))]
         return []
 
     def greet(self) -> list[EdgeCommand]:
@@ -276,6 +281,38 @@ class Edge:
                 return [*commands, self._send(Closed(*self.settled))]
             case Closed(committed=proof):
                 return [*self._resolve(proof), *self._settle()] if self.closing else []
+            case Check():
+                return self._checked_request(message) if self.initiator else self._checked_response(message)
+
+    def _checked_request(self, check: Check) -> list[EdgeCommand]:
+        """Initiator: the responder lacks our request, or has answered it and lacks the proof."""
+        out = self._outstanding(self.inc, check.seq, "asking")
+        if out is None:
+            return [self._send(Ack(self.inc, check.seq))] if check.seq == self.committed and not check.lost else []
+        if not check.lost:
+            return [self._send(Check(self.inc, check.seq, check.copy, lost=True))]
+        assert out.request is not None
+        if check.copy != out.copy or out.copy >= MAX_COPIES:
+            return []
+        self.outstanding = replace(out, copy=out.copy + 1)
+        return [self._send(out.request)]
+
+    def _checked_response(self, check: Check) -> list[EdgeCommand]:
+        """Responder: the initiator waits for our response, or lacks it."""
+        pending = self._pending(self.inc, check.seq)
+        if pending is None:
+            unseen = check.seq > max(self.last_seen, self.pending.seq if self.pending is not None else 0)
+            return (
+                [self._send(Check(self.inc, check.seq, check.copy, lost=True))] if unseen and not self.closing else []
+            )
+        if pending.response is None:
+            return []
+        if not check.lost:
+            return self.retry()
+        if check.copy != pending.copy or pending.copy >= MAX_COPIES:
+            return []
+        self.pending = replace(pending, copy=pending.copy + 1)
+        return [self._send(pending.response)]
 
     def _take_request(self, request: Request) -> list[EdgeCommand]:
         if self.closing:

@@ -1,7 +1,7 @@
 """Protocol rules of an edge that every honest peer keeps under any loss, repetition and reordering."""
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Exchange, Request, Response, Solicit
+from starling.gossip.wire.schema import Ack, Busy, Check, Close, Closed, Exchange, Request, Response, Solicit
 
 MAX_INC = 2**61  # half of what the wire carries: there is always a larger one to reset to
 
@@ -15,7 +15,8 @@ def check_message(
     seq that can have been committed: what we committed (initiator) or answered (responder). `closing`: we have sent Close.
 
     Raises:
-        RemoteProtocolError: incarnation_too_large, wrong_role, request_malformed, proof_of_nothing, answer_unasked, closed_unasked.
+        RemoteProtocolError: incarnation_too_large, wrong_role, request_malformed, proof_of_nothing, answer_unasked, check_of_nothing,
+            closed_unasked.
     """
     if message.inc > MAX_INC:
         raise RemoteProtocolError(peer, "incarnation_too_large")
@@ -39,6 +40,9 @@ def check_message(
         case Response(seq=seq) | Busy(seq=seq):
             if seq >= next_seq or (seq == 0 and isinstance(message, Response)):
                 raise RemoteProtocolError(peer, "answer_unasked")
+        case Check(seq=seq, lost=lost):
+            if not 0 < seq < next_seq if initiator else (lost and seq > provable):
+                raise RemoteProtocolError(peer, "check_of_nothing")
         case _:
             pass
     if isinstance(message, Closed) and not closing:

@@ -19,10 +19,11 @@ probe; it does not clear a suspicion. Records are signed by the peer that they d
 which bounds the traffic that one accuser can cause.
 
 Dissemination. An accepted record or a new suspicion is sent at once: to all members of a small swarm (`dissemination.SMALL_SWARM`), else to
-about log2 n random ones, each of which forwards it; rumors are also piggybacked on probes. What this misses is repaired by Sync, an
-exchange of records with a random member every `sync_s` (scaled by log n in large swarms) and whenever a probe shows a different digest.
-A peer's newer records are accepted at a limited rate, after some at once one in half of `suspicion_s`, in which a refutation is in time;
-Syncs for a different digest, and lists of revocations, go to one member per `timeout_s`, to all in turn.
+about log2 n random ones, each of which forwards it; rumors are also piggybacked on probes. What this misses is found by comparing tables
+(`table`) with a random member every `sync_s` (scaled by log n in large swarms) and whenever a probe shows a different digest, and sent by
+Sync within an allowance of each peer (`anti_entropy`). A newcomer that knows nobody is told of all. A peer's newer records are accepted at
+a limited rate, after some at once one in half of `suspicion_s`, in which a refutation is in time; comparisons for a different digest, and
+lists of revocations, go to one member per `timeout_s`, to all in turn.
 
 Meeting. A member is met when a frame of it arrives. What others told of a peer is stored and used, but passed on, in a Spread or a Sync,
 only when we have met it: so a record with false addresses is known to those whom its author told, and not through them to all, and of what
@@ -30,7 +31,7 @@ an honest member tells others all exists. Who hears of a newcomer probes it at o
 
 Reordered, duplicated or late messages do no harm: records and suspicions are merged by (incarnation, version), and an Acknowledge
 counts only for an open probe. A sender that we believe dead is sent the accusation, and answers with its refutation. Hello is sent
-to an unknown sender to request its record, and with each Sync to one dead member, which is how the halves of a healed partition
+to an unknown sender to request its record, and with each comparison to one dead member, which is how the halves of a healed partition
 find each other. After `leave` nothing is sent or processed.
 
 Admission. A peer that the member list's gate rejects is not added. If the gate requires anything at all, non-members get no records
@@ -48,6 +49,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.membership.anti_entropy import AntiEntropy
 from starling.gossip.membership.dissemination import Dissemination, fan_out
 from starling.gossip.membership.events import ClockSample, Joined, Output, Send
 from starling.gossip.membership.fair_turns import FairTurns
@@ -56,12 +58,14 @@ from starling.gossip.membership.member_list import MemberList, version_of
 from starling.gossip.membership.pacing import Pacing
 from starling.gossip.membership.probes import OpenProbe, Probes
 from starling.gossip.membership.sampler import Sampler
+from starling.gossip.membership.table import key_of, well_formed
+from starling.gossip.overlay.ranks import digest as digest_of
 from starling.gossip.seeds import derive
 from starling.gossip.wire import schema as wire
 
 _MEETERS = 64
 """Members, on average, that probe a newcomer at once; as many does the newcomer, whose clock needs samples before its first exchange."""
-_LARGE_SWARM = 32  # from here on Sync becomes rarer
+_LARGE_SWARM = 32  # from here on comparisons become rarer
 T = TypeVar("T")
 
 
@@ -90,6 +94,7 @@ class Detector:
     rtt_s: dict[str, float] = field(default_factory=dict)  # last measured round-trip time to each member, seconds
     stopped: bool = False
     _dissemination: Dissemination = field(init=False)
+    _anti_entropy: AntiEntropy = field(init=False)
     _sampler: Sampler = field(init=False)
     _probes: Probes = field(init=False)
     _pacing: Pacing = field(init=False)
@@ -112,6 +117,7 @@ class Detector:
         self._syncs, self._lists = FairTurns(self.timing.timeout_s), FairTurns(self.timing.timeout_s)
         self.member_list.merge(self.own, self.now)
         self._dissemination = Dissemination(self.member_list, self.own.peer)
+        self._anti_entropy = AntiEntropy(self.member_list, self._sampler, self._tellable)
         self._probe_at = self.now + self.timing.probe_s * self._sampler.draw()
         self._sync_at = self.now + self.timing.sync_s * self._sampler.draw()
 
@@ -146,7 +152,7 @@ class Detector:
             return []
         out = self._merge((record,), now)
         if source == record.peer and self._present(source):
-            out += self._sync(source, self._tellable(), reply=True)
+            out += self._anti_entropy.tell(source, self.member_list.records, now)
         return out + self.tick(now)
 
     def revoke(self, revocation: wire.Revocation, now: float) -> list[Output]:
@@ -189,8 +195,7 @@ class Detector:
         match message:
             case wire.Hello(record, digest):
                 out += self._merge((record,), now)
-                if self._may_read(peer):
-                    out += self._sync(peer, self._tellable(), reply=digest != self.member_list.digest)
+                out += self._greeted(peer, digest, now)
                 out += self._explain((record,), peer)
             case wire.Probe(nonce, digest, _, rumors):
                 out += self._process_rumors(rumors, peer, now)
@@ -208,14 +213,18 @@ class Detector:
                 out += self._merge(records, now)
                 out += self._process_rumors(rumors, peer, now)
                 out += self._explain(records, peer)
-            case wire.Sync(records, reply):
+            case wire.Compare():
+                if self._may_read(peer):
+                    out += self._anti_entropy.answer(peer, message, now)
+                else:  # its record, so that it can be told why it is no member
+                    out.append(Send(peer, wire.Want((key_of(peer),))))
+            case wire.Want(keys):
+                out += self._anti_entropy.supply(peer, keys, now) if self._may_read(peer) else []
+            case wire.Sync(records):
                 out += self._merge(records, now, quiet=True)
                 out += self._dispute(records, peer)
                 out += self._explain(records, peer)
-                if reply and self._may_read(peer):
-                    held = {record.peer: version_of(record) for record in records}
-                    missing = [r for r in self._tellable() if version_of(r) > held.get(r.peer, (-1, -1))]
-                    out += self._sync(peer, missing, reply=False) if missing else []
+                out += self._anti_entropy.correct(peer, records, now) if self._may_read(peer) else []
             case wire.Farewell(record):
                 out += self._merge((record,), now)
             case wire.Revoked(revocations, digest, reply):
@@ -245,7 +254,7 @@ class Detector:
             target = self._probes.next_target(self._others())
             out += [self._probe(target, now)] if target is not None else []
         if now >= self._sync_at:
-            out += self._anti_entropy(now)
+            out += self._repair(now)
         if now >= self.local.refute_at:
             out += self._refute(now)
         out += self._take_turns(now)
@@ -264,6 +273,8 @@ class Detector:
                 self.member_list.validate((record,), peer)
             case wire.Spread(records) | wire.Sync(records):
                 self.member_list.validate(records, peer)
+            case wire.Compare() if not well_formed(message):
+                raise RemoteProtocolError(peer, "comparison_malformed")
         if any(rumor.source != peer for rumor in getattr(message, "rumors", ())):
             raise RemoteProtocolError(peer, "rumor_of_another")
 
@@ -373,7 +384,7 @@ class Detector:
     def _merge(self, records: Sequence[wire.Record], now: float, *, quiet: bool = False) -> list[Output]:
         """Merge records and queue new ones for dissemination; with `quiet` not right after joining, when all are new to us only."""
         out: list[Output] = []
-        alone = len(self.member_list.alive) == 1
+        alone = self.member_list.size == 1
         for record in records:
             if record.peer == self.own.peer:
                 outranking = self.local.outrank(record)
@@ -395,7 +406,7 @@ class Detector:
         told = [it.peer for it in out if isinstance(it, Joined) and (alone or it.peer not in self.last_frame)]
         if alone and told:
             self._quiet_until = now + self.timing.timeout_s
-        n = len(self.member_list.alive)
+        n = self.member_list.size
         return out + [self._probe(peer, now) for peer in told if n <= _MEETERS or self._sampler.draw() * n < _MEETERS]
 
     def _spread(self, now: float) -> list[Output]:
@@ -407,7 +418,7 @@ class Detector:
             return []
         return [Send(peer, wire.Spread(records, rumors)) for peer in targets]
 
-    def _anti_entropy(self, now: float) -> list[Output]:
+    def _repair(self, now: float) -> list[Output]:
         self.member_list.expire_tombstones(now)
         self._pacing.forget(now)
         out: list[Output] = [*self.member_list.purge()] if self.member_list.gate.closed else []
@@ -420,14 +431,14 @@ class Detector:
             turns.keep(self.member_list.members)
         self._sync_at = now + self.timing.sync_s * max(1.0, math.log2((len(others) + 1) / _LARGE_SWARM) + 1)
         for peer in self._sampler.sample(others, 1):
-            out += self._sync(peer, self._tellable(), reply=True)
+            out.append(self._anti_entropy.open(peer, differs=False))
             if self.member_list.gate.revoked:
                 out.append(Send(peer, wire.Revoked((), self.member_list.gate.digest, reply=True)))
         dead = sorted(peer for peer, member in self.member_list.members.items() if member.status == "dead")
         return out + [self._hello(peer, now) for peer in self._sampler.sample(dead, 1)]
 
     def _compare_digests(self, digest: bytes, peer: str, now: float) -> list[Output]:
-        """On a different digest, have a member wait for its turn of a Sync, or send Hello to an unknown peer, one in a timeout."""
+        """On a different digest, have a member wait for its turn of a comparison, or send Hello to an unknown peer, one in a timeout."""
         if digest == self.member_list.digest:
             self._syncs.withdraw(peer)
         elif self._present(peer):
@@ -438,24 +449,27 @@ class Detector:
         return []
 
     def _take_turns(self, now: float) -> list[Output]:
-        """Send our records to a member with another digest, and our revocations to one; at most once per timeout each."""
+        """Compare tables with a member with another digest, and send our revocations to one; at most once per timeout each."""
         out: list[Output] = []
         gate, sync, asked = self.member_list.gate, self._syncs.take(now), self._lists.take(now)
         if sync is not None and self._present(sync[0]) and sync[1] != self.member_list.digest:
-            out += self._sync(sync[0], self._tellable(), reply=True)
+            out.append(self._anti_entropy.open(sync[0], differs=True))
         if asked is not None and self._present(asked[0]) and asked[1][0] != gate.digest:
             parts = _parts(gate.revoked, wire.MAX_REVOCATIONS)
             out += [Send(asked[0], wire.Revoked(part, gate.digest, asked[1][1] and last)) for part, last in parts]
         return out
 
-    def _sync(self, peer: str, records: Sequence[wire.Record], *, reply: bool) -> list[Output]:
-        """Sync frames with the given records; the last one asks for the peer's records if `reply`."""
-        return [Send(peer, wire.Sync(part, reply and last)) for part, last in _parts(records, wire.MAX_RECORDS)]
+    def _greeted(self, peer: str, digest: bytes, now: float) -> list[Send]:
+        """Tell a newcomer that knows itself only of all members, within its allowance; compare tables with others."""
+        if digest == self.member_list.digest or not self._may_read(peer):
+            return []
+        if digest == digest_of((peer,)):
+            return self._anti_entropy.tell(peer, self.member_list.records, now)
+        return [self._anti_entropy.open(peer, differs=True)]
 
-    def _tellable(self) -> list[wire.Record]:
-        """Our record, those of members that we met, and of those that have left."""
-        met = self.last_frame.keys() | {self.own.peer}
-        return [it for it in self.member_list.records if it.peer in met or it.status == "left"]
+    def _tellable(self, record: wire.Record) -> bool:
+        """Whether we may pass a record on: our own, those of members that we met, and of those that have left."""
+        return record.peer in self.last_frame or record.peer == self.own.peer or record.status == "left"
 
     def _may_read(self, peer: str) -> bool:
         """Whether this peer may be sent records and rumors."""

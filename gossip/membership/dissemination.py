@@ -69,7 +69,7 @@ class Dissemination:
                 return None
 
     def _budget(self) -> int:
-        n = len(self.member_list.alive)
+        n = self.member_list.size
         return max(1, fan_out(n) if n <= SMALL_SWARM else _REPEATS * fan_out(n))
 
 

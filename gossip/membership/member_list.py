@@ -27,6 +27,7 @@ from typing import Literal
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.events import Changed, Died, Joined, Left, MemberEvent, Reborn, Suspected
 from starling.gossip.membership.gate import Gate
+from starling.gossip.membership.table import Table, entry_of
 from starling.gossip.overlay.ranks import digest
 from starling.gossip.wire.schema import Record
 
@@ -76,6 +77,8 @@ class MemberList:
     tombstone_s: float = TOMBSTONE_S  # how long dead and left members are kept
     _members: dict[str, Member] = field(default_factory=dict)
     _cached: tuple[tuple[str, ...], bytes] | None = None
+    _entries: dict[str, bytes] = field(default_factory=dict)  # of the table, by peer
+    _table: Table | None = None
     _groups: dict[str, str] = field(default_factory=dict)
     _in_group: Counter[str] = field(default_factory=Counter)
     _tombstones_in_group: Counter[str] = field(default_factory=Counter)
@@ -94,6 +97,18 @@ class MemberList:
     def digest(self) -> bytes:
         """Digest of the alive set."""
         return self._listed()[1]
+
+    @property
+    def size(self) -> int:
+        """Number of peers that are alive or suspect."""
+        return len(self._entries)
+
+    @property
+    def table(self) -> Table:
+        """The records of peers that are alive or suspect, to be compared with another node's."""
+        if self._table is None:
+            self._table = Table((entry, peer) for peer, entry in self._entries.items())
+        return self._table
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -161,6 +176,7 @@ class MemberList:
 
     def _drop(self, peer: str) -> None:
         member, group = self._members.pop(peer), self._groups.pop(peer, "")
+        self._unlist(peer)
         self._in_group[group] -= 1
         if member.present:
             self._cached = None
@@ -176,6 +192,14 @@ class MemberList:
         self._tombstones_in_group[self._groups.get(member.record.peer, "")] += was_present - member.present
         if before is None or before.present != member.present:
             self._cached = None
+        if not member.present:
+            self._unlist(member.record.peer)
+        elif before is None or not before.present or before.record is not member.record:
+            self._entries[member.record.peer], self._table = entry_of(member.record), None
+
+    def _unlist(self, peer: str) -> None:
+        if self._entries.pop(peer, None) is not None:
+            self._table = None
 
     def _listed(self) -> tuple[tuple[str, ...], bytes]:
         if self._cached is None:

@@ -19,6 +19,7 @@ class MixerFacts:
     gathers: bool = False  # nodes ask peers for their vectors and combine them by a rule
     symmetric: bool = False  # both ends must give a link the same weight
     rated: bool = False  # divides by the rate of the local optimiser, which adamw does not know by itself
+    trackers: bool = False  # local steps go along an estimate of the mean gradient, into which a node's own enters
 
 
 _MIX = "starling.gossip.mix"
@@ -28,21 +29,26 @@ MIXERS: Catalogue[Mixer, MixerFacts] = Catalogue(
     {
         "pet": Entry(f"{_MIX}.pet:Pet", MixerFacts(asynchronous=True, rated=True)),
         "dsgd": Entry(f"{_MIX}.dsgd:Dsgd", MixerFacts(asynchronous=True)),
-        "gradient_tracking": Entry(f"{_MIX}.gradient_tracking:GradientTracking", MixerFacts(asynchronous=True)),
+        "gradient_tracking": Entry(
+            f"{_MIX}.gradient_tracking:GradientTracking", MixerFacts(asynchronous=True, trackers=True)
+        ),
         "k_gt": Entry(f"{_MIX}.k_gt:KGt", MixerFacts(rated=True)),
         "quasi_global": Entry(f"{_MIX}.quasi_global:QuasiGlobal", MixerFacts(rated=True)),
         "exact_diffusion": Entry(f"{_MIX}.exact_diffusion:ExactDiffusion", MixerFacts(static=True)),
         "d2": Entry(f"{_MIX}.exact_diffusion:D2", MixerFacts(static=True)),
         "a2cid2": Entry(f"{_MIX}.a2cid2:A2Cid2", MixerFacts(asynchronous=True)),
         "choco": Entry(f"{_MIX}.dsgd:Choco", MixerFacts(static=True, swaps=True)),
-        "beer": Entry(f"{_MIX}.gradient_tracking:Beer", MixerFacts(static=True, swaps=True)),
+        "beer": Entry(f"{_MIX}.gradient_tracking:Beer", MixerFacts(static=True, swaps=True, trackers=True)),
         "push_sum": Entry(f"{_MIX}.push_sum:PushSum", MixerFacts(asynchronous=True, swaps=True, exact=True)),
-        "r_fast": Entry(f"{_MIX}.gradient_tracking:RFast", MixerFacts(asynchronous=True, swaps=True, exact=True)),
+        "r_fast": Entry(
+            f"{_MIX}.gradient_tracking:RFast", MixerFacts(asynchronous=True, swaps=True, exact=True, trackers=True)
+        ),
         "psgd": Entry(f"{_MIX}.all_gather:Psgd", MixerFacts(static=True, swaps=True)),
         "outer": Entry(f"{_MIX}.outer:Outer", MixerFacts()),
         "gather": Entry(f"{_MIX}.gather:Gather", MixerFacts(gathers=True)),
         "defended_tracking": Entry(
-            f"{_MIX}.defended_tracking:DefendedTracking", MixerFacts(swaps=True, exact=True, symmetric=True)
+            f"{_MIX}.defended_tracking:DefendedTracking",
+            MixerFacts(swaps=True, exact=True, symmetric=True, trackers=True),
         ),
     },
     MixerFacts(),

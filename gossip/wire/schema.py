@@ -4,9 +4,9 @@ A frame is msgpack: an array whose first item is the message's tag. Tags and fie
 new fields are appended with a default. Each message has a golden vector under `tests/golden/`.
 
     lane        protocol id              messages
-    control     /starling/control/1      Hello, Probe, Acknowledge, ProbeFor, Spread, Sync, Farewell, Revoked, Attestations, Evidence,
-                                         Beacon, BeaconQuery
-    exchange    /starling/exchange/1     Request, Response, Ack, Busy, Solicit, Reset, Close, Closed, or Pull, Pulled, NotNow
+    control     /starling/control/1      Hello, Probe, Acknowledge, ProbeFor, Spread, Compare, Want, Sync, Farewell, Revoked,
+                                         Attestations, Evidence, Beacon, BeaconQuery, DialMe, Dialed
+    exchange    /starling/exchange/1     Request, Response, Ack, Busy, Solicit, Reset, Close, Closed, Check, or Pull, Pulled, NotNow
     state       /starling/state/1        StateQuery, StateOffer, ChunkQuery, Chunk, ManifestQuery, ManifestReply
 
 History: 1 is the first version.
@@ -29,6 +29,9 @@ MAX_PAYLOAD_BYTES = MAX_FRAME_BYTES["exchange"] - 1024
 MAX_CHUNK_BYTES = 1 << 20
 MAX_RECORDS = 56  # in one frame: the largest is under 4.6 KB, so the frame stays below the control lane's 256 KiB
 MAX_RUMORS = 64
+MAX_BRANCHES, MAX_LEAVES, MAX_KEYS = 64, 64, 64  # of one comparison of tables
+LEAF_ENTRIES, KEY_BYTES, MARK_BYTES = 16, 8, 8
+PREFIX_DIGITS = 8  # of a key's 16 hexadecimal digits
 MAX_ADDRESSES = 8
 MAX_CREDENTIAL_BYTES = 2048  # an invitation through eight hands
 MAX_REVOCATIONS = 16  # each may cost seventeen signatures
@@ -44,6 +47,7 @@ Digest256 = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Payload = Annotated[bytes, Meta(max_length=MAX_PAYLOAD_BYTES)]
 Weight = Annotated[float, Meta(ge=0.0, le=1.0)]  # base_k: 128/129 where 129 nodes meet in pairs
+Prefix = Annotated[str, Meta(pattern=rf"\A[0-9a-f]{{0,{PREFIX_DIGITS}}}\Z")]
 Finite = Annotated[float, Meta(ge=-1e12, le=1e12)]
 
 
@@ -114,6 +118,18 @@ class Closed(Message, frozen=True, tag="cld"):
 
     inc: Counter
     committed: Counter
+
+
+class Check(Message, frozen=True, tag="chk"):
+    """Either end: our vector of transaction `seq` was sent before this, on the same lane, and what comes next in it is not here.
+
+    The receiver repeats what is small, and says `lost` if the vector is not there: only then is that sent again. Since 1.2.
+    """
+
+    inc: Counter
+    seq: Counter
+    copy: Counter  # how often the vector has been sent; of `lost`, how often the one that is missing
+    lost: bool = False
 
 
 class Pull(Message, frozen=True, tag="pul"):
@@ -193,7 +209,7 @@ Rumors = Annotated[tuple[Rumor, ...], Meta(max_length=MAX_RUMORS)]
 
 
 class Hello(Message, frozen=True, tag="hi"):
-    """First message to a member: our record and the digest of our member list. Answered by Sync."""
+    """First message to a member: our record and the digest of our alive set. Answered by Sync to who knows nobody else, else by Compare."""
 
     record: Record
     view: Digest
@@ -233,11 +249,40 @@ class Spread(Message, frozen=True, tag="spr"):
     rumors: Rumors = ()
 
 
+class Branch(msgspec.Struct, frozen=True, array_like=True):
+    """The sender's entries whose keys begin with `prefix` have this digest."""
+
+    prefix: Prefix  # hexadecimal digits; "" is the whole table
+    digest: Annotated[bytes, Meta(min_length=16, max_length=16)]
+
+
+class Leaf(msgspec.Struct, frozen=True, array_like=True):
+    """The sender's entries whose keys begin with `prefix` are these and no others."""
+
+    prefix: Prefix
+    entries: Annotated[bytes, Meta(max_length=LEAF_ENTRIES * (KEY_BYTES + MARK_BYTES))]
+    """Key and mark of each, sorted: the BLAKE2b-64 of its peer id and that of its record."""
+
+
+class Compare(Message, frozen=True, tag="cmp"):
+    """Anti-entropy: parts of the sender's table of records. Answered by what is below the branches that differ, by Sync and by Want."""
+
+    branches: Annotated[tuple[Branch, ...], Meta(max_length=MAX_BRANCHES)] = ()
+    leaves: Annotated[tuple[Leaf, ...], Meta(max_length=MAX_LEAVES)] = ()
+
+
+class Want(Message, frozen=True, tag="wnt"):
+    """Request for the records with these keys, which the sender of a Compare listed. Answered by Sync."""
+
+    keys: Annotated[
+        tuple[Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)], ...], Meta(max_length=MAX_KEYS)
+    ]
+
+
 class Sync(Message, frozen=True, tag="syn"):
-    """Anti-entropy: all records of the sender, in several messages if many. `reply` asks for the receiver's."""
+    """Anti-entropy: records that the receiver lacks."""
 
     records: Records
-    reply: bool
 
 
 class Farewell(Message, frozen=True, tag="bye"):
@@ -280,6 +325,21 @@ class BeaconQuery(Message, frozen=True, tag="bcq"):
     """Request for the beacons of `epoch` and of those after it; no answer if none is known. Since 1.1."""
 
     epoch: Counter
+
+
+class DialMe(Message, frozen=True, tag="dme"):
+    """Request to dial the sender: at the host where its connection comes from, and this port. Since 1.1."""
+
+    nonce: Counter
+    port: Annotated[int, Meta(ge=1, le=65535)]
+
+
+class Dialed(Message, frozen=True, tag="dmd"):
+    """Answer to DialMe: the host of the connection, and whether the peer itself answered there. Since 1.1."""
+
+    nonce: Counter
+    seen: Annotated[str, Meta(max_length=64)]
+    reached: bool
 
 
 class ManifestQuery(Message, frozen=True, tag="mq"):
@@ -327,8 +387,8 @@ class Chunk(Message, frozen=True, tag="ck"):
     data: Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
 
 
-_Membership = Hello | Probe | Acknowledge | ProbeFor | Spread | Sync | Farewell
-Control = _Membership | Revoked | Attestations | Evidence | Beacon | BeaconQuery
-Exchange = Request | Response | Ack | Busy | Solicit | Reset | Close | Closed
+_Membership = Hello | Probe | Acknowledge | ProbeFor | Spread | Compare | Want | Sync | Farewell
+Control = _Membership | Revoked | Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed
+Exchange = Request | Response | Ack | Busy | Solicit | Reset | Close | Closed | Check
 Pulling = Pull | Pulled | NotNow
 State = ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk

@@ -92,6 +92,7 @@ def examine(run_dir: Path, invite: Invite | None) -> Diagnosis:
         "port": verdicts.port(_bound(place, config.listen), None)
         if running is None
         else verdicts.port((), running.addresses),
+        **({} if running is None else {"reachable": verdicts.reachable(running.reachability, running.members - 1)}),
         "addresses": verdicts.addresses(_hosts(), config.listen, config.announce),
         "buffers": verdicts.buffers(_largest("tcp_wmem"), _largest("tcp_rmem")),
     }
@@ -183,16 +184,22 @@ def _largest(setting: str) -> int | None:
 def _bound(place: RunDir, listen: tuple[str, ...]) -> list[Bound]:
     """Each address, bound for a moment as a node binds it."""
     from starling.node.net.libp2p import addresses
+    from starling.node.net.libp2p.sockets import is_lacking
 
     found = []
     for asked, address in zip(listen, place.with_kept_port(listen), strict=True):
         error = ""
         try:
             endpoint = addresses.parse(address)
-            with socket.socket(socket.AF_INET6 if endpoint.protocol == "ip6" else socket.AF_INET) as listener:
+            six = endpoint.protocol == "ip6"
+            with socket.socket(socket.AF_INET6 if six else socket.AF_INET) as listener:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if six:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 listener.bind((endpoint.host, endpoint.port))
         except (OSError, ValueError) as refusal:
+            if isinstance(refusal, OSError) and len(listen) > 1 and is_lacking(addresses.parse(address), refusal):
+                continue
             error = getattr(refusal, "strerror", None) or str(refusal)
         found.append(Bound(address, asked != address, error))
     return found
@@ -202,9 +209,8 @@ def _hosts() -> dict[str, Kind]:
     """Addresses of this machine's interfaces, IPv4 first, without loopback."""
     from starling.node.net.libp2p import addresses, destinations
 
-    hosts = [each.host for each in addresses.reachable([("0.0.0.0", 0), ("::", 0)], "")]  # noqa: S104 - all interfaces
-    kinds = {host: destinations.kind_of(host) for host in hosts}
-    return {host: kind for host, kind in kinds.items() if kind != "loopback"}
+    hosts = sorted(addresses.interfaces(), key=lambda host: ":" in host)
+    return {host: destinations.kind_of(host) for host in hosts}
 
 
 async def _outside(bootstrap: tuple[str, ...]) -> tuple[Torch | str | None, list[Dialled]]:

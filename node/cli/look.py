@@ -197,6 +197,7 @@ def problem_of(snapshot: StatusSnapshot, run_dir: Path) -> str:
 
 def _status_table(seen: StatusSnapshot) -> RenderableType:
     value_round = f" (round {show.count(seen.value_round)})" if seen.value_round is not None else ""
+    best = "" if seen.best_round is None else f"{show.figure(seen.best)} (round {show.count(seen.best_round)})"
     notes = (seen.state, "resumed" * seen.rejoined, "joined late" * seen.joined_late, seen.activity)
     paced = "" if seen.paced_per_s is None else f" alone, {show.speed(seen.paced_per_s)} with the swarm"
     distance = "" if seen.distance is None else f"{show.small(seen.distance)} a parameter, to the peers met last"
@@ -207,6 +208,7 @@ def _status_table(seen: StatusSnapshot) -> RenderableType:
         "peer": seen.peer,
         "round": show.rounds(seen.round, seen.rounds),
         show.metric(seen.metric) or "value": show.figure(seen.value) + value_round,
+        "best": best,
         "loss": show.figure(seen.loss),
         "members": f"{seen.members:,}, {sum(peer.edge for peer in seen.peers):,} with an edge",
         "exchanges": show.ended(seen.exchanges),

@@ -36,6 +36,7 @@ peer_argument = click.argument("peer", shell_complete=completion.peers)
 def invite(days: float, peer: str | None, run_dir: Path, as_json: bool) -> None:
     """Print an invite to the running node's swarm: one line to join by.
 
+    It names this node and others that it reached, so it works while any of them runs; a later one names whoever is there then.
     In a swarm of kind `invite` the line holds a signed invitation. A node can give as many as the manifest allows, and answers for
     the members that join by them: `starling revoke` removes a member and all members below it.
     """

@@ -43,6 +43,7 @@ def evaluate(data: str | None, run_dir: Path, as_json: bool) -> None:
     ("starling export mine.safetensors --dir starling-2", ""),
     ("starling export mine.safetensors --dir starling-2 --force", "replace an older one"),
     ("starling export mine.onnx --format onnx --card", "for another program, with a model card, mine.md"),
+    ("starling export best.safetensors --best", "as it was in the evaluation with the best value"),
     ("starling export adapters --format peft", "a folder, for a task of starling.adapters.lora"),
 )
 @click.argument("file", metavar="FILE", type=PATH)
@@ -53,13 +54,14 @@ def evaluate(data: str | None, run_dir: Path, as_json: bool) -> None:
 @click.option(
     "--card", is_flag=True, help="Write a model card beside it, FILE.md; hf and peft folders always have one."
 )
+@click.option("--best", is_flag=True, help="The model with the best evaluation so far, not that of now.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @dir_and_json
-def export(file: Path, form: Form, card: bool, force: bool, run_dir: Path, as_json: bool) -> None:
+def export(file: Path, form: Form, card: bool, best: bool, force: bool, run_dir: Path, as_json: bool) -> None:
     """Write the model of a running, finished or stopped node, for Starling or for another library."""
     target = file.expanduser().resolve()
     suffix = SUFFIXES.get(form, "")
-    chosen = "" if form == "safetensors" else f" --format {form}"
+    chosen = ("" if form == "safetensors" else f" --format {form}") + " --best" * best
     if suffix and target.suffix != suffix:
         raise ConfigError(
             f"export: {str(file)!r} must end in {suffix}; try `starling export {typed(file.with_suffix(suffix))}{chosen}`"
@@ -71,6 +73,6 @@ def export(file: Path, form: Form, card: bool, force: bool, run_dir: Path, as_js
             f"export: {file} exists; name another file, or replace it with `starling export {typed(file)}{chosen} --force`"
         )
     with slow(f"writing {target.name}"):
-        Attached(run_dir).export(target, format=form, card=card)
+        Attached(run_dir).export(target, format=form, card=card, best=best)
     size = sum(each.stat().st_size for each in ([target] if suffix else target.iterdir()))
     result(Exported(file=str(target), bytes=size), as_json, lambda _: say(f"wrote {target} ({size:,} bytes)"))

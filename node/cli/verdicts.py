@@ -157,6 +157,18 @@ def port(bound: Sequence[Bound], listening: Sequence[str] | None) -> Verdict:
     return "ok", f"{', '.join(each.address for each in bound)}: free", ""
 
 
+def reachable(state: str, members: int) -> Verdict:
+    """`state`: `reachability` of the running node's status; `members`: others that it knows."""
+    match state:
+        case "reachable":
+            return "ok", "members can dial this node", ""
+        case "hidden":
+            found = "members cannot dial this node, behind a NAT or a firewall: it dials them, and needs one that can be dialled"
+            return "warn", found, FORWARD
+    asked = "no member has tried yet" if members else "no other member is here to try"
+    return "unknown", asked, "try again in a minute"
+
+
 def addresses(hosts: Mapping[str, Kind], listen: Sequence[str], announced: Sequence[str]) -> Verdict:
     """`hosts`: addresses of this machine's interfaces, and their kinds; `listen`, `announced`: multiaddrs of the settings."""
     found = ", ".join(f"{host} ({kind})" for host, kind in hosts.items())

@@ -17,7 +17,7 @@ from starling.gossip.errors import ConfigError, RemoteProtocolError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.seeds import derive
 from starling.node import identity
-from starling.node.config import consent, parts, presets, robustness, start
+from starling.node.config import consent, parts, presets, robustness, start, weight
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest, MixSection
 from starling.node.identity import Identity
@@ -27,9 +27,10 @@ _MAX_ITEMS = 256  # of any list: room for them is made at once, and they may lie
 _ID_BYTES = 20
 _SIGN_DOMAIN = b"starling/manifest/1\0"
 _LATER: dict[str, dict[str, object]] = {
-    "task": {"start": ""},
+    "task": {"start": "", "fingerprint": ()},
     "optimizer": {"clip_norm": None, "decay": "all"},
-    "mix": {"drift_reach": 0.0},
+    "mix": {"drift_reach": 0.0, "typical_samples": None},
+    "pace": {"overlap": False},
 }
 """Keys that format 2 did not begin with, and their defaults."""
 _SOME = 16  # members, a number for which every overlay exists: one that stands still for so many does for all
@@ -132,6 +133,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
     warnings, judged = robustness.warnings(manifest), ["admission.kind"]
     if trusted or not consent.names_code(manifest):
         _check_parts(manifest, trusted=trusted)
+        weight.check(manifest, trusted=trusted)
         robustness.check(manifest, trusted=trusted)
         judged += ["mix.kind", "overlay.kind", "compress.select", *(["robust.rule"] if mix.kind == "gather" else [])]
     for key in judged:
@@ -167,6 +169,15 @@ def _check_parts(manifest: Manifest, *, trusted: bool) -> None:
     if pace.kind == "clock" and not facts.asynchronous:
         raise ConfigError(
             f"mix.kind: {mix.kind} counts on rounds and cannot run in clock pace; try `--set pace.kind=steps`, or mix=pet"
+        )
+    if pace.overlap and pace.kind == "clock":
+        raise ConfigError(
+            "pace.overlap: has no effect in clock pace, where exchanges always run beside local steps; leave it out"
+        )
+    if pace.overlap and (facts.swaps or not facts.asynchronous):
+        raise ConfigError(
+            f"pace.overlap: {mix.kind} exchanges the model that its local steps ended with, and cannot go on meanwhile; leave it out, or "
+            "try `--set mix.kind=pet`"
         )
     if pace.kind == "clock" and overlay.average_every:
         raise ConfigError(

@@ -34,6 +34,12 @@ Rate = Annotated[int, Meta(ge=0, le=2**62)]
 Places = Annotated[int, Meta(ge=1, le=1 << 16)]
 FORMAT: Literal[2] = 2
 """Of manifests and scenarios: which keys there are. `starling manifest convert` reads 1."""
+FINGERPRINT_LINES = 200
+FINGERPRINT_CHARACTERS = 200  # of a line
+Fingerprint = Annotated[
+    tuple[Annotated[str, Meta(max_length=FINGERPRINT_CHARACTERS, pattern=r"^[ -~]*$")], ...],
+    Meta(max_length=FINGERPRINT_LINES),
+]
 
 
 class TaskSection(PartSection, frozen=True):
@@ -47,6 +53,8 @@ class TaskSection(PartSection, frozen=True):
     start: Annotated[str, Meta(max_length=1024)] = ""
     """A safetensors file of the model that all nodes begin with, as `starling export` writes it; "": a random one. `starling found` puts
     its digest there, and members join with `--set start=FILE`."""
+    fingerprint: Fingerprint = ()
+    """What nodes compare of a task that is not built in: version, metric, loss, parameters of the model; filled by `starling found`."""
 
 
 class PartitionSection(PartSection, frozen=True):
@@ -88,6 +96,9 @@ class MixSection(PartSection, frozen=True):
     """clock pace: mixing weight of a pairwise exchange. In steps pace the overlay gives the weights."""
     clip_norm: NonNegative = 10.0
     """Both ends clip the exchanged difference to this Euclidean norm; 0 is off. Not where models are pulled or messages swapped."""
+    typical_samples: Annotated[int, Meta(ge=1, le=10**9)] | None = None
+    """Training samples of a node that counts as one: one with m times as many counts m times as much in what is learned, 1/4 to 4.
+    Left out: all nodes count the same. Not where models are pulled."""
 
 
 class OverlaySection(PartSection, frozen=True):
@@ -170,6 +181,8 @@ class PaceSection(PartSection, frozen=True):
     """The adaptive deadline of an exchange, counted from when peers as slow as half our speed are ready, never falls below this."""
     ramp_rounds: Count = 20
     """A late joiner's lr climbs to its full value over this many rounds."""
+    overlap: bool = False
+    """steps: a round's exchanges run beside the local steps of the next, which begin from the model before them."""
     evaluate_every: AtLeastOne = 20
     """Rounds between evaluations on held-out data."""
 
@@ -278,8 +291,8 @@ class RecordSection(Section, frozen=True):
 class NodeConfig(Section, frozen=True):
     """One volunteer's own settings. Stored in the run directory as node.toml."""
 
-    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
-    """Multiaddrs to listen on; port 0 picks one, which is then kept."""
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0")
+    """Multiaddrs to listen on; port 0 picks one, which is then kept. A version of IP that the machine lacks is left out."""
     announce: tuple[str, ...] = ()
     """Multiaddrs to tell others instead of the listening ones (behind port forwarding)."""
     bootstrap: tuple[str, ...] = ()

@@ -73,6 +73,8 @@ class Progress:
     """The engine's latest; loss and distance are the last that were measured."""
     value: float | None = None
     value_round: int | None = None
+    best: float | None = None  # value of the best model so far
+    best_round: int | None = None
     computed: Computed = field(default_factory=Computed)
     halted: str = ""  # why nothing more is learned from this node's data; "" while it is
     few_steps: str = ""  # how few local steps were done in the rounds so far; "" where it was at least half

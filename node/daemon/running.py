@@ -13,7 +13,8 @@ from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.overlay.api import Overlay
 from starling.gossip.overlay.sticky import DEGREE, StickyEdges
 from starling.gossip.seeds import derive
-from starling.gossip.wire.schema import Beacon, BeaconQuery
+from starling.gossip.wire.schema import Beacon, BeaconQuery, Dialed, DialMe
+from starling.node.config import weight
 from starling.node.config.overlay import overlay_of
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.engine.supervisor import EngineSupervisor
@@ -22,8 +23,9 @@ from starling.node.daemon.exchange.pull_service import PulledExchange
 from starling.node.daemon.exchange.service import Exchange
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.beacon import BeaconService
-from starling.node.daemon.membership.bootstrap import Bootstrap
+from starling.node.daemon.membership.bootstrap import Bootstrap, to_share
 from starling.node.daemon.membership.neighbors import Neighbors, OverlayNeighbors, RandomNeighbors
+from starling.node.daemon.membership.reachability import ReachabilityService
 from starling.node.daemon.membership.service import Membership, OtherControl
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.state.model_sync import ModelSync, disjoint
@@ -63,6 +65,7 @@ class RunningNode:
         self._cut_added = trio.Event()
         self.membership = Membership(context, clock, admission, self._member_changed)
         self.beacons = BeaconService(context, self.membership)
+        self.reachability = ReachabilityService(context, self.membership)
         self.exchange: Exchange | PulledExchange
         self.neighbors: Neighbors
         self.equivocation: EquivocationDetector | None = None  # only where models are signed
@@ -72,11 +75,13 @@ class RunningNode:
             self._open_pairwise(overlay, transactions)
         self._model_sync = ModelSync(transfer=transfer, engine=engine, report=context.report)
         self.training = Training(
-            context, engine, self.membership, overlay, self.neighbors, self.beacons, self.exchange, clock, progress, self._fetch
+            context, engine, self.membership, overlay, self.neighbors, self.beacons, self.exchange, clock, progress, self._fetch,
+            self.may_meet,
         )  # fmt: skip
         engine.reset = self.exchange.reset_all
         context.network.expect("exchange", PAYLOAD_BYTES_PER_PARAMETER * opened.parameters + PAYLOAD_BYTES)
         progress.figures, progress.round = opened.figures, opened.round
+        progress.best, progress.best_round = opened.best, opened.best_round
         transfer.expect(opened)
 
     def _open_pairwise(self, overlay: Overlay, transactions: Transactions) -> None:
@@ -87,7 +92,9 @@ class RunningNode:
             if manifest.pace.kind == "clock"
             else None
         )
-        self.neighbors = named = OverlayNeighbors(overlay, lambda: members.roster, context.me, self.beacons.salt)
+        self.neighbors = named = OverlayNeighbors(
+            overlay, lambda: members.roster, context.me, self.beacons.salt, may_meet=self.may_meet
+        )
         self.exchange = Exchange(
             context, members, lambda: self._fresh(next(numbers)), directions=named.directions, noted=self.policy.noted,
             transactions=transactions, sticky=sticky,
@@ -103,11 +110,12 @@ class RunningNode:
         )  # fmt: skip
         self.neighbors = (
             RandomNeighbors(
-                lambda: members.roster, me, section.k, members.prefixes, context.manifest.admission.per_prefix, self.policy.allows,
+                lambda: members.roster, me, section.k, members.prefixes, context.manifest.admission.per_prefix,
+                lambda peer: self.policy.allows(peer) and self.may_meet(peer),
                 context.identity.seed, context.incarnation,
             )
             if section.kind == "pull"
-            else OverlayNeighbors(overlay, lambda: members.roster, me, self.beacons.salt, rows=True)
+            else OverlayNeighbors(overlay, lambda: members.roster, me, self.beacons.salt, rows=True, may_meet=self.may_meet)
         )  # fmt: skip
 
     def _fresh(self, number: int) -> int:
@@ -118,7 +126,7 @@ class RunningNode:
         """Start all services in `nursery`; returns when they serve."""
         await nursery.start(self.membership.serve, self._route)
         await nursery.start(self.exchange.serve)
-        for service in (self.equivocation, self.beacons):
+        for service in (self.equivocation, self.beacons, self.reachability):
             if service is not None:
                 await nursery.start(service.serve)
         nursery.start_soon(self._cut_contributions)
@@ -127,7 +135,9 @@ class RunningNode:
 
     async def train(self, export: str) -> None:
         """Catch up with the swarm, train until the manifest's rounds are done, save (the model to `export` unless ""), and linger."""
-        context, training = self.context, self.training
+        context, training, samples = self.context, self.training, self.opened.samples
+        if text := weight.capped(context.manifest, samples):
+            context.report.event("weight_capped", text, level="warning", samples=samples)
         start_round = await self._start_round()
         self.transfer.give(self.engine, self.membership.may_read)
         await training.quorum(begun=start_round > 0)
@@ -189,9 +199,31 @@ class RunningNode:
         order = disjoint(others, lambda peer: {*membership.prefixes(peer), self.inviter_of(peer)} - {""})
         return await self._model_sync.fetch(order, newer_than, live=live)
 
+    def to_share(self) -> tuple[str, ...]:
+        """Addresses for an invite made now; stays the same while members do."""
+        me, network = self.context.me, self.context.network
+        others = sorted(
+            (peer for peer in self.membership.members if peer != me and self.policy.allows(peer)),
+            key=lambda peer: derive(0, "invite", me, peer),  # other members give others' addresses
+        )
+        return to_share(network.addresses, others, network.answered, self.membership.met)
+
+    def may_meet(self, peer: str) -> bool:
+        """Whether this node and a peer have a connection, or one of them can be dialled."""
+        return self.reachability.may_meet(peer, self.membership.announced)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """No member can be dialled, as far as this node knows, and it is not connected to all of them."""
+        others = [peer for peer in self.membership.members if peer != self.context.me]
+        hidden = self.reachability.state == "hidden" and not any(map(self.membership.announced, others))
+        return hidden and not all(map(self.may_meet, others))
+
     def _route(self, peer: str, message: OtherControl) -> None:
         if isinstance(message, Beacon | BeaconQuery):
             self.beacons.receive(peer, message)
+        elif isinstance(message, DialMe | Dialed):
+            self.reachability.receive(peer, message)
         elif self.equivocation is not None:
             self.equivocation.receive(peer, message)
 

@@ -1,7 +1,8 @@
 """The training loop: local steps and exchanges, in one of two paces, until the rounds are done.
 
 steps   a round is K local steps, then this round's exchanges with the neighbors that the overlay names, then Mix. A node that learns of a
-        later round, after a suspension, a restart or a late join, jumps there; the others do not wait for it.
+        later round, after a suspension, a restart or a late join, jumps there; the others do not wait for it. Where rounds overlap, the
+        local steps of the next run beside the exchanges, from the model before them.
 clock   the engine trains without pause; once a slot the node exchanges with the next of its edges. Slots are counted on the swarm clock.
 
 Theory of operation: this file decides *when*; the exchange service does one round or one contact; the engine computes; membership says
@@ -22,9 +23,11 @@ from starling.gossip.overlay.periodic import stage, turn
 from starling.gossip.overlay.sticky import StickyEdges
 from starling.node.config.schema import PaceSection
 from starling.node.daemon.context import NodeContext
+from starling.node.daemon.engine.client import beside
 from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.exchange.pull_service import PulledExchange
 from starling.node.daemon.exchange.service import Exchange
+from starling.node.daemon.exchange.shell import RoundOutcome
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.neighbors import Members, Neighbors
 from starling.node.daemon.progress import Progress
@@ -56,6 +59,8 @@ class Training:
     progress: Progress
     fetch: Callable[[int, bool], Awaitable[int | None]]
     """A peer's model, if it is past the given round -> its round, or None; whether this node is live, with a model of its own to lose."""
+    may_meet: Callable[[str], bool] = lambda _peer: True
+    """Whether this node and a member can have a connection; edges are for those."""
     undone_rounds: int = 0  # one after the other in which all local steps were undone
     cannot_save: str = ""  # why the last attempt to save failed; "" if it succeeded
     edges: StickyEdges | None = None  # clock pace with sticky edges: the edges this node holds
@@ -63,6 +68,9 @@ class Training:
     """Why the owner wants no local steps, while exchanges go on at the swarm's speed; "": they are done."""
     _rest_s: float = 0.0  # while paused: what the local steps of a round would take; 0 until it is known
     _local_steps: int = field(init=False)  # of the next round in steps pace
+    _ahead: calls.Trained | None = (
+        None  # of the round to do next, whose local steps ran beside the exchanges of the last
+    )
     _due: int = 0  # local steps of all rounds since the start, those jumped over included
     _fetch_at: float = -math.inf  # not before, after claims for which nobody had a model to show
     _fetch_pause_s: float = FETCH_PAUSE_S
@@ -158,24 +166,55 @@ class Training:
     async def _one_round(self, round: int) -> int:
         pace = self.pace
         self.progress.current = round
-        self.exchange.computing(round, self.neighbors.weights(round), self.order.digest(round))
-        if self.paused and not self._rest_s:
-            self._rest_s = self._round_s()
-        grant = self._grant(round)
-        if self._rest_s:
-            await trio.sleep(self._rest_s)  # or the others would be waited for, as if they were late
-        trained = await self.engine.call(grant)
-        assert isinstance(trained, calls.Trained), trained
-        self._update(trained)
-        outcome = await self.exchange.round(round, self.neighbors.weights(round), self.order.digest(round))
+        trained, self._ahead = self._ahead, None
+        if trained is None:
+            self.exchange.computing(round, self.neighbors.weights(round), self.order.digest(round))
+            trained = await self._train(self._grant(round))
+        self._update(structs.replace(trained, round=round))
+        if pace.overlap and (pace.rounds == 0 or round + 1 < pace.rounds):
+            outcome = await self._exchange_beside_training(round)
+        else:
+            outcome = await self.exchange.round(round, self.neighbors.weights(round), self.order.digest(round))
         self._measure(structs.replace(trained.figures, loss=None, distance=outcome.distance))
         if (round + 1) % pace.evaluate_every == 0 or round + 1 == pace.rounds:
             await self.evaluate()
         await self._save_when_due()
         return outcome.behind
 
+    async def _train(self, grant: calls.Train) -> calls.Trained:
+        if self._rest_s:
+            await trio.sleep(self._rest_s)  # or the others would be waited for, as if they were late
+        trained = await self.engine.call(grant)
+        assert isinstance(trained, calls.Trained), trained
+        return trained
+
+    async def _exchange_beside_training(self, round: int) -> RoundOutcome:
+        """The round's exchanges while the local steps of the next are done, then Mix. The round after it begins with its exchanges."""
+        exchange, following, since = self.exchange, round + 1, trio.current_time()
+        assert isinstance(exchange, Exchange), "the manifest check allows no pulled exchanges to overlap"
+        grant = structs.replace(self._grant(following), ahead=True)
+        lost, done = list[EngineError](), trio.Event()
+
+        async def train() -> None:
+            try:
+                self._ahead = await self._train(grant)
+            except EngineError as error:
+                lost.append(error)
+            done.set()
+
+        async def trained() -> None:
+            exchange.computing(following, self.neighbors.weights(following), self.order.digest(following), since)
+            await done.wait()
+            if lost:
+                raise lost[0]
+
+        async with beside(train):
+            return await exchange.round(round, self.neighbors.weights(round), self.order.digest(round), trained)
+
     def _grant(self, round: int) -> calls.Train:
-        """The round's local steps, none where it belongs to a sweep of averaging."""
+        """The round's local steps, none where it belongs to a sweep of averaging or its owner wants none."""
+        if self.paused and not self._rest_s:
+            self._rest_s = self._round_s()
         n = len(self.members.roster)
         now = stage(self.overlay, n, round)
         local = now.local and not self._rest_s
@@ -231,7 +270,7 @@ class Training:
         if fetched is None:
             return round
         await self.exchange.reset_all()
-        self.progress.round = fetched
+        self.progress.round, self._ahead = fetched, None
         return fetched
 
     async def _slots(self, start: int) -> None:
@@ -260,8 +299,8 @@ class Training:
 
     async def _contact(self, exchange: Exchange, edges: StickyEdges, slot: int) -> None:
         """One contact: the next of our edges, or this slot's partners where the overlay is a schedule."""
-        members = self.members.roster
         if self.context.manifest.overlay.kind == "sticky":
+            members = tuple(filter(self.may_meet, self.members.roster))
             _opened, closed = edges.update(self.context.me, members)
             for peer in closed:
                 await exchange.settle(peer)
@@ -272,16 +311,18 @@ class Training:
 
     async def recover(self, error: EngineError) -> None:
         """The engine is lost: report it and wait for the next one."""
+        self._ahead = None
         self.context.report.event("engine_lost", str(error), level="warning", round=self.progress.round)
         await self.engine.ready()
 
     async def evaluate(self) -> None:
         """Evaluate the model on held-out data."""
-        evaluated = await self.engine.call(calls.Evaluate())
+        evaluated = await self.engine.call(calls.Evaluate(self.progress.round))
         if isinstance(evaluated, calls.Evaluated):
             progress, opened = self.progress, self.engine.opened
             done, metric = progress.round, opened.metric if opened is not None else "value"
             progress.value, progress.value_round = evaluated.value, done
+            progress.best, progress.best_round = evaluated.best, evaluated.best_round
             progress.values.add(done, self._elapsed(), evaluated.value)
             self.context.report.event(
                 "evaluated", f"{metric} {evaluated.value:.4g} after round {done}",

@@ -31,10 +31,11 @@ from starling.gossip.mix.gather import Gather, Gathered
 from starling.gossip.mix.rule_memory import assign_slots, cleared, slot_of
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
-from starling.gossip.vector import bind, layout
+from starling.gossip.vector import bind, finite, layout
 from starling.node.catalogues import task
 from starling.node.config import consent, memory
 from starling.node.config.schema import NumericsSection
+from starling.node.config.weight import weight
 from starling.node.engine.devices import device
 from starling.node.engine.mixing import mixer, settled_edges
 from starling.node.engine.numerics import Gradients
@@ -103,6 +104,7 @@ class Learner:
         self._slots: dict[str, int] = {}  # of peers that a rule remembers
         self._begin()
         self._optimizer = optimizer_of(manifest, self.x, self._model)
+        self._weight = weight(manifest, self.data.samples)
         self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
         self._good = self.x.clone()
@@ -127,13 +129,14 @@ class Learner:
             direction, state = self.mixer.correct(state, gradient)
             return direction
 
-        direction, shift = self._optimizer.corrected(self._gradient, correct)
-        if not fine or not _finite(direction):
+        direction, shift = self._optimizer.corrected(self._gradient, correct, self._weight)
+        if not fine or not finite(direction):
             self.undone += 1
             self._reset_buffers()
             return None
-        self._optimizer.step(self.x, direction, self._schedule.at(round) * self._ramp(round), shift)
-        if not _finite(self.x):
+        rate = self._schedule.at(round) * self._ramp(round)
+        self._optimizer.step(self.x, direction, rate, shift, self._weight)
+        if not finite(self.x):
             self.undone += 1
             self.x.copy_(self._good)
             self._reset_buffers()
@@ -215,7 +218,7 @@ class Learner:
         if len(present):
             taken, before, slots = self._assigned(self.mixer.rule.memory_slots, asked, present)
             combined, state, held = self.mixer.combine(before, shared, received, present, self._losses(), slots)
-            if _finite(combined):  # else our own vector stays
+            if finite(combined):  # else our own vector stays
                 shared, self.state, self._slots = combined, state, taken
         x, self.state = self.mixer.absorb(self.state, self.x.clone(), shared, phase)
         self.x.copy_(x)
@@ -292,10 +295,10 @@ class Learner:
         self.ledger = edge_ledger.opened(self.origin)
         self.kept, self._slots = {}, {}
 
-    def evaluation(self) -> Iterator[Result | None]:
-        """Slices of an evaluation of the model as it is now; training may go on meanwhile."""
+    def evaluation(self) -> tuple[nn.Module, Iterator[Result | None]]:
+        """A copy of the model as it is now, and slices of its evaluation; training may go on meanwhile."""
         model = copy.deepcopy(self._model)
-        return chain(self._statistics(model), evaluate(self.task, model, self.data, EVALUATION_BATCH))
+        return model, chain(self._statistics(model), evaluate(self.task, model, self.data, EVALUATION_BATCH))
 
     def _statistics(self, model: nn.Module) -> Iterator[None]:
         """Estimate a model's normalisation statistics from this node's training data, a batch at a time."""
@@ -372,7 +375,7 @@ class Learner:
         """Raises ValueError unless it is a finite model of our shape and dtype."""
         if x is None or x.shape != self.x.shape or x.dtype != self.x.dtype:
             raise ValueError("holds another model")
-        if not _finite(x):
+        if not finite(x):
             raise ValueError("holds numbers that are not finite")
 
 
@@ -383,7 +386,3 @@ def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def _copied(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in named.items()}
-
-
-def _finite(x: Tensor) -> bool:
-    return bool(torch.isfinite(x).all())

@@ -10,6 +10,10 @@
 muon steps hidden matrices by torch.optim.Muon and all else by AdamW, both at the same rate: Muon's is scaled to the rms of AdamW's steps
 (Liu et al. 2025, arXiv:2502.16982).
 
+A node's weight (`starling.node.config.weight`) multiplies its gradient, so that all is as if its loss had it: with sgd, and where gradients
+enter trackers or directions that are exchanged. Any other optimiser makes the same step of a gradient and of a multiple: there the weight
+multiplies the optimiser's step, not the correction.
+
 The optimiser's state belongs to this node and is never mixed.
 
 Shapes: d parameters.
@@ -29,6 +33,7 @@ from starling.gossip.mix.catalogue import MIXERS, tracks
 from starling.gossip.vector import layout
 from starling.node.catalogues import OPTIMIZERS
 from starling.node.config.schema import Manifest, OptimizerSection
+from starling.node.engine.eager import without_tracer
 from starling.node.engine.mixing import mixer
 
 NOT_BY_ROWS = frozenset({"adafactor", "asgd", "muon"})
@@ -60,15 +65,18 @@ Make = Callable[[list[nn.Parameter]], Sequence[torch.optim.Optimizer]]
 class Optimizer:
     """Torch optimisers of one flat vector `like` (d,). Raises ConfigError if one cannot step from a gradient alone (LBFGS, SparseAdam).
 
-    `corrects_updates`: corrections are added to what the optimiser makes of a gradient, not to the gradient. `clip_norm`: longest gradient,
-    > 0; None: any. `pieces`: what the vector is cut into, all of it and in order; none: it is one parameter.
+    `corrects_updates`: corrections are added to what the optimiser makes of a gradient, not to the gradient. `weighs_updates`: the same for
+    a node's weight. `clip_norm`: longest gradient, > 0; None: any. `pieces`: what the vector is cut into, all of it and in order; none: it
+    is one parameter.
     """
 
     def __init__(
-        self, make: Make, like: Tensor, *, corrects_updates: bool = False, clip_norm: float | None = None,
-        pieces: Sequence[Piece] = (),
+        self, make: Make, like: Tensor, *, corrects_updates: bool = False, weighs_updates: bool = False,
+        clip_norm: float | None = None, pieces: Sequence[Piece] = (),
     ) -> None:  # fmt: skip
+        without_tracer()
         self._corrects_updates = corrects_updates
+        self.weighs_updates = weighs_updates or corrects_updates
         self._clip_norm = clip_norm
         self._pieces = pieces
         trials = [nn.Parameter(part) for part in self._cut(torch.zeros_like(like))]
@@ -87,27 +95,35 @@ class Optimizer:
         """Views of x (d,), one per piece, in its shape; x itself, of any shape, where there are none."""
         return [x[piece.start : piece.end].view(piece.shape) for piece in self._pieces] or [x]
 
-    def corrected(self, gradient: Tensor, correct: Correct) -> tuple[Tensor, Tensor | None]:
+    def corrected(
+        self, gradient: Tensor, correct: Correct, weight: float | Tensor = 1.0
+    ) -> tuple[Tensor, Tensor | None]:
         """Direction and shift of a step, each like the gradient (…, d); `correct` is called once.
 
-        It is given the gradient, clipped. Where updates are corrected it is asked what it adds to a direction of 0, which may not depend
-        on the direction. There is no shift where it gives back what it was given.
+        It is given the gradient, clipped, and times `weight`, a number or (…, 1), where gradients are weighed. Where updates are corrected
+        it is asked what it adds to a direction of 0, which may not depend on the direction. There is no shift where it gives back what it
+        was given.
         """
         if self._clip_norm is not None:
             gradient = clipped(gradient, self._clip_norm)
+        if not self.weighs_updates and not (isinstance(weight, float) and weight == 1.0):
+            gradient = gradient * weight
         if not self._corrects_updates:
             return correct(gradient), None
         nothing = torch.zeros_like(gradient)
         shift = correct(nothing)
         return gradient, None if shift is nothing else shift
 
-    def step(self, x: Tensor, direction: Tensor, lr: float, shift: Tensor | None = None) -> None:
-        """Change x (d,), detached from autograd, in place along a direction (d,), and then by −lr·shift (d,), at a rate lr >= 0."""
+    def step(self, x: Tensor, direction: Tensor, lr: float, shift: Tensor | None = None, weight: float = 1.0) -> None:
+        """Change x (d,), detached from autograd, in place along a direction (d,), and then by −lr·shift (d,), at a rate lr >= 0.
+
+        `weight` multiplies the first where updates are weighed.
+        """
         for parameter, value, gradient in zip(self._parameters, self._cut(x), self._cut(direction), strict=True):
             parameter.data, parameter.grad = value, gradient
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = lr
+                group["lr"] = lr * weight if self.weighs_updates else lr
             optimizer.step()
         for parameter in self._parameters:
             parameter.grad = None
@@ -217,8 +233,9 @@ def _needs_shapes(section: OptimizerSection) -> bool:
 
 
 def optimizer(
-    section: OptimizerSection, like: Tensor, *, corrects_updates: bool = False, model: nn.Module | None = None
-) -> Optimizer:
+    section: OptimizerSection, like: Tensor, *, corrects_updates: bool = False, weighs_updates: bool = False,
+    model: nn.Module | None = None,
+) -> Optimizer:  # fmt: skip
     """The section's optimiser with empty state for vectors like `like` (d,), those of `model` if given.
 
     Raises ConfigError: an unknown name or parameter, or it needs a model.
@@ -257,7 +274,14 @@ def optimizer(
         adamw = {key: given[key] for key in ("betas", "eps", "weight_decay")}
         return [*made, built("adamw", rest, adamw)] if rest else made
 
-    return Optimizer(make, like, corrects_updates=corrects_updates, clip_norm=section.clip_norm, pieces=cut)
+    return Optimizer(
+        make,
+        like,
+        corrects_updates=corrects_updates,
+        weighs_updates=weighs_updates,
+        clip_norm=section.clip_norm,
+        pieces=cut,
+    )
 
 
 def corrects_updates(manifest: Manifest) -> bool:
@@ -266,9 +290,18 @@ def corrects_updates(manifest: Manifest) -> bool:
     return rated and manifest.optimizer.kind != "sgd"
 
 
+def weighs_updates(manifest: Manifest) -> bool:
+    """Whether a node's weight multiplies its updates: with any optimiser but sgd, unless gradients enter what nodes exchange."""
+    trackers = MIXERS.facts(manifest.mix.kind, trusted=True).trackers or tracks(mixer(manifest).edge)
+    return manifest.optimizer.kind != "sgd" and not trackers
+
+
 def optimizer_of(manifest: Manifest, like: Tensor, model: nn.Module | None = None) -> Optimizer:
     """The optimiser of a node of this swarm; as `optimizer`."""
-    return optimizer(manifest.optimizer, like, corrects_updates=corrects_updates(manifest), model=model)
+    return optimizer(
+        manifest.optimizer, like, corrects_updates=corrects_updates(manifest), weighs_updates=weighs_updates(manifest),
+        model=model,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

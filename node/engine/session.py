@@ -1,7 +1,8 @@
 """An opened engine: what each call does to the learner, and when.
 
 steps   Train does a round's local steps and freezes the shared vector; exchanges read the frozen one, and Mix adds their effects in
-        order of peer id. An answer committed later than its round's Mix (its Ack was lost) is added at the next.
+        order of peer id. An answer committed later than its round's Mix (its Ack was lost) is added at the next. Where rounds overlap,
+        Train of the next runs while the vector is frozen, and Mix freezes anew after adding the effects.
         Where vectors are pulled, Publish encodes the frozen one, VerifyUpdate keeps those of peers, and Mix combines them.
 clock   Free lets training run; exchanges read the live vector, and their effects are added at once, between two local steps.
 
@@ -16,12 +17,14 @@ from pathlib import Path
 from statistics import median_low
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from starling.gossip.api import Averaging, Effect, Gathering, Phase, Swapped, Swapping
 from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from starling.gossip.mix.catalogue import gathers, swaps, tracks
 from starling.node.engine import tensor_file
+from starling.node.engine.best import NAME as BEST
+from starling.node.engine.best import Best
 from starling.node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
 from starling.node.engine.consensus import ConsensusDistance
 from starling.node.engine.devices import Gpu
@@ -89,19 +92,24 @@ class Session:
         self._schema = learner.layout.digest
         self._checkpoints = None
         self._round = 0  # the one to do next
-        resumed = False
+        resumed, swarm, file = False, swarm_of(opening.manifest), Path(opening.checkpoint)
         if opening.checkpoint:
-            self._checkpoints = Checkpoints(
-                Path(opening.checkpoint), swarm=swarm_of(opening.manifest), schema=self._schema.hex()
-            )
+            self._checkpoints = Checkpoints(file, swarm=swarm, schema=self._schema.hex())
             resumed = self._resume(self._checkpoints.load(), opening.checkpoint)
+        self._best = Best(
+            file.with_name(BEST) if opening.checkpoint else None, swarm=swarm, schema=self._schema.hex(),
+            higher_is_better=learner.task.higher_is_better,
+        )  # fmt: skip
         self._tally = _Tally(clock())
         self._left = 0  # local steps of the granted round
         self._granted = calls.Train(0, 0)
         self._free = False
         self._frozen: Tensor | None = None
+        self._frozen_in = learner.phase(0, 0.0)  # phase of the frozen vector
+        self._unfrozen = False  # local steps are done ahead of the Mix that freezes them
         self._committed: list[Effect | Swapped] = []  # since the last Mix, in steps pace
         self._evaluation: Iterator[Result | None] | None = None
+        self._evaluated: tuple[int, nn.Module]  # rounds done, and the model of the evaluation under way
         self._evaluate_next = True
         self._mean_gap = self._pace.local_steps / 2.0  # mean local steps between any two exchanges of ours
         self._last_exchange = learner.local_steps
@@ -111,6 +119,7 @@ class Session:
         self.opened = calls.Opened(
             learner.layout.dim, self._schema, learner.task.metric, learner.task.higher_is_better, learner.device,
             learner.data.samples, resumed, self._round, EngineFigures(learner.local_steps, epsilon=learner.epsilon),
+            self._best.value, self._best.round,
         )  # fmt: skip
 
     def _resume(self, checkpoint: Checkpoint | None, path: str) -> bool:
@@ -139,19 +148,29 @@ class Session:
             if (result := next(self._evaluation)) is None:
                 return None
             self._evaluation = None
-            return calls.Evaluated(result.value, result.loss, result.samples)
+            self._best.offer(result.value, *self._evaluated)
+            del self._evaluated
+            return calls.Evaluated(result.value, result.loss, result.samples, self._best.value, self._best.round)
         self._evaluate_next = True
         self._tally.note(self._threads.step(lambda: self.learner.local_step(self._round)))
         if self._free:
             self.learner.publish(self.learner.phase(self._round, 1.0))
             return None
         self._left -= 1
-        return self._freeze() if self._left == 0 else None
+        return self._finish() if self._left == 0 else None
 
-    def _freeze(self) -> calls.Trained:
-        self.learner.publish(self._phase)
-        self._frozen = self._as_sent(self.learner.shared())
+    def _finish(self) -> calls.Trained:
+        """The local steps of a round are done."""
+        if self._granted.ahead and self._frozen is not None:
+            self._unfrozen = True
+        else:
+            self._freeze()
         return self._trained()
+
+    def _freeze(self) -> None:
+        self._unfrozen, self._frozen_in = False, self._phase
+        self.learner.publish(self._frozen_in)
+        self._frozen = self._as_sent(self.learner.shared())
 
     @property
     def _phase(self) -> Phase:
@@ -178,11 +197,12 @@ class Session:
         """Start a round; its reply comes out of `step`."""
         if self._pace.kind != "steps" or self._computing:
             raise LocalProtocolError("a round is granted in steps pace, one at a time")
-        self.thaw()
+        if not call.ahead:
+            self.thaw()
         self._round, self._granted = call.round, call
         self._tally = _Tally(self._clock())
         self._left = call.steps
-        return None if call.steps > 0 else self._freeze()
+        return None if call.steps > 0 else self._finish()
 
     def free(self, call: calls.Free) -> calls.Trained:
         """Train without pause, or pause."""
@@ -199,6 +219,8 @@ class Session:
             self.train(calls.Train(call.round, 0))
         excluded = self.thaw(call.asked)
         self._round = call.round + 1
+        if self._unfrozen:
+            self._freeze()
         return calls.Done(clipped_or_excluded=excluded, distance=self._distances.figure())
 
     def thaw(self, asked: Sequence[str] = ()) -> tuple[str, ...] | None:
@@ -212,10 +234,10 @@ class Session:
             received, present = self.pulls.received(asked)
             self.pulls.forget_all()
             self._distances.record_vectors(order, received, present, self.learner.shared())
-            excluded = self.learner.gather(order, received, present, self._phase)
+            excluded = self.learner.gather(order, received, present, self._frozen_in)
         else:
             committed.sort(key=lambda done: done.peer)  # stable: each peer's in order
-            self.learner.absorb(committed, self._phase)
+            self.learner.absorb(committed, self._frozen_in)
         self.learner.mark_good()
         if excluded is None:
             return None
@@ -317,26 +339,31 @@ class Session:
         self._threads = Threads(self._clock, fixed=call.threads > 0 or self.learner.device != "cpu")
         return calls.Done()
 
-    def evaluate(self, _call: calls.Evaluate) -> None:
+    def evaluate(self, call: calls.Evaluate) -> None:
         """Start an evaluation of the model as it is now; its reply comes out of `step`."""
         if self._evaluation is not None:
             raise LocalProtocolError("an evaluation is under way")
-        self._evaluation = self.learner.evaluation()
+        model, self._evaluation = self.learner.evaluation()
+        self._evaluated = call.round, model
 
     def save(self, call: calls.Save) -> calls.Done | calls.Refused:
-        """Write the checkpoint, and the model alone if asked."""
-        return self._write(call.export)
+        """Write the checkpoint and the best model, and a model alone if asked."""
+        return self._write(call.export, best=call.best)
 
     def stop(self, _call: calls.Stop) -> calls.Done | calls.Refused:
         """Write everything for the last time."""
         return self._write("", last=True)
 
-    def _write(self, export: str, *, last: bool = False) -> calls.Done | calls.Refused:
+    def _write(self, export: str, *, best: bool = False, last: bool = False) -> calls.Done | calls.Refused:
         learner = self.learner
         try:
             if self._checkpoints is not None:
                 self._checkpoints.save(Checkpoint(self._round, learner.local_steps, learner.tensors()))
-            if export:
+            self._best.write()
+            if export and best:
+                if not self._best.copy(Path(export)):
+                    return calls.Refused("state", "no model was evaluated yet, so there is no best one")
+            elif export:
                 facts: dict[str, str | int] = {"kind": "export", "round": self._round, "schema": self._schema.hex()}
                 tensor_file.write(Path(export), tensor_file.pack(learner.state_dict(), facts)).replace(export)
             if last and learner.private is not None:
@@ -391,7 +418,7 @@ class Session:
             self.learner.install(agreement.state, at)
             for kept in (self.exchanges, self.pulls, self._distances):
                 kept.forget_all()
-            self._frozen, self._committed, self._round = None, [], at
+            self._frozen, self._unfrozen, self._committed, self._round = None, False, [], at
         names = (tuple(peers[i] for i in which) for which in (agreement.cluster, agreement.outside))
         return calls.Agreed(at, *names)
 

@@ -2,15 +2,15 @@
 
 import shlex
 
-import torch
 from torch import Tensor, nn
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
+from starling.gossip.vector import finite
 from starling.node.config import start
 from starling.node.config.parts import shown
 from starling.node.config.schema import Manifest
-from starling.node.engine import tensor_file
+from starling.node.engine import fingerprint, tensor_file
 from starling.node.engine.rehearsal import calling
 from starling.node.tasks.api import Task
 
@@ -19,7 +19,8 @@ def initial(task: Task, manifest: Manifest, file: str = "") -> nn.Module:
     """A fresh model, on the CPU, equal at every node: of the manifest's seed, or its `task.start`, for which `file` is `start` of the
     node's settings.
 
-    Raises ConfigError: the file is missing, is another one, does not hold a model of this task, or is given where none is asked for.
+    Raises ConfigError: the task is another one than the manifest's fingerprint says; or the file is missing, is another one, does not hold
+    a model of this task, or is given where none is asked for.
     """
     kind = manifest.task.kind
     if file and not manifest.task.start:
@@ -28,6 +29,7 @@ def initial(task: Task, manifest: Manifest, file: str = "") -> nn.Module:
             f"that begins with it, `starling found --set task.start={shlex.quote(file)}`"
         )
     model = calling(kind, "model()", lambda: task.model(generator(manifest.seed, "model")))
+    fingerprint.check(manifest, task, model)
     if manifest.task.start:
         name, data = start.read(manifest.task.start, file)
         try:
@@ -49,7 +51,7 @@ def _check(tensors: dict[str, Tensor], needed: dict[str, Tensor]) -> None:
     for name, tensor in sorted(tensors.items()):
         if tensor.shape != needed[name].shape or tensor.dtype != needed[name].dtype:
             raise ValueError(f"has {name} as {_form(tensor)}, must be {_form(needed[name])}")
-        if not torch.isfinite(tensor).all():
+        if not finite(tensor):
             raise ValueError(f"holds numbers that are not finite, in {name}")
 
 

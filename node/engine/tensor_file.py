@@ -19,6 +19,7 @@ from starling.node.storage import private
 FORMAT = 1
 _KEY = "starling"  # one header entry, as the library does not fix the order of several
 _LENGTH_BYTES = 8
+_MAX_HEADER_BYTES = 64 << 20
 _NO_TENSORS = (ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError)
 
 
@@ -52,6 +53,18 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str | int]]:
     if not isinstance(facts, dict) or checksum != _checksum(found, facts):
         raise ValueError("damaged: its checksum does not match")
     return found, facts
+
+
+def facts(path: Path) -> dict[str, str | int]:
+    """The facts of a file, without its tensors, whose checksum is not verified. Raises OSError, or ValueError if it is no such file."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            header = json.loads(json.loads(file.read(min(length, _MAX_HEADER_BYTES)))["__metadata__"][_KEY])
+        found: dict[str, str | int] = dict(header["facts"])
+    except _NO_TENSORS as error:
+        raise ValueError("cut short, or not written by Starling") from error
+    return found
 
 
 def write(path: Path, data: bytes) -> Path:

@@ -64,6 +64,28 @@ class Network(Protocol):
         """Multiaddrs with /p2p/ID under which others may dial us."""
 
     @property
+    def announced(self) -> tuple[str, ...]:
+        """Of `addresses` those for every member to read: no private ones once a peer was met at a public one."""
+
+    @property
+    def port(self) -> int | None:
+        """Where we listen, or are forwarded from; None if we do not, or this network has no ports."""
+
+    @property
+    def met_public(self) -> bool:
+        """Whether a peer was met at a public address."""
+
+    @property
+    def callers(self) -> tuple[str, ...]:
+        """Peers of which a connection is open that they opened."""
+
+    def found(self, *, hidden: bool, host: str) -> None:
+        """Others cannot dial us, so there is nothing to announce; or they reach us at this host, "" for none that we did not know."""
+
+    async def dial_back(self, peer: str, port: int) -> tuple[str, bool]:
+        """Dial the host of a peer's connection at a port and hang up. -> the host, "" without a connection; and whether it is that peer"""
+
+    @property
     def traffic(self) -> Mapping[str, Traffic]:
         """Per peer."""
 
@@ -88,6 +110,9 @@ class Network(Protocol):
 
     def cap(self, up_bytes_per_s: int, down_bytes_per_s: int) -> None:
         """Send and receive at most so many bytes a second from now on; 0 is no cap."""
+
+    def answered(self, peer: str) -> str | None:
+        """The multiaddr, with /p2p/ID, at which our last dial of a peer was answered; None if none was."""
 
     def met(self, peer: str, addresses: Sequence[str]) -> tuple[str, ...]:
         """Those of these addresses of a peer at whose host we met it."""

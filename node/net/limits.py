@@ -30,6 +30,11 @@ class Pacer:
         self._changed = trio.Event()
 
     @property
+    def capped(self) -> bool:
+        """Whether there is a cap."""
+        return self._bucket is not None
+
+    @property
     def piece_bytes(self) -> int:
         """Bytes to pass at once; small under a small cap, so that streams share it evenly."""
         smallest, largest = self._PIECE_BYTES

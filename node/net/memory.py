@@ -2,6 +2,9 @@
 
 A frame is lost with the connection it was sent on (crash, sever, refusal). Faults are rules, see `starling.node.net.faults`; they
 apply to dials as well, which try three times. Frame rates are not limited. System tasks deliver frames, so that joining needs no nursery.
+
+A peer's `cap` holds for all its links together, in pieces that its senders take in turn; who sends to a peer waits for the cap of that peer
+too, as a full window makes it. So a frame behind a long one waits for a piece of it, not for all.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +21,7 @@ from starling.node.config.schema import LimitsSection
 from starling.node.net.api import Connected, Disconnected, Inbound, Traffic
 from starling.node.net.faults import DEFAULT_DELAY_S, Deliver, Drop, Rule, delay
 from starling.node.net.inbox import Inboxes
+from starling.node.net.limits import Pacer
 
 DIAL_TRIES = 3
 DIAL_PATIENCE_S = 0.3
@@ -34,6 +38,9 @@ class _Connection:
 
     free_at: dict[str, float] = field(default_factory=dict)
     last_due: dict[tuple[str, Lane], float] = field(default_factory=dict)
+    sending: dict[tuple[str, Lane], trio.Lock] = field(
+        default_factory=dict
+    )  # under a cap a lane carries one frame at a time
 
 
 class MemoryHub:
@@ -112,6 +119,7 @@ class MemoryHub:
                 raise PeerUnreachable(dst, "refused")
             if key not in self._connections:
                 self._connections[key] = _Connection()
+                self._peers[src].dialled.add(dst)
                 self._peers[src].announce(Connected(dst))
                 self._peers[dst].announce(Connected(src))
             return self._connections[key]
@@ -120,6 +128,7 @@ class MemoryHub:
     async def carry(self, src: str, dst: str, lane: Lane, frame: bytes) -> None:
         """Send a frame, after earlier ones on a slow link; PeerUnreachable as `connection`."""
         connection = await self.connection(src, dst)
+        await self._paced(connection, src, dst, lane, len(frame))
         fate = self.fate(src, dst)
         if isinstance(fate, Drop):
             return
@@ -133,6 +142,20 @@ class MemoryHub:
         heappush(self._under_way, (due, self._number, connection, dst, Inbound(src, lane, frame)))
         assert self._changed is not None
         self._changed.set()
+
+    async def _paced(self, connection: _Connection, src: str, dst: str, lane: Lane, size: int) -> None:
+        """Wait for the caps of both ends; PeerUnreachable: the connection ended meanwhile."""
+        up, down = self._peers[src].up, self._peers[dst].down
+        if not (up.capped or down.capped):
+            return
+        async with connection.sending.setdefault((src, lane), trio.Lock()):
+            while size > 0:
+                piece = min(size, up.piece_bytes, down.piece_bytes)
+                await up.passed(piece)
+                await down.passed(piece)
+                if self._connections.get(frozenset((src, dst))) is not connection:
+                    raise PeerUnreachable(dst, "connection lost while sending")
+                size -= piece
 
     async def _deliver(self) -> None:
         assert self._changed is not None
@@ -151,7 +174,9 @@ class MemoryNetwork(Inboxes):
 
     def __init__(self, hub: MemoryHub, peer_id: str, limits: LimitsSection) -> None:
         super().__init__(peer_id, (address_of(peer_id),), limits.inbox_frames)
+        self.up, self.down = Pacer(0), Pacer(0)
         self._hub = hub
+        self.dialled: set[str] = set()  # peers that answered a dial of ours; kept by the hub
         self._known: set[str] = set()
         self._refused: dict[str, float] = {}
         self._traffic: dict[str, Traffic] = {}
@@ -163,6 +188,22 @@ class MemoryNetwork(Inboxes):
             async with trio.open_nursery() as nursery:
                 for inbox in self._inboxes.values():
                     nursery.start_soon(inbox.run)
+
+    @property
+    def announced(self) -> tuple[str, ...]:
+        """All: there is one network here."""
+        return self.addresses
+
+    port, met_public, callers = None, False, ()
+    """There are no ports, and everybody can be dialled."""
+
+    def found(self, *, hidden: bool, host: str) -> None:
+        """Ignored."""
+
+    async def dial_back(self, peer: str, port: int) -> tuple[str, bool]:
+        """Never: there are no ports."""
+        await trio.lowlevel.checkpoint()
+        return "", False
 
     @property
     def traffic(self) -> Mapping[str, Traffic]:
@@ -189,7 +230,13 @@ class MemoryNetwork(Inboxes):
         """Ignored: frames are not assembled here."""
 
     def cap(self, up_bytes_per_s: int, down_bytes_per_s: int) -> None:
-        """Ignored: what links carry is the hub's."""
+        """Send and receive at most so many bytes a second from now on; 0 is no cap."""
+        self.up.change(up_bytes_per_s)
+        self.down.change(down_bytes_per_s)
+
+    def answered(self, peer: str) -> str | None:
+        """Its memory address, if we dialled it."""
+        return address_of(peer) if peer in self.dialled else None
 
     def met(self, peer: str, addresses: Sequence[str]) -> tuple[str, ...]:
         """Its memory address, if we met it."""

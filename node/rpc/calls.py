@@ -76,10 +76,17 @@ class Opened(Call, frozen=True, tag="opened"):
     resumed: bool
     round: int
     figures: EngineFigures = EngineFigures()
+    best: float | None = (
+        None  # value of the best model so far, and the rounds it had done; None before the first evaluation
+    )
+    best_round: int | None = None
 
 
 class Train(Call, frozen=True, tag="train"):
-    """Steps pace: do the `steps` local steps of `round`, freeze, reply. -> Trained"""
+    """Steps pace: do the `steps` local steps of `round`, freeze, reply. -> Trained
+
+    `ahead`: the round before is still exchanged, on its frozen vector; freezing is left to its Mix.
+    """
 
     round: int
     steps: int
@@ -87,6 +94,7 @@ class Train(Call, frozen=True, tag="train"):
     first: bool = True
     last: bool = True
     turn: int = 0
+    ahead: bool = False
 
 
 class Trained(Call, frozen=True, tag="trained"):
@@ -123,6 +131,8 @@ class Limit(Call, frozen=True, tag="limit"):
 class Evaluate(Call, frozen=True, tag="evaluate"):
     """Measure on held-out data, a slice between local steps at a time. -> Evaluated"""
 
+    round: int = 0  # rounds done, which are noted if the model is the best so far
+
 
 class Evaluated(Call, frozen=True, tag="evaluated"):
     """The task's metric and mean loss over `samples`."""
@@ -130,12 +140,17 @@ class Evaluated(Call, frozen=True, tag="evaluated"):
     value: float
     loss: float
     samples: int
+    best: float | None = (
+        None  # as in Opened, this evaluation included; None also where there is no checkpoint beside which to keep it
+    )
+    best_round: int | None = None
 
 
 class Save(Call, frozen=True, tag="save"):
     """Write the checkpoint (atomic, checksummed) and, if `export` is a path, the model alone as safetensors. -> Done or Refused"""
 
     export: str = ""
+    best: bool = False  # export the best model so far, not that of now
 
 
 class Snapshot(Call, frozen=True, tag="snapshot"):

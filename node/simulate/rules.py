@@ -62,6 +62,10 @@ def check_one(scenario: Scenario) -> list[str]:
     _check_members(scenario)
     if simulate.engine == "virtual":
         _check_whole(scenario)
+    elif pace.overlap:
+        raise ConfigError(
+            "pace.overlap: rows of an array take their steps and exchanges in turn; try `--set simulate.engine=virtual`"
+        )
     if simulate.running_mean and scenario.optimizer.kind != "sgd":
         raise ConfigError(
             f"simulate.running_mean: is about sgd's momentum, got optimizer={scenario.optimizer.kind}; "

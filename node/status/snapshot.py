@@ -233,6 +233,14 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     """Under way, the longest first; 16 at most."""
     activity: str = ""
     """What the node is doing while it does not train yet, e.g. "starting the engine (importing torch)"; "" otherwise."""
+    reachability: Literal["unknown", "reachable", "hidden"] = "unknown"
+    """Whether members can dial this node, as they found when it asked them to; hidden: behind a NAT or a firewall."""
+    bootstrap: tuple[str, ...] = ()
+    """What an invite made now leads to: addresses of this node, and of other members where it met them; 8 at most."""
+    best: float | None = None
+    """Value of the best model so far, by this node's evaluations; None before the first."""
+    best_round: int | None = None
+    """Rounds that it had done."""
 
 
 class EngineFigures(msgspec.Struct, frozen=True):

@@ -54,7 +54,11 @@ class Sampled(Protocol):
 
 
 class Task(Protocol):
-    """A named, frozen dataclass whose fields are the keys in the manifest's section `task`."""
+    """A named, frozen dataclass whose fields are the keys in the manifest's section `task`.
+
+    It may have a `version`, text or a whole number, and a `loss_name`: with the metric and the parameters of the model they are what nodes
+    compare before they train (`starling.node.engine.fingerprint`).
+    """
 
     @property
     def metric(self) -> str:

@@ -4,6 +4,7 @@ Source: Alpaydin and Kaynak 1998, Optical Recognition of Handwritten Digits, UCI
 """
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,17 @@ class Digits(Classification):
         return Examples(examples.x.reshape(shape), examples.y)
 
 
+@cache
 def built_in() -> tuple[Examples, Examples]:
-    """Training split (1,437) and test split (360) of the digits, in one fixed shuffled order."""
+    """Training split (1,437) and test split (360) of the digits, in one fixed shuffled order, read once and not writable."""
     rows = np.loadtxt(DATA, dtype=np.int64, delimiter=",")
     rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).numpy()]
     examples = Examples(_normalised(rows[:, :PIXELS]), rows[:, PIXELS])
     order = np.arange(len(rows))
-    return examples.take(order[:TRAINING]), examples.take(order[TRAINING:])
+    train, test = examples.take(order[:TRAINING]), examples.take(order[TRAINING:])
+    for each in (train.x, train.y, test.x, test.y):
+        each.setflags(write=False)
+    return train, test
 
 
 def _own(path: Path) -> Examples:

@@ -34,6 +34,12 @@ class Made:
     higher_is_better: bool
     keys: Any = None
     lengths: NDArray[np.int64] | None = None
+    version: str | int = ""
+
+    @property
+    def loss_name(self) -> str:
+        """Of the function; "" for the standard loss."""
+        return "" if self.criterion is None else getattr(self.criterion, "__name__", type(self.criterion).__name__)
 
     def model(self, generator: Generator) -> nn.Module:
         """A fresh model; global generators are seeded from `generator` for it, and restored."""
@@ -139,7 +145,7 @@ def accuracy(output: Any, target: Any) -> Tensor:
 def task(
     *, model: Callable[[], nn.Module], train: Any, test: Any = None, loss: Callable[[Any, Any], Tensor] | None = None,
     metrics: str | Metric | Mapping[str, Metric] | None = None, higher_is_better: bool = True, keys: Any = None,
-    lengths: Any = None,
+    lengths: Any = None, version: str | int = "",
 ) -> Made:  # fmt: skip
     """A task from its parts. Return it from a function of a module, and name that: `task.kind = "my_task:digits"`.
 
@@ -161,6 +167,8 @@ def task(
         keys: (n,) owner of each training sample, for partition = by_key.
         lengths: (n,) tokens of each training sample: batches are of samples of like length, so that little of them is padding. Not for the
             data of `--data`.
+        version: of the task; nodes with another one than the founder's are refused, as are other names of loss and metric, and other
+            parameters of the model.
 
     Raises:
         ConfigError: samples are empty, ragged or no numbers, or an argument is of another kind.
@@ -184,7 +192,7 @@ def task(
         train = samples_of("train", train)
     if test is not None and not _lazy(test):
         test = samples_of("test", test)
-    made = Made(model, train, test, loss, None, "loss", higher_is_better=False, keys=keys)
+    made = Made(model, train, test, loss, None, "loss", higher_is_better=False, keys=keys, version=version)
     if lengths is not None:
         made = replace(made, lengths=_lengths(lengths, None if lazily else len(train)))
     if metrics is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import msgspec
 
@@ -80,32 +82,41 @@ class OpenGate:
 
 @dataclass(slots=True)
 class DetectorSwarm:
-    """Detectors joined through the first of them, each `delay_s` from every other."""
+    """Detectors joined through the first of them, each `delay_s` from every other; one handles a message or a timer in `cost_s`."""
 
     n: int
     seed: int = 0
     delay_s: float = 0.02
+    cost_s: float = 0.0
     timing: Timing = TIMING
     lost: Rule = lambda source, target, now: False
+    record_of: Callable[[str, int], Record] = record
+    """(peer, incarnation) -> its first record."""
+    peers: Sequence[str] = ()  # `names` unless given
     now: float = 0.0
     nodes: dict[str, Detector] = field(default_factory=dict)
     events: list[tuple[float, str, Output]] = field(default_factory=list)
     faults: list[tuple[str, str]] = field(default_factory=list)
     frames: int = 0
-    octets: int = 0
-    _queue: list[tuple[float, int, str, str, bytes]] = field(default_factory=list)
+    octets: Counter[str] = field(default_factory=Counter)  # sent, by kind of message
+    _queue: list[tuple[float, int, str, tuple[str, bytes] | None]] = field(default_factory=list)
     _order: itertools.count = field(default_factory=itertools.count)
+    _due: dict[str, float] = field(default_factory=dict)  # timer of each node in the queue
+    _busy: dict[str, float] = field(default_factory=dict)  # until when a node handles its last message
+    _inbox: dict[str, deque[tuple[str, bytes]]] = field(default_factory=lambda: defaultdict(deque))
 
     def __post_init__(self) -> None:
-        for peer in names(self.n):
+        for peer in self.peers or names(self.n):
             self.add(peer)
 
     def add(self, peer: str, incarnation: int = 1) -> None:
         """Start a node and let it greet the first living one."""
         bootstrap = next(iter(self.nodes), None)
-        self.nodes[peer] = detector(peer, self.now, incarnation=incarnation, seed=self.seed, timing=self.timing)
-        if bootstrap is not None:
-            self.do(peer, self.nodes[peer].greet(bootstrap, self.now))
+        self.nodes[peer] = Detector(
+            LocalRecord(self.record_of(peer, incarnation), sign), MemberList(verify, OpenGate()), self.timing, self.seed,
+            lambda t: t, self.now,
+        )  # fmt: skip
+        self.do(peer, [] if bootstrap is None else self.nodes[peer].greet(bootstrap, self.now))
 
     def crash(self, peer: str, *, noticed: bool = False) -> None:
         """Silence a node; `noticed`: the network tells the others that the connection broke."""
@@ -114,37 +125,66 @@ class DetectorSwarm:
             for other, node in self.nodes.items():
                 self.do(other, node.connection_lost(peer, self.now))
 
+    def pause(self, peer: str, until: float) -> None:
+        """Suspend a node, as SIGSTOP does: what arrives waits, timers do not fire."""
+        self._busy[peer] = until
+        self._put(until, peer, None)
+
     def do(self, source: str, outputs: list[Output]) -> None:
         for output in outputs:
             if isinstance(output, Send):
                 frame = encode(output.message)
                 self.frames += 1
-                self.octets += len(frame)
+                self.octets[type(output.message).__name__] += len(frame)
                 if not self.lost(source, output.peer, self.now):
-                    entry = (self.now + self.delay_s, next(self._order), source, output.peer, frame)
-                    heapq.heappush(self._queue, entry)
+                    self._put(self.now + self.delay_s, output.peer, (source, frame))
             elif not isinstance(output, ClockSample):
                 self.events.append((self.now, source, output))
+        self._set_timer(source)
 
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> float:
         """Let time pass until then, or until `done`; returns when that was."""
         while not done():
-            deadline, peer = min((node.deadline, peer) for peer, node in self.nodes.items())
-            arrival = self._queue[0][0] if self._queue else float("inf")
-            if min(deadline, arrival) > until:
+            if not self._queue or self._queue[0][0] > until:
                 self.now = until
                 break
-            if deadline < arrival:
-                self.now = max(self.now, deadline)
-                self.do(peer, self.nodes[peer].tick(self.now))
+            self.now, _, target, frame = heapq.heappop(self._queue)
+            if target not in self.nodes:
                 continue
-            self.now, _, source, target, frame = heapq.heappop(self._queue)
-            if target in self.nodes:
-                try:
-                    self.do(target, self.nodes[target].receive(source, decode("control", source, frame), self.now))
-                except RemoteProtocolError as error:
-                    self.faults.append((error.peer, error.reason))
+            if frame is not None:
+                self._inbox[target].append(frame)
+            elif self._due.get(target) == self.now:
+                del self._due[target]
+            if self.now >= self._busy.get(target, -inf):
+                self._handle(target)
         return self.now
+
+    def _handle(self, peer: str) -> None:
+        """One message or timer, and the next when that is done."""
+        node, inbox = self.nodes[peer], self._inbox[peer]
+        if inbox:
+            source, frame = inbox.popleft()
+            try:
+                self.do(peer, node.receive(source, decode("control", source, frame), self.now))
+            except RemoteProtocolError as error:
+                self.faults.append((error.peer, error.reason))
+        elif node.deadline <= self.now:
+            self.do(peer, node.tick(self.now))
+        else:
+            self._set_timer(peer)
+            return
+        if self.cost_s or inbox:
+            self._busy[peer] = self.now + self.cost_s
+            self._put(self._busy[peer], peer, None)
+
+    def _set_timer(self, peer: str) -> None:
+        deadline = self.nodes[peer].deadline if peer in self.nodes else inf
+        if deadline < self._due.get(peer, inf):
+            self._due[peer] = max(deadline, self.now)
+            self._put(self._due[peer], peer, None)
+
+    def _put(self, at: float, peer: str, frame: tuple[str, bytes] | None) -> None:
+        heapq.heappush(self._queue, (at, next(self._order), peer, frame))
 
     def agreed(self, members: list[str] | None = None) -> bool:
         """All living nodes list exactly these (the living ones, unless told)."""

@@ -12,7 +12,7 @@ from random import Random
 
 from starling.gossip.exchange.calls import Answer, Apply, Commit, Drop, EdgeCall, Offer, Revoke, Settle
 from starling.gossip.exchange.commands import EdgeCommand, Ended, SendMessage
-from starling.gossip.exchange.edge import Edge
+from starling.gossip.exchange.edge import MAX_COPIES, Edge
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import Exchange, Request, Solicit
 
@@ -151,11 +151,17 @@ class Pair:
         end.do(end.edge.receive(message))
 
     def drain(self, *, rounds: int = 12) -> None:
-        """No faults from now on: both ends retry and exchange."""
+        """No faults from now on: both ends retry and exchange. What was sent too often is given up, as at its deadline."""
         for end in self.ends:
             end.unreliable = False
         for _ in range(rounds):
             for end in self.ends:
+                if any(
+                    it is not None and it.copy == MAX_COPIES
+                    for one in self.ends
+                    for it in (one.edge.outstanding, one.edge.pending)
+                ):
+                    end.do(end.edge.abort("timeout", "deadline"))
                 end.accept_deferred()
                 end.do(end.edge.retry())
                 end.begin()

@@ -70,8 +70,8 @@ class Stranger:
         """Frames that say of ever new identities that they are here, then that they have left."""
         for lap in count():
             some = [key(self._name, lap, each) for each in range(identities)]
-            yield Sync(tuple(self.record(each) for each in some), reply=False)
-            yield Sync(tuple(self.record(each, version=1, status="left") for each in some), reply=False)
+            yield Sync(tuple(self.record(each) for each in some))
+            yield Sync(tuple(self.record(each, version=1, status="left") for each in some))
 
     def fresh_records(self, identities: int = 800) -> Iterator[Spread]:
         """Frames as full as they may be, each of records that nobody has seen: of peers that do not exist, by turns."""

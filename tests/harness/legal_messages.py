@@ -114,6 +114,12 @@ class _Candidates:
 
     committed = seq
 
+    def copy(self, _kind: object) -> list[int]:
+        return [1, 2, 3, 4, 5, 0, END]
+
+    def lost(self, _kind: object) -> list[bool]:
+        return [True, False]
+
     def round(self, _kind: object) -> list[int]:
         at = self.victim.node.progress.round
         return self._near(at, far=(at + 8, at + 9, at + 16, at + 17, at + 40, max(0, at - 9), max(0, at - 17), 0, END))
@@ -169,6 +175,14 @@ class _Candidates:
 
     def reply(self, _kind: object) -> list[bool]:
         return [True, False]
+
+    reached = reply
+
+    def port(self, _kind: object) -> list[int]:
+        return [4001, 1, 65535]
+
+    def seen(self, _kind: object) -> list[str]:
+        return ["192.0.2.7", "127.0.0.1", "", "x" * 64]
 
     def rumors(self, _kind: object) -> list[tuple[wire.Rumor, ...]]:
         me = self.known.identity.peer_id

@@ -1,5 +1,7 @@
 """The real network between honest peers on loopback: frames, connections, addresses, shutdown."""
 
+import errno
+import os
 import signal
 import socket
 import subprocess
@@ -13,10 +15,12 @@ import trio
 
 from starling.gossip.errors import ConfigError, LocalProtocolError, PeerUnreachable
 from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES
+from starling.node.config.schema import LimitsSection, NodeConfig
 from starling.node.net.api import Connected, Disconnected, Inbound, Network
-from starling.node.net.libp2p import addresses
+from starling.node.net.libp2p import addresses, open_network
 from starling.node.net.libp2p.destinations import Destinations
 from starling.node.net.libp2p.dialler import MAX_RUMORED_DIALS
+from starling.node.net.libp2p.sockets import listen_on
 from tests.harness.libp2p_nodes import (
     LOOPBACK,
     Remembered,
@@ -27,6 +31,7 @@ from tests.harness.libp2p_nodes import (
     nodes,
     on_sockets,
     peer_of,
+    seed_of,
     until,
 )
 
@@ -340,6 +345,82 @@ async def test_addresses_have_the_real_port_and_can_be_replaced():
             await b.dial(a.addresses[0])
 
 
+def has_ipv6() -> bool:
+    with suppress(OSError), socket.socket(socket.AF_INET6) as one:
+        one.bind(("::1", 0))
+        return True
+    return False
+
+
+@on_sockets
+async def test_by_default_both_versions_of_ip_are_served_at_one_port():
+    async with open_network(seed_of("a"), NodeConfig().listen, [], LimitsSection(), Remembered()) as a:
+        port = addresses.parse(a.addresses[0]).port
+        assert {addresses.parse(each).port for each in a.addresses} == {port}
+        for host in ("127.0.0.1", "::1") if has_ipv6() else ("127.0.0.1",):
+            async with node(f"b{host}", listen="") as b:
+                await b.dial(f"/ip{4 if '.' in host else 6}/{host}/tcp/{port}/p2p/{a.peer_id}")
+
+
+@on_sockets
+async def test_a_version_of_ip_that_the_machine_lacks_is_left_out_unless_it_is_all_that_was_asked(monkeypatch):
+    bind = trio.open_tcp_listeners
+
+    async def without_ipv6(port, *, host):
+        if ":" in host:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        return await bind(port, host=host)
+
+    monkeypatch.setattr(trio, "open_tcp_listeners", without_ipv6)
+    async with open_network(seed_of("a"), NodeConfig().listen, [], LimitsSection(), Remembered()) as a:
+        assert a.addresses
+        assert not any(each.startswith("/ip6") for each in a.addresses)
+    with pytest.raises(ConfigError, match="listen: '/ip6/::/tcp/0': Address family"):
+        await listen_on(["/ip6/::/tcp/0"])
+
+
+@on_sockets
+async def test_a_node_that_moves_says_so_and_is_known_by_its_new_address(monkeypatch):
+    report, here = Remembered(), ["192.0.2.7"]
+    monkeypatch.setattr(addresses, "interfaces", lambda: here)
+    async with node("a", listen="/ip4/0.0.0.0/tcp/0", report=report) as a:
+        before, here[:] = a.addresses, ["198.51.100.7"]
+        a.look_at_interfaces()
+        assert [each.replace("192.0.2.7", "198.51.100.7") for each in before] == list(a.addresses) == list(a.announced)
+        a.look_at_interfaces()
+        assert report.events == [("addresses_changed", {"addresses": a.addresses})]
+
+
+@on_sockets
+async def test_a_dial_back_finds_the_peer_itself_or_nothing_and_leaves_no_connection():
+    async with nodes("a", "b", "c") as (a, b, c):
+        ports = {each: addresses.parse(each.addresses[0]).port for each in (a, b, c)}
+        assert await a.dial_back(b.peer_id, ports[b]) == ("", False), "whom we do not know we do not dial"
+        await b.dial(a.addresses[0])
+        assert isinstance(await next_event(b), Connected)
+        assert await a.dial_back(b.peer_id, ports[b]) == ("127.0.0.1", True)
+        assert await a.dial_back(b.peer_id, ports[c]) == ("127.0.0.1", False), "somebody else listens there"
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            assert await a.dial_back(b.peer_id, unused.getsockname()[1]) == ("127.0.0.1", False)
+        assert len(a._open[b.peer_id]) == len(b._open[a.peer_id]) == 1
+        assert (a.callers, b.callers, c.callers) == ((b.peer_id,), (), ())
+        with pytest.raises(trio.WouldBlock):
+            c.events().receive_nowait()
+
+
+@on_sockets
+async def test_a_hidden_node_announces_nothing_and_one_that_is_seen_elsewhere_that_too():
+    async with node("a") as a:
+        own = a.announced
+        a.found(hidden=True, host="")
+        assert (a.announced, a.addresses) == ((), own)
+        a.found(hidden=False, host="8.8.8.8")
+        assert a.announced == a.addresses == (f"/ip4/8.8.8.8/tcp/{a.port}/p2p/{a.peer_id}", *own)
+        a.found(hidden=False, host="127.0.0.1")
+        assert a.announced == own, "it is known already"
+
+
 @on_sockets
 async def test_listening_where_one_cannot_is_the_persons_to_fix():
     """One line with key, value and reason, not a traceback."""
@@ -514,7 +595,13 @@ def test_a_listening_network_is_small():
 
 def test_loopback_is_told_only_when_nothing_else_is_bound():
     """A node that listens on 127.0.0.1 means it; one that listens everywhere means its interfaces."""
-    published = addresses.reachable([("127.0.0.1", 4001)], "P")
+    hosts = ["192.0.2.7", "2001:db8::7"]
+    published = addresses.reachable([("127.0.0.1", 4001)], "P", hosts)
     assert [str(each) for each in published] == ["/ip4/127.0.0.1/tcp/4001/p2p/P"]
-    assert all(each.host not in ("0.0.0.0", "::") for each in addresses.reachable([("0.0.0.0", 1), ("::", 1)], "P"))
+    everywhere = [("0.0.0.0", 1), ("::", 1)]
+    assert [each.host for each in addresses.reachable(everywhere, "P", hosts)] == hosts
+    assert [each.host for each in addresses.reachable(everywhere, "P", hosts[1:])] == hosts[1:], (
+        "no 127.0.0.1 beside it"
+    )
+    assert [each.host for each in addresses.reachable(everywhere, "P", [])] == ["127.0.0.1", "::1"]
     assert LOOPBACK.startswith("/ip4/127.0.0.1")

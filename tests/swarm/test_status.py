@@ -18,10 +18,11 @@ from starling.node.daemon.events import Events
 from starling.node.daemon.observe.control_commands import carry_out
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.engine.consensus import rms
+from starling.node.net.memory import address_of
 from starling.node.simulate.virtual.swarm import VirtualSwarm
 from starling.node.status.snapshot import Resources, decode, encode
 from tests.harness.stories import virtual
-from tests.harness.swarms import digits, events, rounds_done, story, until
+from tests.harness.swarms import agree, digits, events, rounds_done, story, until
 
 LOSSLESS = CompressSection(select="full", request="identity", response="identity")
 ROUNDS = 4
@@ -80,6 +81,21 @@ async def test_two_nodes_report_the_true_distance_of_their_models_and_every_exch
             assert (it.up_limit_bytes_per_s, it.down_limit_bytes_per_s) == (10_000_000, None)
             assert it.resources == Resources(threads=1), "in simulation there is no process"
             assert 0.0 < it.paced_per_s < it.steps_per_s, "waiting counts"
+
+
+@virtual(0)
+async def test_an_invite_of_any_member_leads_to_the_others_until_they_are_gone(seed):
+    swarm = story(digits(2, seed=seed, mix="dsgd", compress=LOSSLESS, rounds=1000, local_steps=2, max_wait_s=0.5), seed)
+    async with swarm.running(3):
+        await until(lambda: agree(swarm, 0, 1, 2))
+        await until(lambda: rounds_done(swarm, 1))
+        founder, *others = (swarm.nodes[index].peer_id for index in range(3))
+        for peer, it in snapshots(swarm).items():
+            assert it.bootstrap[0] == address_of(peer)
+            assert set(it.bootstrap) == {address_of(each) for each in (founder, *others)}
+        await swarm.crash(0)
+        await until(lambda: agree(swarm, 1, 2))
+        assert all(set(it.bootstrap) == set(map(address_of, others)) for it in snapshots(swarm).values())
 
 
 @virtual(0)

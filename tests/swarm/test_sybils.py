@@ -66,7 +66,7 @@ class Sybil:
                 for victim in victims:
                     await self._say(victim, "control", Hello(self.record, b"other-digest", 0.0))
                     await self._say(victim, "control", Spread(army))
-                    await self._say(victim, "control", Sync(army, reply=True))
+                    await self._say(victim, "control", Sync(army))
                     await self._say(victim, "exchange", Solicit(1, 0, b"other-digest"))
                     await self._say(victim, "state", StateQuery(1))
                 await trio.sleep(1.0)

@@ -4,7 +4,7 @@ A round or a visit is a loop around the core's `tick`, woken by every frame, rep
 replied to all calls of the edges, then mixes.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -133,14 +133,17 @@ class Exchange:
             await trio.sleep(self._core.pace.timeouts.deadline.wait_s())
             self._shell.do(self._core.chase())
 
-    def computing(self, round: int, links: Mapping[str, float], view: bytes) -> None:
-        """Local steps of `round` begin; arguments as in `Pairwise.compute`."""
-        self._shell.do(self._core.compute(round, links, view, trio.current_time()))
+    def computing(self, round: int, links: Mapping[str, float], view: bytes, since: float | None = None) -> None:
+        """Local steps of `round` begin, or began at `since`; arguments as in `Pairwise.compute`."""
+        self._shell.do(self._core.compute(round, links, view, trio.current_time() if since is None else since))
 
-    async def round(self, round: int, links: Mapping[str, float], view: bytes) -> RoundOutcome:
+    async def round(
+        self, round: int, links: Mapping[str, float], view: bytes,
+        before_mix: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+    ) -> RoundOutcome:  # fmt: skip
         """All exchanges of a round whose local steps are done, then Mix; arguments as in `Pairwise.compute`.
 
-        Raises EngineError: the engine cannot mix.
+        `before_mix` is awaited between the two. Raises EngineError: the engine cannot mix.
         """
         core, shell = self._core, self._shell
         shell.do(core.begin_round(round, links, view, trio.current_time(), self._directions(round)))
@@ -152,8 +155,10 @@ class Exchange:
         for peer in list(core.edges):
             await shell.rest(peer)
         self._noted(outcomes, core.take_clipped(outcomes))
+        behind = core.left_behind(round)
+        await before_mix()
         mixed = await shell.mix(round)
-        return RoundOutcome(round, outcomes, core.left_behind(round), mixed.distance)
+        return RoundOutcome(round, outcomes, behind, mixed.distance)
 
     async def contact_next(self, edges: Iterable[str], slot: int) -> Outcome | None:
         """Visit the next of our edges in this slot. -> how it ended, None if there is none to visit"""

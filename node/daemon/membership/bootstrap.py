@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain, islice
 
 import trio
 
 from starling.gossip.errors import RemoteProtocolError, TransportError
+from starling.gossip.wire.schema import MAX_ADDRESSES
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest
 from starling.node.daemon.membership.service import Membership
@@ -15,6 +17,9 @@ from starling.node.interfaces import Reporter
 from starling.node.net.api import Network
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between attempts to fetch the manifest
+NEXT_S = 0.5  # head start of each address over the next
+OWN_SHARED = 4  # of this node's addresses in an invite where others' need the places
+MAX_LOOKED_AT = 64  # members without an answered dial whose addresses are considered for an invite
 MAX_REMEMBERED = 16  # addresses of members kept for the next run …
 STORE_S = 10.0  # … stored so often
 
@@ -35,21 +40,39 @@ class Bootstrap:
         """Fetch the manifest of a swarm from the first peer that has it; tries until one does."""
         pause, warned = FIRST_PAUSE_S, False
         while True:
-            for address in self.addresses:
-                try:
-                    peer = await network.dial(address, given=address in self.given)
-                    raw = await transfer.fetch_manifest(peer, swarm)
-                    return manifests.from_bytes(raw, swarm, peer)
-                except RemoteProtocolError as error:
-                    self._report.fault(error.peer, error.reason)
-                except (TransportError, trio.TooSlowError):
-                    continue
+            found = await self._first_manifest(transfer, network, swarm)
+            if found is not None:
+                return found
             if not warned:
                 text = f"no bootstrap peer answers ({', '.join(self.addresses)}); still trying"
                 self._report.event("bootstrap_unreachable", text, level="warning")
                 warned = True
             await trio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _first_manifest(self, transfer: Transfer, network: Network, swarm: str) -> Manifest | None:
+        """Ask all addresses, each NEXT_S after the one before or as soon as that failed: one that is silent must not delay the others."""
+        found: list[Manifest] = []
+
+        async def ask(address: str, failed: trio.Event, scope: trio.CancelScope) -> None:
+            try:
+                peer = await network.dial(address, given=address in self.given)
+                raw = await transfer.fetch_manifest(peer, swarm)
+                found.append(manifests.from_bytes(raw, swarm, peer))
+                scope.cancel()
+            except RemoteProtocolError as error:
+                self._report.fault(error.peer, error.reason)
+            except (TransportError, trio.TooSlowError):
+                pass
+            failed.set()
+
+        async with trio.open_nursery() as nursery:
+            for address in self.addresses:
+                failed = trio.Event()
+                nursery.start_soon(ask, address, failed, nursery.cancel_scope)
+                with trio.move_on_after(NEXT_S):
+                    await failed.wait()
+        return found[0] if found else None
 
     async def watch(self, membership: Membership) -> None:
         """Store addresses of members every STORE_S and at the end; rarely, because writing to a slow disk blocks the event loop."""
@@ -65,3 +88,19 @@ class Bootstrap:
         if known and self._kept != set(known):
             self._kept = frozenset(known)
             self._remember(known)
+
+
+def to_share(
+    own: Sequence[str], members: Sequence[str], answered: Callable[[str], str | None], met: Callable[[str], tuple[str, ...]]
+) -> tuple[str, ...]:  # fmt: skip
+    """Addresses for an invite, MAX_ADDRESSES at most: this node's, and one of each of some other members.
+
+    First those where a dial of this node was `answered`, then those that were `met` at a host which they announce. `members`: the others
+    alive, in the order in which they are taken.
+    """
+    reached = {peer: address for peer in members if (address := answered(peer)) is not None}
+    unsure = [peer for peer in members if peer not in reached][:MAX_LOOKED_AT]
+    others = chain(reached.values(), (address for peer in unsure for address in met(peer)[:1]))
+    return tuple(dict.fromkeys(chain(own[:OWN_SHARED], islice(others, MAX_ADDRESSES), own[OWN_SHARED:])))[
+        :MAX_ADDRESSES
+    ]

@@ -80,11 +80,14 @@ class OverlayNeighbors:
     salt: Callable[[int], bytes]  # of the ranks in a round
     rows: bool = False
     """`weights` are this node's row of the mixing matrix, for pulled exchanges; else of links, equal at both ends."""
+    may_meet: Callable[[str], bool] = lambda _peer: True
+    """Whether this node and a peer can have a connection; the same at both ends. Who cannot is left out of `weights`."""
     _last: _Last = field(default_factory=_Last, compare=False, repr=False)
 
     def weights(self, round: int) -> Mapping[str, float]:
         """Neighbor -> mixing weight."""
-        return self.row(round) if self.rows else self.links(round)
+        named = self.row(round) if self.rows else self.links(round)
+        return {peer: weight for peer, weight in named.items() if self.may_meet(peer)}
 
     def links(self, round: int) -> Mapping[str, float]:
         """Neighbor -> weight, equal at both ends."""

@@ -30,7 +30,7 @@ from starling.gossip.membership.member_list import MAX_MEMBERS, AddressQuota, Me
 from starling.gossip.membership.roster import Roster
 from starling.gossip.seeds import derive
 from starling.gossip.wire import frames
-from starling.gossip.wire.schema import MAX_ADDRESSES, Attestations, Beacon, BeaconQuery, Control, Evidence, Record
+from starling.gossip.wire.schema import Attestations, Beacon, BeaconQuery, Control, Dialed, DialMe, Evidence, Record
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.best_effort import BestEffort
@@ -58,7 +58,9 @@ NAMED_ONLY = (
     "this node announces host names only, which count as one address prefix (admission.per_prefix) for peers that are not connected to it; "
     "announce an address as well, `--announce /ip4/ADDRESS/tcp/PORT`"
 )
-OtherControl = Attestations | Evidence | Beacon | BeaconQuery  # control messages that are not about membership
+OtherControl = (
+    Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed
+)  # control messages that are not about membership
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 
@@ -84,7 +86,7 @@ class Membership:
             self._view, admission.gate, lambda record: verify_record(record, swarm), admission.offload, self._read
         )  # fmt: skip
         own = Record(
-            identity.peer_id, swarm, context.incarnation, 0, "alive", context.network.addresses[:MAX_ADDRESSES], b"",
+            identity.peer_id, swarm, context.incarnation, 0, "alive", context.network.announced, b"",
             admission.credential,
         )  # fmt: skip
         timing = Timing(section.probe_s, section.timeout_s, section.suspicion_s, section.sync_s, section.helpers)
@@ -233,8 +235,16 @@ class Membership:
             task_status.started()
 
     def met(self, peer: str) -> tuple[str, ...]:
-        """Addresses of a member, but not of this node, at which this node met it."""
-        return () if peer == self.me else self._network.met(peer, self._view.members[peer].record.addresses)
+        """Addresses of a member, but not of this node, at which this node met it; first where a dial of ours was answered."""
+        if peer == self.me:
+            return ()
+        answered, met = self._network.answered(peer), self._network.met(peer, self._view.members[peer].record.addresses)
+        return met if answered is None else tuple(dict.fromkeys((answered, *met)))
+
+    def announced(self, peer: str) -> tuple[str, ...]:
+        """Addresses in the record of a member, none of others."""
+        member = self._view.members.get(peer)
+        return () if member is None else member.record.addresses
 
     async def join(self, addresses: Sequence[str], given: Sequence[str] | None = None) -> None:
         """Keep in touch with the swarm through bootstrap peers at multiaddrs with /p2p/ID, until cancelled.
@@ -310,7 +320,7 @@ class Membership:
             with trio.move_on_at(self._core.deadline):
                 await self._wake.wait()
             now = trio.current_time()
-            self._do(self._core.update(now, addresses=self._network.addresses[:MAX_ADDRESSES]) + self._core.tick(now))
+            self._do(self._core.update(now, addresses=self._network.announced) + self._core.tick(now))
             self._check_admission()
 
     def _check_admission(self) -> None:
@@ -376,7 +386,8 @@ class Membership:
                 text = f"bootstrap peer {address} does not answer ({error.reason}); this node goes on and keeps trying"
                 self._report.event("bootstrap_unreachable", text, level="warning", address=address)
             return False
-        self._do(self._core.greet(peer, trio.current_time()))
+        self._do(self._core.update(now := trio.current_time(), addresses=self._network.announced))
+        self._do(self._core.greet(peer, now))
         return True
 
 

@@ -18,8 +18,8 @@ from starling.node.rpc import calls
 async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[str, object]:
     """Execute leave, stop, pause, resume, limits, evaluate, export, revoke, ban, unban or trust. -> the fields of the answer
 
-    `fields`: `path` for export; `peer` for the last four; for ban optionally `for_s` and `why`; for limits those to change, as in
-    NodeConfig. Raises GossipError: not possible now.
+    `fields`: `path` for export, and `best` for the best model so far; `peer` for the last four; for ban optionally `for_s` and `why`; for
+    limits those to change, as in NodeConfig. Raises GossipError: not possible now.
     """
     match op:
         case "leave" | "stop":
@@ -42,7 +42,7 @@ async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[s
             path = Path(str(fields["path"]))
             if not path.is_absolute():
                 raise GossipError("export: path must be absolute")
-            reply = await node.running.engine.call(calls.Save(str(path)))
+            reply = await node.running.engine.call(calls.Save(str(path), best=fields.get("best") is True))
             if isinstance(reply, calls.Refused):
                 raise GossipError(reply.reason)
             return {"path": str(path)}

@@ -18,6 +18,7 @@ from starling.node.status.snapshot import VERSION, PeerStatus, Resources, Status
 
 Fields = dict[str, Any]
 MAX_TRANSFERS = 16
+FORWARD = "forward port {port} of the router to this machine, or invite a member that others can dial"
 
 
 def take_snapshot(node: Node) -> StatusSnapshot:
@@ -43,7 +44,7 @@ def _own(node: Node, engine_pid: int | None) -> Fields:
     gpu = {name: figures.pop(name) for name in Resources.__struct_fields__ if name in figures}
     return (
         figures
-        | _same(progress, "state", "round", "value", "value_round", "joined_late")
+        | _same(progress, "state", "round", "value", "value_round", "best", "best_round", "joined_late")
         | {
             "version": VERSION,
             "peer": setup.identity.peer_id,
@@ -91,6 +92,8 @@ def _running(node: Node, running: RunningNode) -> Fields:
         "engine_restarts": running.engine.restarts,
         "activity": running.engine.activity,
         "members": len(running.membership.members),
+        "bootstrap": running.to_share(),
+        "reachability": running.reachability.state,
         "payload_bytes": running.exchange.payload_bytes,
         "exchanges": running.exchange.stats,
         "peers": _peers(node, running),
@@ -125,6 +128,9 @@ def _problem(node: Node) -> str | None:
                 return IDENTITY_TWICE
             if running.membership.is_ignored:
                 return SILENT
+            if running.is_cut_off:
+                port = node.network.port if node.network is not None else None
+                return f"no member can be dialled, this one neither: {FORWARD.format(port=port)}"
             if node.progress.state == "waiting":
                 quorum = running.context.manifest.pace.quorum
                 return f"waiting for {quorum} members, {members} here; invite others with the string `starling invite` prints"

@@ -3,7 +3,7 @@
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -41,22 +41,41 @@ def parse(address: str) -> Endpoint:
     return Endpoint(protocol, host, int(port), peer or "")
 
 
-def reachable(listening: Iterable[tuple[str, int]], peer: str) -> list[Endpoint]:
-    """Endpoints of `peer`, us, from (host, port) of bound sockets; unspecified hosts become the interfaces' addresses."""
-    found = []
+def at(host: str, port: int, peer: str = "") -> Endpoint:
+    """The endpoint at an IP address in canonical form."""
+    return Endpoint("ip6" if ":" in host else "ip4", host, port, peer)
+
+
+def reachable(listening: Iterable[tuple[str, int]], peer: str, hosts: Sequence[str]) -> list[Endpoint]:
+    """Endpoints of `peer`, us, from (host, port) of bound sockets; unspecified hosts become those of `hosts` of their version.
+
+    Loopback stands for an unspecified host only where nothing else is left.
+    """
+    found, alone = [], []
     for host, port in listening:
         address = ipaddress.ip_address(host)
-        hosts = _interfaces(address.version) if address.is_unspecified else [host]
-        found += [Endpoint(f"ip{address.version}", each, port, peer) for each in hosts]
-    return list(dict.fromkeys(found))
+        version = address.version
+        if not address.is_unspecified:
+            found.append(Endpoint(f"ip{version}", host, port, peer))
+            continue
+        found += [Endpoint(f"ip{version}", each, port, peer) for each in hosts if (":" in each) == (version == 6)]
+        alone.append(Endpoint(f"ip{version}", "127.0.0.1" if version == 4 else "::1", port, peer))
+    return list(dict.fromkeys(found or alone))
 
 
-def _interfaces(version: int) -> list[str]:
-    family = socket.AF_INET if version == 4 else socket.AF_INET6
-    every = [each.address for name in psutil.net_if_addrs().values() for each in name if each.family == family]
-    hosts = [ipaddress.ip_address(each) for each in every if "%" not in each]  # scoped ones have no meaning elsewhere
-    outward = [str(each) for each in hosts if not each.is_loopback and not each.is_link_local]
-    return sorted(outward) or ["127.0.0.1" if version == 4 else "::1"]
+def interfaces() -> list[str]:
+    """Addresses of this machine's interfaces, sorted, but loopback and those that have a meaning on one link only."""
+    kinds = (socket.AF_INET, socket.AF_INET6)
+    every = [each.address for name in psutil.net_if_addrs().values() for each in name if each.family in kinds]
+    hosts = [ipaddress.ip_address(each) for each in every if "%" not in each]
+    return sorted(str(each) for each in hosts if not each.is_loopback and not each.is_link_local)
+
+
+def plain(host: str) -> str:
+    """An IP address as others write it: an IPv4 one mapped into IPv6 is IPv4."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    inner = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return host if inner is None else str(inner)
 
 
 def block(host: str) -> str:

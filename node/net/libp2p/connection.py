@@ -38,6 +38,8 @@ class ConnectionInfo:
     since: float  # time of the handshake
     useful_at: float  # time of the last whole frame
     origin: str = ""  # public prefix of its address, see `limits.origin_of`
+    local: str = ""  # our own address of it
+    host: str = ""  # the peer's address
 
 
 class Stream:

@@ -11,8 +11,8 @@ An error in a connection's task ends that connection only.
 """
 
 import traceback
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -26,6 +26,7 @@ from starling.node.net.api import Connected, Disconnected, Inbound, Traffic
 from starling.node.net.inbox import Inboxes
 from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.addresses import Endpoint
+from starling.node.net.libp2p.announcing import Announcing
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
 from starling.node.net.libp2p.destinations import Destinations, is_met, is_name, kind_of, own_kinds
 from starling.node.net.libp2p.dialler import Dialler
@@ -39,62 +40,30 @@ from starling.node.net.libp2p.lanes import (
     read_frames,
     write_frame,
 )
-from starling.node.net.libp2p.noise import HandshakeFailed, Identity, secure
+from starling.node.net.libp2p.noise import HandshakeFailed, Identity, recognise, secure
 from starling.node.net.libp2p.peers import PeerState, PeerTable, dialable
-from starling.node.net.libp2p.sockets import endpoint_of, listen_on, tune
+from starling.node.net.libp2p.sockets import tune
 from starling.node.net.libp2p.yamux import STRANGE_WINDOW, WINDOW
 from starling.node.net.limits import Pacer, origin_of
 
 HANDSHAKE_S = 10.0
-DRAIN_S = 0.4
-
-
-@asynccontextmanager
-async def open_network(
-    private_key_bytes: bytes, listen: Sequence[str], announce: Sequence[str], limits: LimitsSection, report: Reporter, *,
-    up_bytes_per_s: int = 0, down_bytes_per_s: int = 0,
-) -> "AsyncIterator[Libp2pNetwork]":  # fmt: skip
-    """Listen and stay reachable while the block runs, with the peer id of a 32-byte Ed25519 seed and caps on traffic, 0 for none.
-
-    `listen`: multiaddrs /ip4|ip6/HOST/tcp/PORT, port 0 picks one; `announce`: others to announce instead, or none. Raises ConfigError if
-    one is malformed or cannot be listened on.
-    """
-    identity = Identity.from_seed(private_key_bytes)
-    listeners = await listen_on(listen)
-    announced = [endpoint_of("announce", address) for address in announce]
-    bound = [listener.socket.getsockname()[:2] for listener in listeners]
-    reachable = addresses.reachable(bound, identity.peer)
-    announced = announced or reachable
-    manager = trio.open_nursery()
-    nursery = await manager.__aenter__()
-    try:
-        known_as = tuple(str(replace(each, peer=identity.peer)) for each in announced)
-        destinations = Destinations(own_kinds(announced, reachable))
-        pacers = Pacer(up_bytes_per_s), Pacer(down_bytes_per_s)
-        network = Libp2pNetwork(identity, known_as, limits, report, pacers, destinations)
-        nursery.start_soon(network.serve, listeners)
-        yield network
-        with trio.move_on_after(DRAIN_S):
-            await network.drained()
-    finally:
-        nursery.cancel_scope.cancel()
-        await manager.__aexit__(None, None, None)
-        network.close()
+DIAL_BACK_S = 4.0
+INTERFACES_S = 3.0  # between looks at this machine's addresses, each a few tenths of a millisecond
 
 
 class Libp2pNetwork(Inboxes):
-    """Satisfies `starling.node.net.api.Network`. Made by `open_network`."""
+    """Satisfies `starling.node.net.api.Network`. Made by `node.net.libp2p.opening`."""
 
     def __init__(
-        self, identity: Identity, addresses: tuple[str, ...], limits: LimitsSection, report: Reporter, pacers: tuple[Pacer, Pacer],
-        destinations: Destinations,
+        self, identity: Identity, announcing: Announcing, limits: LimitsSection, report: Reporter, pacers: tuple[Pacer, Pacer]
     ) -> None:  # fmt: skip
-        super().__init__(identity.peer, addresses, limits.inbox_frames)
+        super().__init__(identity.peer, (), limits.inbox_frames)
+        self._announcing = announcing
         self._identity = identity
         self._limits = limits
         self._report = report
         self._up, self._down = pacers
-        self._destinations = destinations
+        self._destinations = Destinations(frozenset())
         # apart from the thousands of peers remembered, as every new connection scans it
         self._open: dict[str, list[Connection]] = {}
         self._peers = PeerTable(limits.frames_per_s, self._open)
@@ -103,6 +72,7 @@ class Libp2pNetwork(Inboxes):
         self._accept_rate = AcceptRate()
         self._longest: dict[Lane, int] = dict(MAX_FRAME_BYTES)
         self._unfinished = PartialFrames()
+        self._use_addresses()
 
     @property
     def traffic(self) -> Mapping[str, Traffic]:
@@ -114,6 +84,44 @@ class Libp2pNetwork(Inboxes):
         """With all peers since the start, also those no longer remembered."""
         return self._peers.total_traffic
 
+    @property
+    def announced(self) -> tuple[str, ...]:
+        """Of `addresses` those for every member to read: no private ones once a peer was met at a public one."""
+        return tuple(map(str, self._announcing.told))
+
+    @property
+    def port(self) -> int | None:
+        """Where we listen, or are forwarded from; None if we do not listen."""
+        return self._announcing.port
+
+    @property
+    def met_public(self) -> bool:
+        """Whether a peer was met at a public address."""
+        return self._announcing.met_public
+
+    @property
+    def callers(self) -> tuple[str, ...]:
+        """Peers of which a connection is open that they opened."""
+        return tuple(each.info.peer for each in self._connections() if each.info.inbound and not each.closing)
+
+    def found(self, *, hidden: bool, host: str) -> None:
+        """Others cannot dial us, so there is nothing to announce; or they reach us at this host, "" for none that we did not know."""
+        self._announcing.hidden = hidden
+        if host != self._announcing.observed:
+            self._announcing.observed = host
+            self.look_at_interfaces()
+
+    async def dial_back(self, peer: str, port: int) -> tuple[str, bool]:
+        """Dial the host of a peer's connection at a port and hang up. -> the host, "" without a connection; and whether it is that peer"""
+        connection = self._newest(peer)
+        if connection is None:
+            return "", False
+        host = connection.info.host
+        with trio.move_on_after(DIAL_BACK_S), suppress(OSError):
+            async with await trio.open_tcp_stream(host, port) as raw:
+                return host, await recognise(raw, self._identity, peer)
+        return host, False
+
     def origin(self, peer: str) -> str | None:
         """The public address prefix of a peer's newest connection; "" for a private address, None without a connection."""
         connection = self._newest(peer)
@@ -122,7 +130,9 @@ class Libp2pNetwork(Inboxes):
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
         """Remember where a peer can be dialled, by what others told; invalid addresses and those of others are ignored."""
         record = self._peer(peer)
-        record.endpoints = tuple(replace(each, rumored=True) for each in dialable(peer, addresses))
+        told = tuple(replace(each, rumored=True) for each in dialable(peer, addresses))
+        where = record.answered  # no longer told to everybody, perhaps, and still right
+        record.endpoints = told if where is None or any(_same(where, each) for each in told) else (*told, where)
         self._make_known(peer)
 
     def expect(self, lane: Lane, frame_bytes: int) -> None:
@@ -134,6 +144,11 @@ class Libp2pNetwork(Inboxes):
         """Other caps on traffic from now on; 0 is none."""
         self._up.change(up_bytes_per_s)
         self._down.change(down_bytes_per_s)
+
+    def answered(self, peer: str) -> str | None:
+        """The multiaddr, with /p2p/ID, at which our last dial of a peer was answered; None if none was."""
+        endpoint = self._peer(peer).answered
+        return None if endpoint is None else str(replace(endpoint, peer=peer))
 
     def met(self, peer: str, addresses: Sequence[str]) -> tuple[str, ...]:
         """Those of these addresses of a peer at whose host we met it, and names."""
@@ -186,6 +201,7 @@ class Libp2pNetwork(Inboxes):
         """Accept, dial and serve connections; for `open_network`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._dialler.serve)
+            nursery.start_soon(self._watch_interfaces)
             for inbox in self._inboxes.values():
                 nursery.start_soon(inbox.run)
             if listeners:
@@ -195,6 +211,30 @@ class Libp2pNetwork(Inboxes):
         """Wait until all that was sent is handed to the operating system."""
         for connection in self._connections():
             await connection.drained()
+
+    async def _watch_interfaces(self) -> None:
+        """A laptop moves to another network: say so, and do not wait for connections that cannot live."""
+        while True:
+            await trio.sleep(INTERFACES_S)
+            self.look_at_interfaces()
+
+    def look_at_interfaces(self) -> None:
+        """Find this node's addresses anew, and close connections from addresses that it no longer has."""
+        if self._announcing.look(addresses.interfaces()):
+            self._use_addresses()
+            known = self.addresses
+            self._report.event(
+                "addresses_changed", f"this node's addresses are now {', '.join(known)}", addresses=known
+            )
+        for connection in self._connections():
+            if connection.info.local and self._announcing.is_gone(connection.info.local):
+                connection.close()
+
+    def _use_addresses(self) -> None:
+        announcing = self._announcing
+        self.addresses = tuple(map(str, announcing.known))
+        bound = addresses.reachable(announcing.bound, self.peer_id, announcing.hosts)
+        self._destinations.own |= own_kinds(announcing.known, bound)
 
     async def _accept(self, raw: trio.SocketStream) -> None:
         try:
@@ -242,12 +282,23 @@ class Libp2pNetwork(Inboxes):
         peer, channel, received = await secure(raw, self._identity, expected)
         now = trio.current_time()
         block, origin = addresses.block(host), origin_of(host)
-        info = ConnectionInfo(peer=peer, block=block, inbound=expected is None, since=now, useful_at=now, origin=origin)
+        local = raw.socket.getsockname()[0]
+        info = ConnectionInfo(
+            peer=peer,
+            block=block,
+            inbound=expected is None,
+            since=now,
+            useful_at=now,
+            origin=origin,
+            local=local,
+            host=addresses.plain(host),
+        )
         return Connection(info, raw, channel, received, self._up, self._down)
 
     def _register(self, connection: Connection) -> None:
         peer = connection.info.peer
         self._peer(peer).met_at = connection.info.block  # and is remembered from now on
+        self._announcing.met_public |= bool(connection.info.origin)
         if peer not in self._open:
             self.announce(Connected(peer))
         self._open.setdefault(peer, []).append(connection)
@@ -361,6 +412,7 @@ class Libp2pNetwork(Inboxes):
         reason = await self._dialler.dial(peer, endpoints, rumored=rumored)
         connection = self._newest(peer)
         if connection is None:
+            self._peer(peer).answered = None
             raise PeerUnreachable(peer, reason or "connection closed at once")
         return connection
 
@@ -374,6 +426,7 @@ class Libp2pNetwork(Inboxes):
         finally:
             if connection is None:
                 await trio.aclose_forcefully(raw)
+        self._peer(peer).answered = endpoint
         for each in (endpoint, resolved):
             self._destinations.answered(each)
         return connection
@@ -406,3 +459,7 @@ class Libp2pNetwork(Inboxes):
 
     def _peer(self, name: str) -> PeerState:
         return self._peers.get(name, trio.current_time())
+
+
+def _same(one: Endpoint, other: Endpoint) -> bool:
+    return (one.protocol, one.host, one.port) == (other.protocol, other.host, other.port)

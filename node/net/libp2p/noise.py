@@ -248,6 +248,41 @@ async def secure(stream: trio.SocketStream, identity: Identity, expected: str | 
     return session.get_remote_peer().to_base58(), channel, muxer.rest
 
 
+async def recognise(stream: trio.SocketStream, identity: Identity, expected: str) -> bool:
+    """Whether the peer `expected` answers. We stop before the message that would make it a connection, and say who we are."""
+    raw = Conversation(lambda: stream.receive_some(READ_BYTES), stream.send_all)
+    half = _Half(raw)
+    pattern = PatternXX(
+        ID.from_pubkey(identity.keys.public_key), identity.keys.private_key, identity.noise_keys.private_key
+    )
+    try:
+        await negotiate(raw, [NOISE_PROTOCOL_ID], initiator=True)
+        await pattern.handshake_outbound(half, ID.from_base58(expected))
+    except Exception:  # noqa: BLE001 - whatever it was, it was not the peer
+        return half.recognised
+    return False
+
+
+@dataclass(slots=True)
+class _Half:
+    """The first half of a handshake: what the initiator would write last, it writes once it has verified who answers."""
+
+    raw: Conversation
+    recognised: bool = False
+    _answered: bool = False
+
+    async def read(self, n: int) -> bytes:
+        data = await self.raw.read(n)
+        self._answered = True
+        return data
+
+    async def write(self, data: bytes) -> None:
+        if self._answered:
+            self.recognised = True
+            raise HandshakeFailed("enough was seen")
+        await self.raw.write(data)
+
+
 def _why(error: Exception) -> str:
     while isinstance(error.__cause__, Exception):
         error = error.__cause__

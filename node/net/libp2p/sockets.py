@@ -22,8 +22,12 @@ def endpoint_of(key: str, address: str) -> Endpoint:
 
 
 async def listen_on(listen: Sequence[str]) -> list[trio.SocketListener]:
-    """Bind and listen on multiaddrs; ConfigError if one is malformed, a name, or cannot be bound."""
+    """Bind and listen on multiaddrs; ConfigError if one is malformed, a name, or cannot be bound.
+
+    Of several, those of a version of IP that this machine lacks are left out.
+    """
     listeners: list[trio.SocketListener] = []
+    lacking = None
     for address in listen:
         endpoint = endpoint_of("listen", address)
         if not endpoint.protocol.startswith("ip"):
@@ -31,13 +35,35 @@ async def listen_on(listen: Sequence[str]) -> list[trio.SocketListener]:
                 f"listen: {address!r} is a name; listen on /ip4/… or /ip6/…, and put the name in announce"
             )
         try:
-            listeners += await trio.open_tcp_listeners(endpoint.port, host=endpoint.host)
+            listeners += await _bind(endpoint, listeners)
         except OSError as error:
+            if is_lacking(endpoint, error) and len(listen) > 1:
+                lacking = address, error
+                continue
             for listener in listeners:
                 listener.socket.close()
-            hint = "; is a node running already? choose another port" if error.errno == errno.EADDRINUSE else ""
-            raise ConfigError(f"listen: {address!r}: {reason_of(error)}{hint}") from error
+            raise _cannot(address, error) from error
+    if lacking is not None and not listeners:
+        raise _cannot(*lacking) from lacking[1]
     return listeners
+
+
+async def _bind(endpoint: Endpoint, others: Sequence[trio.SocketListener]) -> Sequence[trio.SocketListener]:
+    """Where any port will do, that of the listeners there are: one port to forward, and to remember."""
+    if not endpoint.port and others:
+        with suppress(OSError):
+            return await trio.open_tcp_listeners(others[0].socket.getsockname()[1], host=endpoint.host)
+    return await trio.open_tcp_listeners(endpoint.port, host=endpoint.host)
+
+
+def is_lacking(endpoint: Endpoint, error: OSError) -> bool:
+    """Whether all addresses of a version were asked for, on a machine that has none of that version."""
+    return endpoint.host in {"0.0.0.0", "::"} and error.errno in {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}  # noqa: S104 - all interfaces
+
+
+def _cannot(address: str, error: OSError) -> ConfigError:
+    hint = "; is a node running already? choose another port" if error.errno == errno.EADDRINUSE else ""
+    return ConfigError(f"listen: {address!r}: {reason_of(error)}{hint}")
 
 
 def reason_of(error: OSError | UnicodeError) -> str:

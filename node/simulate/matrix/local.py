@@ -5,13 +5,14 @@ A step that would leave a number that is not finite is undone for that row alone
 Shapes: N rows, of which r take a step, d parameters.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from starling.gossip.errors import ConfigError
+from starling.gossip.vector import finite
 from starling.node.config.schema import OptimizerSection, PaceSection
 from starling.node.engine.optimizers import NOT_BY_ROWS, Optimizer, Schedule, optimizer, ramp, schedule
 from starling.node.simulate.matrix.problem import Problem
@@ -29,6 +30,8 @@ class LocalSteps:
     pace: PaceSection  # the run's length, and how fast a late joiner's rate climbs
     like: Tensor  # (N, d) models
     corrects_updates: bool = False  # corrections are added to the optimiser's updates, not to gradients
+    weighs_updates: bool = False  # the same for `weights`
+    weights: Sequence[float] = ()  # of all rows; none: 1 each
     watched: bool = False  # gradients are kept for attackers to look at
     running_mean: bool = False  # momentum begins with the first gradient, as if all before had been like it; sgd only
     undone: int = 0
@@ -37,6 +40,7 @@ class LocalSteps:
     _optimizer: Optimizer = field(init=False)
     _memory: dict[str, Tensor] = field(init=False, default_factory=dict)
     _scalars: frozenset[str] = frozenset()
+    _weights: Tensor | None = field(init=False)  # (N, 1)
     _steps: Tensor = field(init=False)  # (N,) since the optimiser's memory was empty
     _done: Tensor = field(init=False)  # (N,)
     _joined_at: Tensor = field(init=False)
@@ -49,7 +53,11 @@ class LocalSteps:
             )
         self.gradients = torch.zeros_like(self.like) if self.watched else self.like[:0]
         self._rates = schedule(self.section, self.pace.rounds)
-        self._optimizer = optimizer(self.section, self.like[:0], corrects_updates=self.corrects_updates)
+        self._optimizer = optimizer(
+            self.section, self.like[:0], corrects_updates=self.corrects_updates, weighs_updates=self.weighs_updates
+        )
+        equal = all(weight == 1.0 for weight in self.weights)
+        self._weights = None if equal else self.like.new_tensor(self.weights)[:, None]
         self._steps, self._done = torch.zeros((2, len(self.like)), dtype=torch.int64)
         self._joined_at = torch.full((len(self.like),), _NEVER, dtype=torch.int64)
 
@@ -61,14 +69,15 @@ class LocalSteps:
         gradients[bad] = 0.0  # what the mixing algorithm keeps must stay finite
         if self.watched:
             self.gradients[rows] = gradients
-        direction, shift = self._optimizer.corrected(gradients, correct)
+        weights = 1.0 if self._weights is None else self._weights[rows]
+        direction, shift = self._optimizer.corrected(gradients, correct, weights)
         if self.running_mean:
             first = self._done[rows] == 1
             direction = torch.where(first[:, None], direction / (1.0 - self.section.momentum), direction)
         stepped = x.clone()
-        for at, lr, count in self._groups(rows, round):
-            moved = stepped[at]
-            self._step(adjacent(rows[at]), moved, direction[at], None if shift is None else shift[at], lr, count)
+        for at, lr, count, weight in self._groups(rows, round):
+            moved, moves = stepped[at], None if shift is None else shift[at]
+            self._step(adjacent(rows[at]), moved, direction[at], moves, lr, count, weight)
             if not isinstance(at, slice):
                 stepped[at] = moved
         bad |= _not_finite(stepped)
@@ -86,17 +95,22 @@ class LocalSteps:
         self._joined_at[row] = round
         self._steps[row] = 0
 
-    def _groups(self, rows: Tensor, round: int) -> Iterator[tuple[Rows, float, int]]:
-        """Rows with one rate and one count of steps: where in `rows` they are, the rate, the count."""
+    def _groups(self, rows: Tensor, round: int) -> Iterator[tuple[Rows, float, int, float]]:
+        """Rows with one rate, count of steps and weight of updates: where in `rows` they are, and these three."""
         age = (round - self._joined_at[rows]).clamp(max=self.pace.ramp_rounds)
         counts = self._steps[rows] if self._scalars else self._steps[rows].clamp(max=1)
-        for since, count in sorted(set(zip(age.tolist(), counts.tolist(), strict=True))):
-            at = adjacent(((age == since) & (counts == count)).nonzero().view(-1))
-            yield at, self._rates.at(round) * ramp(since, self.pace.ramp_rounds), count
+        weights = torch.ones(len(rows), dtype=torch.float64)
+        if self._optimizer.weighs_updates and self._weights is not None:
+            weights = torch.tensor(self.weights, dtype=torch.float64)[rows]
+        for since, count, weight in sorted(set(zip(age.tolist(), counts.tolist(), weights.tolist(), strict=True))):
+            at = adjacent(((age == since) & (counts == count) & (weights == weight)).nonzero().view(-1))
+            yield at, self._rates.at(round) * ramp(since, self.pace.ramp_rounds), count, weight
 
-    def _step(self, own: Rows, x: Tensor, direction: Tensor, shift: Tensor | None, lr: float, count: int) -> None:
+    def _step(
+        self, own: Rows, x: Tensor, direction: Tensor, shift: Tensor | None, lr: float, count: int, weight: float
+    ) -> None:
         """A step of rows `own` that have done `count` with the state they have; x (r, d) is changed in place."""
-        part = self._optimizer if count else optimizer(self.section, x)
+        part = self._optimizer if count else optimizer(self.section, x, weighs_updates=self._optimizer.weighs_updates)
         if count:
             part.share(
                 {
@@ -104,7 +118,7 @@ class LocalSteps:
                     for name, tensor in self._memory.items()
                 }
             )
-        part.step(x, direction, lr, shift)
+        part.step(x, direction, lr, shift, weight)
         for name, tensor in part.state_dict().items():
             if name not in self._memory:
                 self._memory[name] = tensor.new_zeros(len(self.like), *(x.shape[1:] if tensor.dim() else (1,)))
@@ -116,6 +130,6 @@ class LocalSteps:
 
 def _not_finite(x: Tensor) -> Tensor:
     """(r,) bool, the rows of x (r, d) that hold a number that is not finite; where there is none, the usual case, in one pass."""
-    if bool(torch.isfinite(x.sum())):
+    if finite(x):
         return torch.zeros(len(x), dtype=torch.bool)
     return ~torch.isfinite(x).all(dim=1)

@@ -27,7 +27,7 @@ from starling.node.engine.start import initial
 from starling.node.simulate.matrix.byzantine import poisoned, success
 from starling.node.simulate.matrix.table import Rows, adjacent
 from starling.node.tasks.api import Data, Source, Task
-from starling.node.tasks.convex import DTYPES, Logistic, Quadratic, gradient_noise
+from starling.node.tasks.convex import DTYPES, BowlData, Logistic, Quadratic, gradient_noise
 from starling.node.tasks.evaluate import BATCHES, Result, TaskLoss, estimate, evaluate
 from starling.robust.attacks.api import Attack
 
@@ -105,6 +105,11 @@ class TorchTask:
         chunk = max(1, _STACKED_NUMBERS // x.shape[1])
         starts = range(0, len(x), chunk)
         return torch.cat([self._many(x[start : start + chunk], batches[start : start + chunk]) for start in starts])
+
+    @property
+    def samples(self) -> list[int]:
+        """Training samples of each row."""
+        return [each.samples for each in self.data]
 
     @torch.no_grad()
     def losses(self, rows: Tensor, done: Tensor, x: Tensor) -> Tensor:
@@ -221,6 +226,11 @@ class Bowls:
                 rng = generator(self.seed, "batch", self.labels[row], step)
                 gradients[place] += gradient_noise(x[0], self.task.noise, rng)
         return gradients
+
+    @property
+    def samples(self) -> list[int]:
+        """See `TorchTask.samples`."""
+        return [BowlData.samples] * len(self.labels)
 
     def losses(self, rows: Tensor, done: Tensor, x: Tensor) -> Tensor:
         """See `TorchTask.losses`: each row's own bowl, without noise."""

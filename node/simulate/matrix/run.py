@@ -27,9 +27,10 @@ from starling.gossip.overlay.periodic import stage, turn
 from starling.gossip.overlay.sticky import DEGREE
 from starling.gossip.rng import generator
 from starling.node.config.overlay import overlay_of
+from starling.node.config.weight import weight
 from starling.node.engine.compression import selector_facts
 from starling.node.engine.mixing import mixer, settled_edges
-from starling.node.engine.optimizers import corrects_updates, phase, schedule
+from starling.node.engine.optimizers import corrects_updates, phase, schedule, weighs_updates
 from starling.node.simulate import build
 from starling.node.simulate.matrix import byzantine
 from starling.node.simulate.matrix.batch import RoundStats
@@ -127,6 +128,7 @@ class _Run:
         local = LocalSteps(
             learned, agreed.optimizer, agreed.pace, x, watched=attack is not None,
             running_mean=scenario.simulate.running_mean, corrects_updates=corrects_updates(agreed),
+            weighs_updates=weighs_updates(agreed), weights=[weight(agreed, each) for each in learned.samples],
         )  # fmt: skip
         attackers = None
         start = origin(mixing, learned.start)

@@ -15,6 +15,7 @@ from torch import Generator, Tensor
 
 from starling.gossip.api import Mixer, Quantizer
 from starling.gossip.compress.support import Blocks, Full, Indices, Support
+from starling.gossip.vector import finite
 from starling.node.simulate.matrix.edges import index
 
 _NUMBERS = 1 << 20
@@ -129,7 +130,7 @@ def through(quantizer: Quantizer, values: Tensor, generators: Sequence[Generator
 
 def check_finite(values: Tensor) -> None:
     """Raises ValueError("not_finite") unless all are."""
-    if values.numel() and not bool(torch.isfinite(values.abs().amax())):
+    if not finite(values):
         raise ValueError("not_finite")
 
 

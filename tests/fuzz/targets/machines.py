@@ -6,6 +6,7 @@ from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.calls import Apply, Offer
 from starling.gossip.exchange.commands import EdgeCommand, SendMessage
 from starling.gossip.exchange.edge_rules import MAX_INC
+from starling.gossip.membership import table
 from starling.gossip.membership.detector import Detector
 from starling.gossip.membership.events import Died, Output, Send
 from starling.gossip.membership.local_record import LocalRecord
@@ -219,7 +220,7 @@ class _Member:
     def _message(self) -> schema.Control:
         choices = self.choices
         view = choices.of((self.core.member_list.digest, b"other-digest"))
-        match choices.below(7):
+        match choices.below(9):
             case 0:
                 return schema.Hello(self._record(), view, 3.0)
             case 1:
@@ -231,9 +232,21 @@ class _Member:
             case 4:
                 return schema.Spread(self._records(), self._rumors())
             case 5:
-                return schema.Sync(self._records(), choices.flag())
+                return schema.Sync(self._records())
+            case 6:
+                return self._comparison()
+            case 7:
+                return schema.Want((table.key_of(choices.of(PEERS)),))
             case _:
                 return schema.Farewell(self._record())
+
+    def _comparison(self) -> schema.Compare:
+        choices = self.choices
+        other = table.Table((table.entry_of(record), record.peer) for record in self._records())
+        if choices.flag():
+            return other.opening(differs=choices.flag())
+        leaf = schema.Leaf(choices.of(("", "0", "00")), choices.of((b"", b"half an entry", bytes(16))))
+        return schema.Compare((schema.Branch(choices.of(("", "f")), bytes(16)),), (leaf,))
 
     def _records(self) -> tuple[Record, ...]:
         return tuple(self._record() for _ in range(self.choices.below(5)))

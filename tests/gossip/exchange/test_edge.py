@@ -9,9 +9,9 @@ import pytest
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
 from starling.gossip.exchange.calls import Answer, Apply, Commit, Drop, Offer, Revoke, Settle
 from starling.gossip.exchange.commands import Ended, SendMessage
-from starling.gossip.exchange.edge import Edge
+from starling.gossip.exchange.edge import MAX_COPIES, Edge
 from starling.gossip.exchange.edge_rules import MAX_INC
-from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Request, Reset, Response, Solicit
+from starling.gossip.wire.schema import Ack, Busy, Check, Close, Closed, Request, Reset, Response, Solicit
 
 INC = 100
 VIEW = b"view-digest"
@@ -58,7 +58,16 @@ INITIATOR = [
     ("offering", lambda e: e.abort("timeout", "deadline"), [Drop("b", INC, 3), ended("timeout", "deadline", "initiator")]),
     ("offering", lambda e: e.receive(Response(INC, 3, b"diff")), []),
     ("offering", lambda e: e.retry(), []),
-    ("asking", lambda e: e.retry(), [SendMessage("b", req(3, 2))]),
+    ("asking", lambda e: e.retry(), [SendMessage("b", Check(INC, 3, 1))]),
+    ("asking", lambda e: e.receive(Check(INC, 3, 1)), [SendMessage("b", Check(INC, 3, 1, lost=True))]),
+    ("asking", lambda e: e.receive(Check(INC, 3, 1, lost=True)), [SendMessage("b", req(3, 2))]),
+    ("asking", lambda e: e.receive(Check(INC, 3, 2, lost=True)), []),
+    ("asking", lambda e: e.receive(Check(INC, 2, 1)), [SendMessage("b", Ack(INC, 2))]),
+    ("asking", lambda e: e.receive(Check(INC, 1, 1)), []),
+    ("offering", lambda e: e.receive(Check(INC, 3, 1, lost=True)), []),
+    ("applying", lambda e: e.receive(Check(INC, 3, 1)), []),
+    ("idle", lambda e: e.receive(Check(INC, 2, 1)), [SendMessage("b", Ack(INC, 2))]),
+    ("idle", lambda e: e.receive(Check(INC, 2, 1, lost=True)), []),
     ("asking", lambda e: e.receive(Response(INC, 3, b"diff")), [Apply("b", INC, 3, b"diff")]),
     ("asking", lambda e: e.receive(Response(INC, 2, b"diff")), [SendMessage("b", Ack(INC, 2))]),
     ("asking", lambda e: e.receive(Response(INC, 1, b"diff")), []),
@@ -119,8 +128,16 @@ RESPONDER = [
     ),
     ("answering", lambda e: e.failed(INC - 2, 3, "bad_payload"), []),
     ("answering", lambda e: e.close(), [Drop("a", INC, 3), ended("aborted", "closing", "responder"), SendMessage("a", Close(INC, 2))]),
-    ("answered", lambda e: e.receive(req(3, 2)), [SendMessage("a", Response(INC, 3, b"diff"))]),
-    ("answered", lambda e: e.retry(), [SendMessage("a", Response(INC, 3, b"diff"))]),
+    ("idle", lambda e: e.receive(Check(INC, 3, 1)), [SendMessage("a", Check(INC, 3, 1, lost=True))]),
+    ("idle", lambda e: e.receive(Check(INC, 2, 1)), []),
+    ("asked", lambda e: e.receive(Check(INC, 3, 1)), []),
+    ("asked", lambda e: e.receive(Check(INC, 4, 1)), [SendMessage("a", Check(INC, 4, 1, lost=True))]),
+    ("answering", lambda e: e.receive(Check(INC, 3, 1)), []),
+    ("answered", lambda e: e.receive(Check(INC, 3, 1)), [SendMessage("a", Check(INC, 3, 1))]),
+    ("answered", lambda e: e.receive(Check(INC, 3, 1, lost=True)), [SendMessage("a", Response(INC, 3, b"diff"))]),
+    ("answered", lambda e: e.receive(Check(INC, 3, 2, lost=True)), []),
+    ("answered", lambda e: e.receive(req(3, 2)), [SendMessage("a", Check(INC, 3, 1))]),
+    ("answered", lambda e: e.retry(), [SendMessage("a", Check(INC, 3, 1))]),
     ("answered", lambda e: e.receive(Ack(INC, 3)), [Commit("a", INC, 3), ended("committed", "", "responder", size=4)]),
     ("answered", lambda e: e.receive(Ack(INC, 2)), []),
     ("answered", lambda e: e.receive(req(2, 1)), []),
@@ -173,6 +190,9 @@ FOREIGN = [
     (initiator, Close(INC, 3), "proof_of_nothing"),
     (responder, req(2, 2), "request_malformed"),
     (responder, req(3, 2, theta=0.0), "request_malformed"),
+    (initiator, Check(INC, 3, 1), "check_of_nothing"),
+    (initiator, Check(INC, 0, 1), "check_of_nothing"),
+    (responder, Check(INC, 3, 1, lost=True), "check_of_nothing"),
     (initiator, Closed(INC, 2), "closed_unasked"),
     (responder, Closed(INC, 2), "closed_unasked"),
     (responder, req(1, 0, MAX_INC + 1), "incarnation_too_large"),
@@ -188,6 +208,21 @@ def test_messages_no_honest_peer_sends_are_faults_and_change_nothing(end, messag
         edge.receive(message)
     assert (raised.value.peer, raised.value.reason) == (edge.peer, reason)
     assert dataclasses.asdict(edge) == before
+
+
+@pytest.mark.parametrize(
+    "end", [lambda: initiator("asking"), lambda: responder("answered")], ids=["request", "response"]
+)
+def test_a_vector_is_sent_again_once_for_each_copy_that_is_lost_and_only_a_few_times(end):
+    edge = end()
+    sent = []
+    for copy in (1, 1, *range(2, 3 * MAX_COPIES)):
+        sent += [it.message for it in edge.receive(Check(INC, 3, copy, lost=True))]
+        (check,) = edge.retry()
+        assert check.message == Check(INC, 3, min(copy + 1, MAX_COPIES))
+    assert len(sent) == MAX_COPIES - 1
+    assert len(set(sent)) == 1
+    assert isinstance(sent[0], Request | Response)
 
 
 def test_an_initiator_greets_before_its_first_request():

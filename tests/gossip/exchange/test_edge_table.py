@@ -35,7 +35,7 @@ def test_edges_do_what_the_table_says_and_all_of_it():
         for state in states.split(", ")
     ]
     seen = set()
-    for seed in range(20):
+    for seed in range(60):
         pair = Pair(Random(seed), make=lambda *arguments: ObservedEdge(*arguments, rows=seen))
         for _ in range(4000):
             random_event(pair, loss=0.3, duplication=0.2, resets=True, closes=True, restarts=False)

@@ -16,7 +16,7 @@ from starling.gossip.exchange.edge import Edge
 from starling.gossip.exchange.pace import Rounds, Slots
 from starling.gossip.exchange.pairwise import MAX_ATTEMPTS, MAX_JUMP, MAX_LEAD, Pairwise
 from starling.gossip.exchange.timeouts import TRIES, Timeouts
-from starling.gossip.wire.schema import Ack, Busy, Close, Closed, Request, Reset, Response, Solicit
+from starling.gossip.wire.schema import Ack, Busy, Check, Close, Closed, Request, Reset, Response, Solicit
 from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
 
 ROUND, INC, WAIT_S = 5, 100, 3.0
@@ -129,7 +129,7 @@ TABLE = [
     ("encoding", lambda m: m.reply(calls.Offer("c", INC - 2, 1, ROUND, 0.25), calls.Offered(b"old", 1.0), 0.0), []),
     ("encoding", lambda m: m.reply(calls.Offer("gone", INC, 1, ROUND, 0.25), calls.Offered(b"old", 1.0), 0.0), []),
     # asking: our request to c is sent, our response to a too
-    ("asking", lambda m: m.tick(RETRY_S), [SendMessage("a", Response(INC, 1, b"v"), repeat=True), SendMessage("c", REQUEST, repeat=True)]),
+    ("asking", lambda m: m.tick(RETRY_S), [SendMessage(peer, Check(INC, 1, 1), repeat=True) for peer in "ac"]),
     ("asking", lambda m: m.receive("c", Response(INC, 1, b"v"), 1.0), [APPLY]),
     ("asking", lambda m: m.receive("c", Busy(INC, 1, "late", 9), 1.0), [calls.Drop("c", INC, 1), ended("c", "busy", "late")]),
     ("asking", lambda m: m.receive("a", Ack(INC, 1), 1.0), [COMMIT, ended("a", "committed", size=1)]),
@@ -357,7 +357,7 @@ def test_a_lost_proof_is_chased_ever_more_rarely():
     m = at("asking")
     m.tick(WAIT_S)
     m.end(WAIT_S)
-    again = [SendMessage("a", Response(INC, 1, b"v"), repeat=True)]
+    again = [SendMessage("a", Check(INC, 1, 1), repeat=True)]
     chased = [chase for chase in range(20) if m.chase() == again]
     assert chased == [1, 2, 4, 8, 16]
     m.receive("a", Ack(INC, 1), 99.0)

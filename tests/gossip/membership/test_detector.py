@@ -8,8 +8,12 @@ import msgspec
 import pytest
 
 from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.membership.anti_entropy import AT_ONCE as AT_ONCE_TOLD
+from starling.gossip.membership.anti_entropy import PER_S
 from starling.gossip.membership.events import Changed, ClockSample, Died, Joined, Reborn, Send, Suspected
 from starling.gossip.membership.pacing import AT_ONCE
+from starling.gossip.membership.table import Table, entry_of, key_of
+from starling.gossip.overlay.ranks import digest
 from starling.gossip.wire import schema as wire
 from starling.gossip.wire.frames import decode, encode
 from tests.harness.detectors import TIMING, detector, record, sent
@@ -18,7 +22,7 @@ from tests.harness.detectors import TIMING, detector, record, sent
 def knowing(*others, now=0.0, met=()):
     """A detector named `me` that knows these peers, has met some of them, and starts nothing by the clock."""
     core = detector("me", now)
-    core.receive("a", wire.Sync(tuple(record(peer) for peer in others), reply=False), now)
+    core.receive("a", wire.Sync(tuple(record(peer) for peer in others)), now)
     core.last_frame.clear()
     core.last_frame |= dict.fromkeys(met, -inf)
     core._probes._open.clear()
@@ -34,20 +38,33 @@ def rumor(peer, source, state="suspect", version=0):
     return wire.Rumor(peer, 1, version, state, source)
 
 
-def test_hello_is_answered_with_the_records_of_all_we_met_and_spread_to_the_others():
+def test_a_newcomer_s_hello_is_answered_with_the_records_of_all_we_met_and_spread_to_the_others():
     core = knowing("a", "b", "told", met=["a", "b"])
-    out = core.receive("c", wire.Hello(record("c"), b"other-digest", 0.0), 1.0)
+    out = core.receive("c", wire.Hello(record("c"), digest(["c"]), 0.0), 1.0)
     assert facts(out) == [Joined("c")]
     ((peer, sync),) = sent(out, wire.Sync)
     assert peer == "c"
-    assert [r.peer for r in sync.records] == ["a", "b", "c", "me"]
-    assert sync.reply
+    assert sorted(r.peer for r in sync.records) == ["a", "b", "c", "me"]
     assert {peer for peer, spread in sent(out, wire.Spread) if spread.records == (record("c"),)} == {
         "a",
         "b",
         "c",
         "told",
     }
+
+
+def test_the_hello_of_one_that_knows_others_begins_a_comparison():
+    core = knowing("a", "b", met=["a", "b"])
+    out = core.receive("c", wire.Hello(record("c"), b"other-digest", 0.0), 1.0)
+    assert sent(out, wire.Compare) == [("c", core.member_list.table.opening(differs=True))]
+    assert sent(out, wire.Sync) == []
+    assert sent(core.receive("a", wire.Hello(record("a"), core.member_list.digest, 0.0), 1.0), wire.Compare) == []
+
+
+def told(core, peer, now):
+    """Peers whose records are sent to one that shows an empty table."""
+    out = core.receive(peer, wire.Compare(leaves=(wire.Leaf("", b""),)), now)
+    return sorted(record.peer for _, sync in sent(out, wire.Sync) for record in sync.records)
 
 
 def spread(outputs):
@@ -60,13 +77,14 @@ def test_of_whom_others_told_us_we_tell_nobody_before_we_have_met():
     out = core.receive("a", wire.Spread((record("told"),)), 1.0)
     assert facts(out) == [Joined("told")]
     assert (spread(out), [peer for peer, _ in sent(out, wire.Probe)]) == ([], ["told"])
-    ((_, sync),) = sent(core.receive("b", wire.Probe(1, other, 0.0), 1.1), wire.Sync)
-    assert [it.peer for it in sync.records] == ["a", "b", "me"]
+    assert told(core, "b", 1.1) == ["a", "b", "me"]
+    assert sent(core.receive("b", wire.Want((key_of("told"),)), 1.1), wire.Sync) == []
     assert spread(core.receive("a", wire.Spread((record("told", version=1),)), 1.2)) == []
     out = core.receive("told", wire.Acknowledge(0, other, 0.0), 1.3)
     assert spread(out) == ["told"]
-    assert [[it.peer for it in sync.records] for _, sync in sent(core.tick(1.6), wire.Sync)] == [
-        ["a", "b", "me", "told"]
+    assert told(core, "b", 1.6) == ["a", "b", "me", "told"]
+    assert sent(core.receive("b", wire.Want((key_of("told"),)), 1.6), wire.Sync) == [
+        ("b", wire.Sync((record("told", version=1),)))
     ]
     assert spread(core.receive("a", wire.Spread((record("told", version=2),)), 2.0)) == ["told"]
 
@@ -76,7 +94,7 @@ def test_a_newcomer_to_a_large_swarm_is_probed_at_once_by_some():
     probing = 0
     for each in range(100):
         core = detector("me", seed=each)
-        core.receive("a", wire.Sync(tuple(record(peer) for peer in swarm), reply=False), 0.0)
+        core.receive("a", wire.Sync(tuple(record(peer) for peer in swarm)), 0.0)
         out = core.receive("a", wire.Spread((record("newcomer"),)), 0.01)
         probing += "newcomer" in [peer for peer, _ in sent(out, wire.Probe)]
     assert 2 <= probing <= 25, "a tenth of them"
@@ -84,7 +102,7 @@ def test_a_newcomer_to_a_large_swarm_is_probed_at_once_by_some():
 
 def test_a_newcomer_does_not_spread_what_is_new_only_to_itself_and_probes_some_at_once():
     core = detector("me")
-    out = core.receive("a", wire.Sync((record("a"), record("b"), record("c")), reply=False), 0.1)
+    out = core.receive("a", wire.Sync((record("a"), record("b"), record("c"))), 0.1)
     assert sent(out, wire.Spread) == []
     assert {peer for peer, _ in sent(out, wire.Probe)} == {"a", "b", "c"}
 
@@ -258,7 +276,7 @@ def test_a_peer_that_lists_a_member_we_believe_dead_gets_our_accusation():
     core = knowing("a", "b")
     core.member_list.suspect("a", 1.0)
     core.member_list.mark_dead("a", 3.0)
-    out = core.receive("b", wire.Sync((record("a"), record("b")), reply=False), 9.0)
+    out = core.receive("b", wire.Sync((record("a"), record("b"))), 9.0)
     assert ("b", wire.Spread((), (rumor("a", "me", "dead"),))) in sent(out)
 
 
@@ -311,15 +329,15 @@ def test_a_refutation_that_waits_its_turn_is_in_time():
     assert (member.present, member.record.version) == (True, 100)
 
 
-def test_another_digest_in_a_probe_starts_a_sync_once_a_timeout():
+def test_another_digest_in_a_probe_starts_a_comparison_once_a_timeout():
     core, other = knowing("a", "b"), b"other-digest"
-    assert [peer for peer, _ in sent(core.receive("a", wire.Probe(1, other, 0.0), 1.0), wire.Sync)] == ["a"]
-    assert sent(core.receive("b", wire.Probe(1, other, 0.0), 1.1), wire.Sync) == []
+    assert [peer for peer, _ in sent(core.receive("a", wire.Probe(1, other, 0.0), 1.0), wire.Compare)] == ["a"]
+    assert sent(core.receive("b", wire.Probe(1, other, 0.0), 1.1), wire.Compare) == []
     assert core.deadline == 1.0 + TIMING.timeout_s
-    assert [peer for peer, _ in sent(core.tick(core.deadline), wire.Sync)] == ["b"]
+    assert [peer for peer, _ in sent(core.tick(core.deadline), wire.Compare)] == ["b"]
     core.receive("a", wire.Probe(1, other, 0.0), 1.6)
     core.receive("a", wire.Probe(1, core.member_list.digest, 0.0), 1.7)
-    assert sent(core.tick(2.0), wire.Sync) == [], "it knows what we know by now"
+    assert sent(core.tick(2.0), wire.Compare) == [], "it knows what we know by now"
 
 
 def test_who_shows_another_digest_all_the_time_takes_no_turn_of_another():
@@ -329,15 +347,17 @@ def test_who_shows_another_digest_all_the_time_takes_no_turn_of_another():
         asking = ["liar", *(["a"] if step % 10 == 5 else []), *(["b"] if step % 10 == 7 else [])]
         for peer in asking:
             out = core.receive(peer, wire.Probe(1, b"other-digest", 0.0), now)
-            answered += [to for to, _ in sent(out, wire.Sync)]
+            answered += [to for to, _ in sent(out, wire.Compare)]
     assert answered == ["liar", "a", "b", "liar", "a", "b"]
 
 
 def test_strangers_take_no_turns_of_members():
     core = knowing("a")
     for stranger in ("s", "t"):
-        assert sent(core.receive(stranger, wire.Probe(1, b"other-digest", 0.0), 1.0), wire.Sync) == []
-    assert [peer for peer, _ in sent(core.receive("a", wire.Probe(1, b"other-digest", 0.0), 1.0), wire.Sync)] == ["a"]
+        assert sent(core.receive(stranger, wire.Probe(1, b"other-digest", 0.0), 1.0), wire.Compare) == []
+    assert [peer for peer, _ in sent(core.receive("a", wire.Probe(1, b"other-digest", 0.0), 1.0), wire.Compare)] == [
+        "a"
+    ]
 
 
 def test_a_stranger_that_probes_us_is_greeted():
@@ -347,24 +367,81 @@ def test_a_stranger_that_probes_us_is_greeted():
     assert hello.record == core.own
 
 
-def test_a_sync_is_answered_with_what_it_lacks():
-    core = knowing("a", "b")
-    ((_, answer),) = sent(core.receive("a", wire.Sync((record("a"), record("b")), reply=True), 1.0), wire.Sync)
-    assert answer == wire.Sync((record("me"),), reply=False)
-    assert (
-        sent(core.receive("a", wire.Sync((record("a"), record("b"), record("me")), reply=True), 1.0), wire.Sync) == []
-    )
+def test_a_table_is_answered_with_the_records_it_lacks_and_a_request_for_those_that_we_lack():
+    core = knowing("a", "b", met=["a", "b"])
+    theirs = Table((entry_of(it), it.peer) for it in [record("a"), record("b", version=1), record("c")])
+    out = core.receive("a", theirs.opening(differs=True), 1.0)
+    assert {it for _, sync in sent(out, wire.Sync) for it in sync.records} == {record("me"), record("b")}
+    assert sent(out, wire.Want) == [("a", wire.Want((key_of("c"),)))]
+    assert sent(out, wire.Compare) == []
 
 
-def test_a_large_sync_is_cut_into_frames_within_the_lanes_limit():
+def test_an_older_record_is_answered_with_the_newer_one_also_of_a_member_that_left():
+    core = knowing("a", "b", "c", met=["a", "b", "c"])
+    core.receive("b", wire.Spread((record("b", version=2),)), 1.0)
+    core.receive("c", wire.Farewell(record("c", version=1, status="left")), 1.0)
+    out = core.receive("a", wire.Sync((record("a"), record("b"), record("c"))), 1.0)
+    assert {it for _, sync in sent(out, wire.Sync) for it in sync.records} == {
+        record("b", version=2), record("c", version=1, status="left"),
+    }  # fmt: skip
+    assert "c" not in core.member_list.alive
+
+
+def test_records_are_sent_in_frames_within_the_lanes_limit():
     addresses = tuple("x" * 256 for _ in range(8))
     largest = wire.Record(
         "p" * 128, "s" * 64, 2**62, 2**62, "alive", addresses, b"s" * 64, bytes(wire.MAX_CREDENTIAL_BYTES)
     )
-    frames = detector("me")._sync("a", [largest] * (2 * wire.MAX_RECORDS + 1), reply=True)
-    assert [frame.message.reply for frame in frames] == [False, False, True]
+    core = knowing("a", met=["a", largest.peer])
+    frames = core._anti_entropy.tell("a", [largest] * (2 * wire.MAX_RECORDS + 1), 1.0)
+    assert [len(frame.message.records) for frame in frames] == [wire.MAX_RECORDS, wire.MAX_RECORDS, 1]
     assert max(len(encode(frame.message)) for frame in frames) <= wire.MAX_FRAME_BYTES["control"]
     assert [decode("control", "a", encode(frame.message)) for frame in frames] == [frame.message for frame in frames]
+
+
+def greedy(peer):
+    """Frames with which a peer may hope for many records."""
+    nothing, keys = wire.Leaf("", b""), tuple(key_of(f"n{each:04}") for each in range(wire.MAX_KEYS))
+    digits = "0123456789abcdef"
+    branches = tuple(wire.Branch(one + other, bytes(16)) for one in digits for other in digits)[: wire.MAX_BRANCHES]
+    return [
+        wire.Hello(record(peer), digest([peer]), 0.0), wire.Compare(leaves=(nothing,) * wire.MAX_LEAVES), wire.Want(keys),
+        wire.Compare(branches), wire.Compare((wire.Branch("", bytes(16)),)), wire.Sync(tuple(record(it) for it in ("n0001", "n0002"))),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("strangers", [False, True], ids=["a_member", "strangers"])
+def test_whatever_a_peer_asks_for_costs_a_bounded_number_of_bytes_a_second(strangers):
+    others = [f"n{each:04}" for each in range(1500)]
+    core = knowing(*others, met=others)
+    core.member_list.max_members = 1501  # strangers stay strangers
+    for peer in ("n0001", "n0002"):
+        core.receive(peer, wire.Spread((record(peer, version=1),)), 0.0)
+    octets = 0
+    for step in range(1000):
+        peer = f"s{step:04}" if strangers else "n0000"
+        for message in greedy(peer):
+            out = core.receive(peer, message, 1.0 + step / 100)
+            octets += sum(
+                len(encode(it))
+                for to, it in sent(out)
+                if to == peer and isinstance(it, wire.Compare | wire.Want | wire.Sync)
+            )
+    size, seconds = len(encode(wire.Sync((record("n0000"),)))), 10.0
+    assert octets < 1.5 * max(size, 256) * (AT_ONCE_TOLD + PER_S * seconds)
+    assert told(core, "n0700", 11.0), "who is modest gets what it lacks"
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        wire.Leaf("", b"seven b"), wire.Leaf("", bytes(24)), wire.Leaf("1", bytes(16)), wire.Leaf("", b"b" * 16 + b"a" * 16),
+    ],
+    ids=["no_entry", "half_an_entry", "elsewhere", "unsorted"],
+)  # fmt: skip
+def test_a_malformed_table_is_the_senders_fault(leaf):
+    with pytest.raises(RemoteProtocolError, match="a: comparison_malformed"):
+        knowing("a").receive("a", wire.Compare(leaves=(leaf,)), 1.0)
 
 
 def test_a_record_of_ours_from_the_future_is_outranked():
@@ -412,7 +489,7 @@ def test_alone_nothing_is_sent():
         (wire.Farewell(record("b", 2, status="left")), "record_of_another"),
         (wire.Spread((msgspec.structs.replace(record("b", 9), signature=b"x"),)), "record_forged"),
         (wire.Spread((msgspec.structs.replace(record("me", 9), signature=b"x"),)), "record_forged"),
-        (wire.Sync((record("new"), msgspec.structs.replace(record("c"), swarm="other")), False), "record_forged"),
+        (wire.Sync((record("new"), msgspec.structs.replace(record("c"), swarm="other"))), "record_forged"),
         (wire.Spread((record("new"),), (rumor("b", "c"),)), "rumor_of_another"),
     ],
 )

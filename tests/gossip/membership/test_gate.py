@@ -11,6 +11,7 @@ from starling.gossip.membership.detector import Detector
 from starling.gossip.membership.events import Died, Joined, Send
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MemberList
+from starling.gossip.membership.table import key_of
 from starling.gossip.wire import schema as wire
 from tests.harness.detectors import TIMING, record, sent, sign, verify
 
@@ -64,14 +65,14 @@ def void(peer):
 def guarded(*others, gate=None, peer="me"):
     core = Detector(LocalRecord(record(peer), sign), MemberList(verify, gate or Ring()), TIMING, 0, lambda t: t, 0.0)
     if others:
-        core.receive(others[0], wire.Sync(tuple(record(other) for other in others), reply=False), 0.0)
+        core.receive(others[0], wire.Sync(tuple(record(other) for other in others)), 0.0)
     core._probe_at = core._sync_at = core._spread_at = float("inf")
     core._quiet_until = -float("inf")
     core._probes._open.clear()
     return core
 
 
-@pytest.mark.parametrize("message", [wire.Spread((record("c"), record("x"))), wire.Sync((record("x"),), reply=True)])
+@pytest.mark.parametrize("message", [wire.Spread((record("c"), record("x"))), wire.Sync((record("x"),))])
 def test_a_record_that_no_honest_member_forwards_is_the_senders_fault_without_effect(message):
     core = guarded("a", "b")
     with pytest.raises(RemoteProtocolError, match="a: not_listed"):
@@ -84,8 +85,8 @@ def test_a_record_that_no_honest_member_forwards_is_the_senders_fault_without_ef
 @pytest.mark.parametrize(
     "message",
     [
-        wire.Hello(record("w"), DIGEST, 0.0), wire.Sync((), reply=True), wire.Sync((record("w"),), reply=True),
-        wire.Spread((record("w"),)), wire.Farewell(record("w")),
+        wire.Hello(record("w"), DIGEST, 0.0), wire.Sync(()), wire.Sync((record("w"),)),
+        wire.Spread((record("w"),)), wire.Farewell(record("w")), wire.Want((key_of("a"),)),
     ],
     ids=lambda message: type(message).__name__,
 )  # fmt: skip
@@ -93,6 +94,12 @@ def test_a_peer_that_is_not_admitted_gets_no_answer(message):
     core = guarded("a", "b", gate=Ring(waiting={"w"}))
     assert core.receive("w", message, 1.0) == []
     assert "w" not in core.member_list.members
+
+
+def test_a_non_member_that_compares_tables_is_asked_for_its_record_only():
+    core = guarded("a", "b")
+    out = core.receive("w", wire.Compare(leaves=(wire.Leaf("", b""),)), 1.0)
+    assert out == [Send("w", wire.Want((key_of("w"),)))]
 
 
 def test_a_non_members_probe_is_acknowledged_without_rumors_and_hello():
@@ -105,7 +112,7 @@ def test_a_non_members_probe_is_acknowledged_without_rumors_and_hello():
 
 def test_in_an_open_swarm_strangers_are_answered_as_ever():
     core = guarded("a", gate=Ring(closed=False, waiting={"w"}))
-    assert sent(core.receive("w", wire.Hello(record("w"), DIGEST, 0.0), 1.0), wire.Sync)
+    assert sent(core.receive("w", wire.Hello(record("w"), DIGEST, 0.0), 1.0), wire.Compare)
     assert sent(core.receive("w", wire.Probe(7, DIGEST, 0.0), 2.0), wire.Hello)
 
 
@@ -117,7 +124,7 @@ def test_a_peer_admitted_later_is_answered_then_and_spread():
     out = core.admit(record("w"), "w", 2.0)
     assert Joined("w") in out
     ((peer, sync),) = sent(out, wire.Sync)
-    assert (peer, sync.reply) == ("w", True)
+    assert (peer, {it.peer for it in sync.records}) == ("w", {"a", "me", "w"}), "of b it has only heard"
     assert {peer for peer, spread in sent(out, wire.Spread) if spread.records} == {"a", "b", "w"}
     assert sent(core.admit(record("c"), "a", 3.0), wire.Sync) == [], "who only told of it knows us already"
 
@@ -228,7 +235,7 @@ def test_anti_entropy_removes_members_with_lapsed_credentials():
 def test_a_second_user_of_an_invitation_is_answered_with_the_first_record():
     gate = Ring(waiting={"b"}, first={"b": record("a")})
     core = guarded("a", gate=gate)
-    out = core.receive("a", wire.Sync((record("b"),), reply=False), 1.0)
+    out = core.receive("a", wire.Sync((record("b"),)), 1.0)
     assert sent(out, wire.Spread) == [("a", wire.Spread((record("a"),)))]
 
 

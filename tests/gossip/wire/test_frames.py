@@ -27,6 +27,8 @@ EXCHANGE = {
     "reset": wire.Reset(2**60 + 7),
     "close": wire.Close(2**60 + 7, 3),
     "closed": wire.Closed(2**60 + 7, 3),
+    "check": wire.Check(2**60 + 7, 3, 1),
+    "check_lost": wire.Check(2**60 + 7, 3, 2, lost=True),
     "pull": wire.Pull(2**60 + 7, 41),
     "pulled": wire.Pulled(
         2**60 + 7, 42, 1_700_000_000_123, bytes(range(32)), bytes(range(64)), b"\x00\x01values\xff",
@@ -44,7 +46,10 @@ CONTROL = {
     "acknowledge_short": wire.Acknowledge(1, DIGEST, 12.5),
     "probe_for": wire.ProbeFor(2**62, "12D3KooWother"),
     "spread": wire.Spread((RECORD,), (DOUBT,)),
-    "sync": wire.Sync((RECORD,), True),
+    "compare": wire.Compare((wire.Branch("0f", VIEW),), (wire.Leaf("1", b"\x10" + bytes(15)),)),
+    "compare_whole": wire.Compare((wire.Branch("", VIEW),)),
+    "want": wire.Want((bytes(range(8)),)),
+    "sync": wire.Sync((RECORD,)),
     "farewell": wire.Farewell(msgspec.structs.replace(RECORD, status="left")),
     "hello_credential": wire.Hello(msgspec.structs.replace(RECORD, credential=b"credential"), DIGEST, 12.5),
     "revoked": wire.Revoked((wire.Revocation(b"chain", "12D3KooWpeer", b"signature"),), DIGEST, True),
@@ -53,6 +58,8 @@ CONTROL = {
     "evidence": wire.Evidence("equivocation", "12D3KooWpeer", b"one", b"other"),
     "beacon": wire.Beacon(7, bytes(range(64))),
     "beacon_query": wire.BeaconQuery(7),
+    "dial_me": wire.DialMe(2**60 + 7, 4001),
+    "dialed": wire.Dialed(2**60 + 7, "192.0.2.7", True),
 }
 MESSAGES = {("exchange", name): it for name, it in EXCHANGE.items()} | {
     ("control", name): it for name, it in CONTROL.items()
@@ -107,7 +114,7 @@ def test_one_byte_beyond_the_limit_of_a_lane_is_too_long(lane, more, reason):
 @pytest.mark.parametrize(
     "most",
     [
-        wire.Sync((RECORD,) * 56, reply=True), wire.Spread((RECORD,) * 56, (DOUBT,) * 64), wire.Probe(1, DIGEST, 1.0, (DOUBT,) * 64),
+        wire.Sync((RECORD,) * 56), wire.Spread((RECORD,) * 56, (DOUBT,) * 64), wire.Probe(1, DIGEST, 1.0, (DOUBT,) * 64),
         wire.Attestations(CONTROL["told"].claims * 64),
     ],
 )  # fmt: skip

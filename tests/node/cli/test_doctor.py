@@ -122,6 +122,19 @@ def test_what_is_concluded_of_a_bootstrap_address(dialled, verdict, found, todo)
     assert verdicts.bootstraps([dialled], 3, founder=False)[0][0] == least
 
 
+@pytest.mark.parametrize(
+    ("state", "members", "verdict", "found"),
+    [
+        ("reachable", 3, "ok", "can dial"), ("hidden", 3, "warn", "cannot dial"), ("unknown", 3, "unknown", "no member has tried"),
+        ("unknown", 0, "unknown", "no other member"),
+    ],
+)  # fmt: skip
+def test_whether_members_can_dial_the_node(state, members, verdict, found):
+    answer, said, todo = verdicts.reachable(state, members)
+    assert (answer, bool(todo)) == (verdict, verdict != "ok")
+    assert found in said
+
+
 def test_no_bootstrap_address_is_right_for_a_founder_alone():
     (founder,), (other,) = (verdicts.bootstraps([], 0, founder=founder) for founder in (True, False))
     assert (founder[0], other[0], other[2]) == ("ok", "unknown", "`starling doctor INVITE`")

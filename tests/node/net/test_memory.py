@@ -186,3 +186,42 @@ async def test_events_keep_the_newest_when_they_are_not_read():
     events = await drained(a.events())
     assert len(events) == 1024
     assert events[-1] == Connected("b")
+
+
+@virtual
+async def test_caps_hold_for_all_links_of_a_peer_together_and_short_frames_go_between_the_pieces_of_long_ones():
+    hub = MemoryHub()
+    a, b, c = (hub.join(name) for name in "abc")
+    for other in (b, c):
+        await a.dial(other.addresses[0])
+    a.cap(100_000, 0)
+    c.cap(0, 25_000)
+    took = {}
+
+    async def send(name, lane, size):
+        began = trio.current_time()
+        await a.send(name, lane, bytes(size))
+        took[name, lane] = trio.current_time() - began
+
+    async with trio.open_nursery() as nursery:
+        for what in (("b", "exchange", 400_000), ("c", "exchange", 100_000), ("b", "control", 100)):
+            nursery.start_soon(send, *what)
+    assert took["c", "exchange"] == pytest.approx(4.0, abs=1.0), "as fast as it takes them"
+    assert took["b", "exchange"] == pytest.approx(5.0, abs=0.5), "all that the other left"
+    assert took["b", "control"] < 0.5
+
+
+@virtual
+async def test_a_frame_that_waits_for_a_cap_is_lost_with_its_connection():
+    hub, a, _ = await pair()
+    a.cap(1000, 0)
+    hub.rules.append(lambda _src, _dst, now: hub.sever("a", "b") if now > 5.0 else None)
+
+    async def probe():
+        await trio.sleep(6.0)
+        hub.fate("a", "b")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(probe)
+        with pytest.raises(PeerUnreachable, match="lost while sending"):
+            await a.send("b", "exchange", bytes(100_000))

@@ -46,6 +46,8 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
     ("settings_of", "digits"),
     [
         ((*EXACT, "partition=by_label", "task.hidden=16"), 5),
+        ((*EXACT, "task.hidden=16", "mix.typical_samples=350"), 5),
+        ((*EXACT, "task.hidden=16", "mix.typical_samples=350", "optimizer=adamw", "mix=dsgd"), 5),
         ((*BOWLS, "task.noise=0.1"), 9),
         ((*BOWLS, "mix=gradient_tracking", "overlay=one_peer_exponential", "simulate.nodes=5"), 9),
         ((*BOWLS, "mix=quasi_global", "overlay=base_k", "optimizer.schedule=linear"), 9),
@@ -59,6 +61,8 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
     ],
     ids=[
         "digits",
+        "weights",
+        "weighed_updates",
         "pet",
         "tracking",
         "quasi_global",

@@ -72,7 +72,7 @@ async def test_a_stranger_is_not_admitted_and_told_nothing(autojump_clock, admis
         stranger = Stranger(swarm)
         record = stranger.record(credential)
         await stranger.say(
-            swarm.nodes[0], Hello(record, b"other-digest", 0.0), Sync((), reply=True), Sync((record,), reply=True),
+            swarm.nodes[0], Hello(record, b"other-digest", 0.0), Sync(()), Sync((record,)),
             Probe(1, b"other-digest", 0.0),
         )  # fmt: skip
         assert stranger.peer not in swarm.nodes[0].membership.table

@@ -238,5 +238,5 @@ async def test_whom_the_owner_named_may_name_all_others(processor):
     async with victim_and(MemoryHub(), "KNOWN") as (victim, known):
         victim.membership._records.greeted.add("KNOWN")
         for half in "pq":
-            await known.say(victim, Sync(tuple(record_of(f"{half}{each:02}") for each in range(50)), reply=False))
+            await known.say(victim, Sync(tuple(record_of(f"{half}{each:02}") for each in range(50))))
         await until(lambda: len(victim.membership.members) == 101, 2.0)

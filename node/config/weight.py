@@ -1,0 +1,39 @@
+"""How much a node counts in what its swarm learns, by the number of its samples. Torch-free.
+
+The swarm minimises Σ w_i f_i, f_i the mean loss on node i's samples, with w_i = n_i / `mix.typical_samples` in [LEAST, MOST].
+Any typical number gives the same minimum where no weight meets a bound; one near the mean keeps steps as long as without weights.
+
+A node weighs its own gradient alone, and nobody is told n_i: who lies about its samples gains no more than by lying about the gradient,
+which then is MOST times as long.
+"""
+
+from starling.gossip.errors import ConfigError
+from starling.gossip.mix.catalogue import MIXERS
+from starling.node.config.schema import Manifest
+
+LEAST = 0.25
+MOST = 4.0
+
+
+def weight(manifest: Manifest, samples: int) -> float:
+    """Of a node with so many training samples; 1 where the manifest asks for none."""
+    typical = manifest.mix.typical_samples
+    return 1.0 if typical is None else min(MOST, max(LEAST, samples / typical))
+
+
+def capped(manifest: Manifest, samples: int) -> str:
+    """What a person is told about a node whose weight meets a bound; "" where it does not."""
+    counts, typical = weight(manifest, samples), manifest.mix.typical_samples
+    if typical is None or counts == samples / typical:
+        return ""
+    return f"this node has {samples:,} samples, {samples / typical:.3g} times mix.typical_samples = {typical:,}; it counts {counts:g} times"
+
+
+def check(manifest: Manifest, *, trusted: bool) -> None:
+    """Raises ConfigError where weights cannot be defended: a rule among strangers takes the node with most samples for an outlier."""
+    mix = manifest.mix
+    if mix.typical_samples is not None and MIXERS.facts(mix.kind, trusted=trusted).gathers:
+        raise ConfigError(
+            f"mix.typical_samples: cannot be used with mix={mix.kind}, whose rule leaves out those who differ, and strangers count their "
+            f"own samples; got {mix.typical_samples}; leave it out, or try `--set preset=vouched`"
+        )

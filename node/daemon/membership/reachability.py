@@ -1,0 +1,119 @@
+"""Dial-back: members are asked to dial this node, and it dials those that ask; what came of it decides what this node announces.
+
+A node that cannot be dialled announces no address: then nobody tries in vain, and a pair of which neither end has one is not chosen
+(`may_meet`). Whom a member dials for another cannot be chosen by that other: the host is where the asker's connection comes from, and the
+member hangs up as soon as it knows who answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from starling.gossip.limits import keep
+from starling.gossip.membership.reachability import MAX_KEPT, Reachability, State
+from starling.gossip.membership.sampler import Sampler
+from starling.gossip.wire.schema import Dialed, DialMe
+from starling.node.daemon.context import NodeContext
+from starling.node.daemon.membership.best_effort import BestEffort
+from starling.node.daemon.membership.neighbors import Members
+from starling.node.interfaces import TaskStatus
+from starling.robust.evidence import Rations
+
+LOOK_S = 1.0
+BURST, PER_S = 3.0, 1 / 30  # dials for one member: at once, and per second in the long run
+MAX_DIALLING = 4  # for all members; who asks beyond gets no answer and asks again
+TEXTS = {
+    "reachable": "members can dial this node",
+    "hidden": "members cannot dial this node: it is behind a NAT or a firewall, and takes part by dialling them",
+}
+
+
+class ReachabilityService:
+    """Asks, answers, and tells the network what was found."""
+
+    def __init__(self, context: NodeContext, members: Members) -> None:
+        self._me, self._network, self._report = context.me, context.network, context.report
+        self._members = members
+        self._core = Reachability()
+        self._sampler = Sampler(context.secret_seed("reachability"))
+        self._rations = Rations(BURST, PER_S)
+        self._best_effort = BestEffort(context.network)
+        self._asked: dict[str, int] = {}  # peer -> nonce
+        self._nonce = 0
+        self._requests: trio.MemorySendChannel[tuple[str, DialMe]]
+        self._requests, self._waiting = trio.open_memory_channel[tuple[str, DialMe]](0)
+        self._addresses: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> State:
+        """As others saw it."""
+        return self._core.state
+
+    def receive(self, peer: str, message: DialMe | Dialed) -> None:
+        """A member asks to be dialled, or says what came of dialling us."""
+        if isinstance(message, DialMe):
+            if self._rations.take(peer, trio.current_time()):
+                try:
+                    self._requests.send_nowait((peer, message))
+                except trio.WouldBlock:
+                    return
+        elif self._asked.get(peer) == message.nonce and (source := self._source(peer)) is not None:
+            del self._asked[peer]
+            self._core.vote(source, message.reached, trio.current_time(), message.seen)
+
+    async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
+        """Ask and answer until cancelled; nothing where the network has no ports."""
+        async with trio.open_nursery() as nursery:
+            if self._network.port is not None:
+                await nursery.start(self._best_effort.serve)
+                for _ in range(MAX_DIALLING):
+                    nursery.start_soon(self._answer)
+                nursery.start_soon(self._watch)
+            task_status.started()
+
+    def may_meet(self, peer: str, addresses: Callable[[str], tuple[str, ...]]) -> bool:
+        """Whether this node and a peer, which announces `addresses`, can have a connection: they do, or one of them can be dialled."""
+        network = self._network
+        return bool(network.announced or addresses(peer)) or network.origin(peer) is not None
+
+    async def _answer(self) -> None:
+        async for peer, message in self._waiting.clone():
+            seen, reached = await self._network.dial_back(peer, message.port)
+            if seen:
+                self._best_effort.send_soon(peer, Dialed(message.nonce, seen, reached))
+
+    async def _watch(self) -> None:
+        while True:
+            self._look(trio.current_time())
+            await trio.sleep(LOOK_S)
+
+    def _look(self, now: float) -> None:
+        network, core = self._network, self._core
+        if network.addresses != self._addresses:
+            if self._addresses:
+                core.moved()
+            self._addresses = network.addresses
+        others = [peer for peer in self._members.members if peer != self._me]
+        found = {peer: source for peer in others if (source := self._source(peer)) is not None}
+        for peer in network.callers:
+            if peer in found:
+                core.vote(found[peer], True, now)
+        before, state = core.state, core.look(len(set(found.values())), now)
+        network.found(hidden=state == "hidden", host=core.seen)
+        self._addresses = network.addresses
+        if state != before and state in TEXTS:
+            self._report.event("reachability", TEXTS[state], state=state)
+        if (port := network.port) is None:
+            return
+        order = self._sampler.sample(tuple(found), len(found))
+        for peer in core.ask({each: found[each] for each in order}, now):
+            self._nonce += 1
+            keep(self._asked, peer, self._nonce, MAX_KEPT)
+            self._best_effort.send_soon(peer, DialMe(self._nonce, port))
+
+    def _source(self, peer: str) -> str | None:
+        """Whose vote a peer's is; None: without a direct connection, or it is within our own network and most are not."""
+        origin = self._network.origin(peer)
+        return None if origin is None or (not origin and self._network.met_public) else origin or peer

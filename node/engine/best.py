@@ -1,0 +1,72 @@
+"""The best model of a node so far, by its metric on held-out data: one file beside the checkpoint, in the form of an exported model.
+
+It is the model that was measured, with the normalisation statistics it was measured with. A better one is held in memory and written with
+the next checkpoint, so that it costs no more writes than that does, and a crash at most one of them.
+"""
+
+import math
+from contextlib import suppress
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from starling.node.engine import tensor_file
+
+NAME = "best.safetensors"
+
+
+class Best:
+    """Of one node; a file of another swarm, or a damaged one, is replaced by the next better model.
+
+    Args:
+        path: of the file; None: none is kept.
+        swarm: digest of the manifest.
+        schema: digest of parameter names and shapes, hex.
+        higher_is_better: whether that is so of the metric.
+
+    Attributes:
+        value: of the metric; None before the first.
+        round: rounds that the model had done; None likewise.
+    """
+
+    def __init__(self, path: Path | None, *, swarm: str, schema: str, higher_is_better: bool) -> None:
+        self._path = path
+        self._facts: dict[str, str | int] = {"kind": "export", "swarm": swarm, "schema": schema}
+        self._higher = higher_is_better
+        self._waiting: nn.Module | None = None  # until it is written
+        self.value: float | None = None
+        self.round: int | None = None
+        if path is not None:
+            with suppress(OSError, ValueError):
+                self._take_up(tensor_file.facts(path))
+
+    def _take_up(self, facts: dict[str, str | int]) -> None:
+        value, at = float(facts.get("value", math.nan)), facts.get("round")
+        ours = all(facts.get(name) == mine for name, mine in self._facts.items())
+        if ours and math.isfinite(value) and isinstance(at, int):
+            self.value, self.round = value, at
+
+    def offer(self, value: float, round: int, model: nn.Module) -> None:
+        """Keep a model, which must not change any more, if it is better than all before."""
+        if self._path is None or not math.isfinite(value):
+            return
+        if self.value is None or (value > self.value if self._higher else value < self.value):
+            self.value, self.round, self._waiting = value, round, model
+
+    def write(self) -> None:
+        """Write the model if it is newer than the file. Raises OSError: it could not be, and waits for the next time."""
+        if self._path is None or self._waiting is None or self.round is None:
+            return
+        tensors = {name: each for name, each in self._waiting.state_dict().items() if isinstance(each, Tensor)}
+        facts = {**self._facts, "round": self.round, "value": repr(self.value)}
+        tensor_file.write(self._path, tensor_file.pack(tensors, facts)).replace(self._path)
+        tensor_file.flush_folder(self._path.parent)
+        self._waiting = None
+
+    def copy(self, target: Path) -> bool:
+        """Write it to another file too; False if there is none yet. Raises OSError."""
+        if self._path is None or self.value is None:
+            return False
+        self.write()
+        tensor_file.write(target, self._path.read_bytes()).replace(target)
+        return True

@@ -1,0 +1,41 @@
+"""Optimisers of torch without its compiler: a stand-in for `torch._dynamo` until something compiles.
+
+Every optimiser of torch imports `torch._dynamo` in its constructor, to tell the tracer which functions to leave alone. Nothing here is
+traced unless a model is compiled, and the import costs more than a second of processor time and 70 MB in every engine. The stand-in
+answers the two functions that `torch.optim` calls; whoever asks for anything else, as `torch.compile` does, gets the real module.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+TRACER = "torch._dynamo"
+
+
+class _StandIn(ModuleType):
+    @staticmethod
+    def disable(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
+        return function
+
+    @staticmethod
+    def graph_break() -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__file__":  # `inspect` looks for it in every module, also in the middle of an import
+            raise AttributeError(name)
+        if sys.modules.get(TRACER) is self:  # not yet replaced
+            del sys.modules[TRACER]
+            delattr(torch, "_dynamo")
+        return getattr(importlib.import_module(TRACER), name)
+
+
+def without_tracer() -> None:
+    """Put the stand-in in place, unless `torch._dynamo` is there already."""
+    if TRACER not in sys.modules:
+        sys.modules[TRACER] = _StandIn(TRACER)
+        setattr(torch, "_dynamo", sys.modules[TRACER])  # noqa: B010 — a name of torch's own

@@ -1,0 +1,63 @@
+"""Which addresses a node is known by: computed anew when interfaces change, private ones for private swarms only. Pure.
+
+What the owner is shown (`known`) is all that can be dialled. What goes into the membership record, which every member reads (`told`), has
+no private address once a peer was met at a public one: who is elsewhere cannot use it, and it would say how the owner's network is built.
+Peers that met before stay in touch, where they met.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from starling.gossip.wire.schema import MAX_ADDRESSES
+from starling.node.net.libp2p import addresses
+from starling.node.net.libp2p.addresses import Endpoint
+from starling.node.net.libp2p.destinations import is_name, kind_of
+
+
+@dataclass(slots=True)
+class Announcing:
+    """Addresses of a node with sockets `bound` to (host, port); those that its owner `configured`, if any, replace what is found."""
+
+    peer: str
+    configured: tuple[Endpoint, ...]
+    bound: tuple[tuple[str, int], ...]
+    hosts: tuple[str, ...] = ()
+    """Of this machine's interfaces, when last looked at."""
+    met_public: bool = False
+    """A peer was met at a public address."""
+    hidden: bool = False
+    """Others cannot dial us: nothing is told."""
+    observed: str = ""
+    """A host at which others reach us, beside those of the interfaces; "" for none."""
+    known: tuple[Endpoint, ...] = field(default=())
+
+    def look(self, hosts: Sequence[str]) -> bool:
+        """Interfaces have these addresses now -> whether `known` changed. While there are none the last ones stay."""
+        if not hosts and self.hosts:
+            return False
+        self.hosts, before = tuple(hosts), self.known
+        seen = [addresses.at(self.observed, self.bound[0][1], self.peer)] if self.observed and self.bound else []
+        found = self.configured or tuple(dict.fromkeys((*seen, *addresses.reachable(self.bound, self.peer, hosts))))
+        public_first = sorted(found, key=_is_private)
+        self.known = tuple(replace(each, peer=self.peer) for each in public_first)[:MAX_ADDRESSES]
+        return self.known != before
+
+    @property
+    def told(self) -> tuple[Endpoint, ...]:
+        """Addresses for the membership record."""
+        public_only = self.met_public and not self.configured
+        return tuple(each for each in self.known if not (self.hidden or (public_only and _is_private(each))))
+
+    @property
+    def port(self) -> int | None:
+        """Where others dial us, one port for all addresses; None if we do not listen."""
+        return self.configured[0].port if self.configured else self.bound[0][1] if self.bound else None
+
+    def is_gone(self, host: str) -> bool:
+        """Whether a connection from this address of ours is dead, as no interface has it any more."""
+        kind = kind_of(host)
+        return bool(self.hosts) and kind not in {"loopback", "link-local"} and host.partition("%")[0] not in self.hosts
+
+
+def _is_private(endpoint: Endpoint) -> bool:
+    return not is_name(endpoint) and kind_of(endpoint.host) != "public"

@@ -1,0 +1,101 @@
+"""Ways into a swarm: the manifest from whoever answers first, and which addresses an invite hands on."""
+
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starling.gossip.wire.schema import MAX_ADDRESSES
+from starling.node.config import manifest as manifests
+from starling.node.config.schema import Manifest
+from starling.node.daemon.membership.bootstrap import NEXT_S, OWN_SHARED, Bootstrap, to_share
+from starling.node.daemon.state.transfer import REPLY_S, Transfer
+from starling.node.identity import Identity
+from starling.node.net.memory import MemoryHub, address_of
+from tests.harness.daemons import Reports
+
+FOUNDER, MEMBER, JOINER = (Identity.from_seed(bytes([seed]) * 32) for seed in (1, 2, 3))
+MANIFEST = manifests.found(Manifest(), FOUNDER, 1)
+SWARM = manifests.swarm_id(MANIFEST)
+
+
+@asynccontextmanager
+async def joining(hub):
+    """A newcomer that has an invite only, and a way to let a peer that knows the manifest appear."""
+    async with trio.open_nursery() as nursery:
+
+        async def appear(identity, raw=b""):
+            network = hub.join(identity.peer_id)
+            known = {SWARM: raw}.get
+            transfer = Transfer(network=network, report=Reports(), manifest=known)
+            await nursery.start(transfer.serve)
+            return network, transfer
+
+        yield appear
+        nursery.cancel_scope.cancel()
+
+
+def invited(report, *identities):
+    return Bootstrap(tuple(address_of(each.peer_id) for each in identities), (), lambda _known: None, report)
+
+
+@pytest.mark.trio
+async def test_a_bootstrap_peer_that_says_nothing_costs_half_a_second_not_its_deadline(autojump_clock):
+    hub = MemoryHub()
+    async with joining(hub) as appear:
+        hub.join(FOUNDER.peer_id)  # takes connections and says nothing
+        await appear(MEMBER, manifests.to_bytes(MANIFEST))
+        network, transfer = await appear(JOINER)
+        began = trio.current_time()
+        assert await invited(Reports(), FOUNDER, MEMBER).fetch_manifest(transfer, network, SWARM) == MANIFEST
+        assert trio.current_time() - began < NEXT_S + 0.1 < REPLY_S
+
+
+@pytest.mark.trio
+async def test_with_all_bootstrap_peers_dead_it_says_so_once_and_takes_whoever_returns(autojump_clock):
+    hub, report, found = MemoryHub(), Reports(), []
+    async with joining(hub) as appear, trio.open_nursery() as nursery:
+        network, transfer = await appear(JOINER)
+
+        async def fetch():
+            found.append(await invited(report, FOUNDER, MEMBER).fetch_manifest(transfer, network, SWARM))
+
+        nursery.start_soon(fetch)
+        await trio.sleep(500.0)
+        assert report.names == ["bootstrap_unreachable"]
+        await appear(MEMBER, manifests.to_bytes(MANIFEST))
+        await trio.sleep(65.0)
+        assert found == [MANIFEST]
+
+
+@pytest.mark.trio
+async def test_a_liar_among_the_bootstrap_peers_is_a_fault_and_no_obstacle(autojump_clock):
+    hub, report = MemoryHub(), Reports()
+    async with joining(hub) as appear:
+        await appear(FOUNDER, b"nonsense")
+        await appear(MEMBER, manifests.to_bytes(MANIFEST))
+        network, transfer = await appear(JOINER)
+        assert await invited(report, FOUNDER, MEMBER).fetch_manifest(transfer, network, SWARM) == MANIFEST
+        assert [peer for peer, _ in report.faults] == [FOUNDER.peer_id]
+
+
+addresses = st.lists(st.integers(0, 99).map("/ip4/10.0.0.{}/tcp/1".format), max_size=12, unique=True)
+
+
+@given(own=addresses, members=st.lists(st.integers(0, 99).map(str), max_size=20, unique=True), data=st.data())
+def test_an_invite_has_few_addresses_its_maker_first_then_those_that_answered(own, members, data):
+    answered = data.draw(st.sets(st.sampled_from(members))) if members else set()
+    met = data.draw(st.sets(st.sampled_from(members))) if members else set()
+    shared = to_share(
+        own, members, lambda peer: peer if peer in answered else None, lambda peer: (peer,) * (peer in met)
+    )
+    assert len(shared) <= MAX_ADDRESSES
+    assert len(set(shared)) == len(shared)
+    assert shared[: min(len(own), OWN_SHARED)] == tuple(own[:OWN_SHARED])
+    others = [address for address in shared if address not in own]
+    reached = [peer for peer in members if peer in answered]
+    assert others == [*reached, *(peer for peer in members if peer in met - answered)][: len(others)]
+    if len(shared) < MAX_ADDRESSES:
+        assert set(shared) == {*own, *answered, *met}

@@ -1,0 +1,131 @@
+"""The best model by its metric is kept beside the last one, in one file, and exported on demand."""
+
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from starling.gossip.errors import ConfigError
+from starling.node import operate
+from starling.node.attach import Attached
+from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.engine import tensor_file
+from starling.node.engine.best import NAME, Best
+from starling.node.engine.engine import Engine
+from starling.node.rpc import calls
+from tests.harness.engines import done, manifest, opened, opening, refused_as, x_of
+
+
+def best(folder, *, swarm="s", higher=True):
+    return Best(folder / NAME, swarm=swarm, schema="m", higher_is_better=higher)
+
+
+def model(value):
+    made = nn.Linear(1, 1)
+    nn.init.constant_(made.weight, value)
+    return made
+
+
+def weight(file):
+    return float(load_file(file)["weight"])
+
+
+@pytest.mark.parametrize(("higher", "kept"), [(True, (0.9, 2)), (False, (0.2, 4))])
+def test_the_metric_says_which_way_is_better(tmp_path, higher, kept):
+    """Of equals the first stays, and what is no number is never the best."""
+    ours = best(tmp_path, higher=higher)
+    for turn, value in enumerate((math.nan, 0.5, 0.9, 0.9, 0.2, 0.2, math.inf)):
+        ours.offer(value, turn, model(turn))
+    assert (ours.value, ours.round) == kept
+    ours.write()
+    assert weight(tmp_path / NAME) == kept[1]
+    again = best(tmp_path, higher=higher)
+    assert (again.value, again.round) == kept
+    again.offer(0.5, 9, model(9))
+    again.write()
+    assert weight(tmp_path / NAME) == kept[1]
+
+
+def test_there_is_one_file_which_is_written_when_asked_and_only_when_there_is_a_better_model(tmp_path):
+    ours = best(tmp_path)
+    ours.offer(0.1, 1, model(1))
+    assert list(tmp_path.iterdir()) == []
+    ours.write()
+    written = (tmp_path / NAME).stat().st_mtime_ns
+    ours.write()
+    assert [file.name for file in tmp_path.iterdir()] == [NAME]
+    assert (tmp_path / NAME).stat().st_mtime_ns == written
+
+
+def test_a_full_disk_leaves_the_file_as_it_was_and_the_model_for_the_next_time(tmp_path, monkeypatch):
+    ours = best(tmp_path)
+    ours.offer(0.1, 1, model(1))
+    ours.write()
+    ours.offer(0.2, 2, model(2))
+    with monkeypatch.context() as broken:
+        broken.setattr(tensor_file.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left")))
+        with pytest.raises(OSError, match="No space"):
+            ours.write()
+    assert weight(tmp_path / NAME) == 1
+    assert [file.name for file in tmp_path.iterdir()] == [NAME]
+    ours.write()
+    assert weight(tmp_path / NAME) == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff" * 40, None])
+def test_a_file_of_another_swarm_or_a_damaged_one_is_not_the_best(tmp_path, damage):
+    before = best(tmp_path, swarm="another")
+    before.offer(0.9, 7, model(7))
+    before.write()
+    if damage is not None:
+        (tmp_path / NAME).write_bytes(damage)
+    ours = best(tmp_path)
+    assert (ours.value, ours.round) == (None, None)
+    ours.offer(0.1, 1, model(1))
+    ours.write()
+    assert weight(tmp_path / NAME) == 1
+
+
+def test_an_engine_keeps_the_model_that_it_measured(tmp_path):
+    """Not that of a later step, nor that of the checkpoint; also over a restart."""
+    agreed = manifest("tests.harness.networks:Pictures", params={"network": "resnet"})
+    engine = opened(agreed, checkpoint=tmp_path / "c")
+    nothing = done(engine, calls.Save())
+    assert isinstance(nothing, calls.Done)
+    refused_as("state", engine.handle(calls.Save(str(tmp_path / "e"), best=True)), "no model was evaluated yet")
+    learner = engine.session.learner
+    done(engine, calls.Train(0, 3))
+    done(engine, calls.Mix(0))
+    measured, good = learner.state_dict(), done(engine, calls.Evaluate(1))
+    learner.x.mul_(0.0)
+    worse = done(engine, calls.Evaluate(2))
+    assert worse.value < good.value
+    assert (good.best, good.best_round) == (worse.best, worse.best_round) == (good.value, 1)
+    done(engine, calls.Save(str(tmp_path / "e"), best=True))
+    for file in (tmp_path / "e", tmp_path / NAME):
+        held = load_file(file)
+        assert held.keys() == measured.keys()
+        assert all(torch.equal(held[name], measured[name]) for name in held)
+    again = Engine()
+    reply = again.handle(opening(agreed, checkpoint=tmp_path / "c"))
+    assert (reply.best, reply.best_round) == (good.value, 1)
+    assert not x_of(again).any()
+
+
+def test_without_a_checkpoint_nothing_is_kept():
+    engine = opened(manifest())
+    assert done(engine, calls.Evaluate(1)).best is None
+
+
+@pytest.mark.slow
+def test_the_best_model_of_a_node_that_has_ended_is_exported_without_its_engine(tmp_path):
+    place, _ = operate.found(tmp_path / "n", Manifest(), NodeConfig())
+    with pytest.raises(ConfigError, match=r"--best: .* has no evaluated model yet; leave --best out"):
+        Attached(place.path).export(tmp_path / "b.safetensors", best=True)
+    ours = Best(place.best, swarm="s", schema="m", higher_is_better=True)
+    ours.offer(0.5, 3, model(3))
+    ours.write()
+    Attached(place.path).export(tmp_path / "b.safetensors", best=True, card=True)
+    assert weight(tmp_path / "b.safetensors") == 3

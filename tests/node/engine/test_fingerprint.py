@@ -1,0 +1,165 @@
+"""A node whose task is another one than the founder's is told in one line, which says what differs."""
+
+import hashlib
+import sys
+
+import pytest
+import torch
+from msgspec import structs
+from torch import nn
+
+import starling
+from starling.gossip.errors import ConfigError
+from starling.node import operate
+from starling.node.config import manifest as manifests
+from starling.node.config import toml
+from starling.node.config.schema import FINGERPRINT_CHARACTERS, FINGERPRINT_LINES, Manifest, NodeConfig
+from starling.node.engine import fingerprint
+from starling.node.engine.engine import Engine
+from starling.node.rpc import calls
+from tests.harness.engines import opening, refused_as
+
+
+class Net(nn.Module):
+    def __init__(self, width=16, *, frozen=False, dtype=torch.float32, names=("inner", "outer")):
+        super().__init__()
+        for name, shape in zip(names, ((3, width), (width, 2)), strict=True):
+            self.add_module(name, nn.Linear(*shape, dtype=dtype))
+        self.get_parameter(f"{names[1]}.bias").requires_grad_(not frozen)
+
+
+def mae(output, target):
+    return (output - target).abs().mean()
+
+
+def made(net=Net, **changed):
+    x = torch.ones(20, 3)
+    return starling.task(
+        **{"model": net, "train": (x, x[:, :2]), "loss": nn.functional.mse_loss, "metrics": mae, **changed}
+    )
+
+
+def lines_of(task):
+    return fingerprint.of(task, task.model(torch.Generator().manual_seed(1)))
+
+
+def compared(task, swarm):
+    manifest = toml.apply_set(Manifest(), ["task=tasks:made"])
+    manifest = structs.replace(manifest, task=manifest.task.changed(fingerprint=swarm))
+    fingerprint.check(manifest, task, task.model(torch.Generator().manual_seed(2)))
+
+
+def test_it_is_a_few_lines_of_text():
+    facts = ("version 3", "metric mae, higher is better", "loss mse_loss")
+    tensors = (
+        "float32 trained 16x3 inner.weight",
+        "float32 trained 16 inner.bias",
+        "float32 trained 2x16 outer.weight",
+        "float32 trained 2 outer.bias",
+    )
+    digest = hashlib.blake2b("\n".join(tensors).encode(), digest_size=16).hexdigest()
+    assert lines_of(made(version=3)) == (*facts, f"model 98 4 {digest}", *tensors)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"net": lambda: Net(8)}, "inner.weight has shape (8, 3), the swarm's has (16, 3)"),
+        ({"net": lambda: Net(frozen=True)}, "outer.bias is frozen, the swarm's is trained"),
+        ({"net": lambda: Net(dtype=torch.float64)}, "inner.weight has dtype float64, the swarm's has float32"),
+        ({"net": lambda: Net(names=("inner", "other"))}, "the model has no outer.weight, the swarm's has"),
+        ({"net": lambda: Net(names=("outer", "inner"))}, "inner.weight has shape (2, 16), the swarm's has (16, 3)"),
+        ({"net": lambda: nn.ModuleDict({**dict(Net().named_children()), "tail": nn.Linear(1, 1)})}, "has tail.weight, the swarm's has not"),
+        ({"net": lambda: nn.ModuleDict(reversed(list(Net().named_children())))}, "stand in another order"),
+        ({"version": "2"}, "its version is 2, the swarm's is 1"),
+        ({"version": ""}, "its version is not given, the swarm's is 1"),
+        ({"higher_is_better": False}, "its metric is mae, lower is better, the swarm's is mae, higher is better"),
+        ({"metrics": "accuracy"}, "its metric is accuracy, higher is better, the swarm's is mae"),
+        ({"loss": nn.L1Loss()}, "its loss is L1Loss, the swarm's is mse_loss"),
+    ],
+)  # fmt: skip
+def test_what_differs_is_said_in_one_line(changed, words):
+    swarm = lines_of(made(version=1))
+    compared(made(version=1), swarm)
+    with pytest.raises(ConfigError) as caught:
+        compared(made(**{"version": 1, **changed}), swarm)
+    said = str(caught.value)
+    assert words in said
+    assert said.startswith("task.kind: 'tasks:made' is not what this swarm was founded with: ")
+    assert said.endswith("; ask the founder for its tasks, then `starling run`")
+    assert "\n" not in said
+
+
+def layers(count, last=4):
+    return lambda: nn.ModuleList(nn.Linear(1, last if number == count - 1 else 2) for number in range(count))
+
+
+def test_of_a_deep_model_the_manifest_holds_a_part_and_a_digest_of_the_rest():
+    swarm = lines_of(made(layers(300)))
+    assert len(swarm) == FINGERPRINT_LINES
+    compared(made(layers(300)), swarm)
+    with pytest.raises(ConfigError, match="has 1,206 numbers in 600 tensors, the swarm's 1,204 in 600;"):
+        compared(made(layers(300, 5)), swarm)
+    other = [*swarm[:2], swarm[2][:-1] + ("0" if swarm[2][-1] != "0" else "1"), *swarm[3:]]
+    with pytest.raises(ConfigError, match="a tensor after the first 197 has another name, shape, dtype or order"):
+        compared(made(layers(300)), other)
+
+
+def test_it_fits_into_a_manifest_whatever_modules_are_called():
+    def odd():
+        return nn.ModuleDict({f"é\n{'n' * 150}{number}": nn.Linear(1, 1) for number in range(300)})
+
+    swarm = lines_of(made(odd))
+    assert all(line.isascii() and line.isprintable() and len(line) <= FINGERPRINT_CHARACTERS for line in swarm)
+    manifest = toml.apply_set(Manifest(), ["task=tasks:made"])
+    manifest = structs.replace(manifest, task=manifest.task.changed(fingerprint=swarm))
+    assert len(manifests.to_bytes(manifest)) < manifests.MAX_BYTES // 2
+    assert toml.convert(toml.parse(toml.to_toml(manifest)), Manifest) == manifest
+    compared(made(odd), swarm)
+
+
+@pytest.mark.parametrize("lines", [("what is this",), ("metric a",), ("model 1 2 \x1b[2J",)])
+def test_a_fingerprint_that_says_nothing_is_refused(lines):
+    with pytest.raises(ConfigError, match=r"task\.fingerprint: "):
+        compared(made(), lines)
+
+
+MODULE = """
+import torch
+from torch import nn
+import starling
+
+print("noise")
+
+def net() -> starling.Task:
+    x = torch.ones(40, 3)
+    return starling.task(model=lambda: nn.Linear(3, {width}), train=(x, x[:, :1]), loss=nn.functional.l1_loss)
+"""
+
+
+@pytest.mark.slow
+def test_founding_writes_it_and_a_node_with_another_model_does_not_open(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = "fingerprinted_task"
+    (tmp_path / f"{name}.py").write_text(MODULE.format(width=1))
+    wanted = toml.apply_set(Manifest(), [f"task={name}:net", "partition=iid"])
+    place, _ = operate.found(tmp_path / "n", wanted, NodeConfig(trust=True))
+    founded = place.read_manifest()
+    assert founded.task.fingerprint[-2:] == ("float32 trained 1x3 weight", "float32 trained 1 bias")
+    call = structs.replace(opening(founded), code=str(tmp_path))
+    assert isinstance(Engine().handle(call), calls.Opened)
+    (tmp_path / f"{name}.py").write_text(MODULE.format(width=12))
+    del sys.modules[name]
+    refused_as("config", Engine().handle(call), "weight has shape (12, 3), the swarm's has (1, 3); ask the founder")
+    (tmp_path / f"{name}.py").write_text(
+        "import starling\ndef net() -> starling.Task:\n    raise OSError('no weights')\n"
+    )
+    with pytest.raises(ConfigError, match=rf"task\.kind: '{name}:net'.*no weights.*line 3") as caught:
+        operate.found(tmp_path / "m", founded, NodeConfig(trust=True))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "m").exists()
+
+
+def test_the_keys_of_a_built_in_task_say_all(tmp_path):
+    place, _ = operate.found(tmp_path / "n", Manifest(), NodeConfig())
+    assert place.read_manifest().task.fingerprint == ()

@@ -1,0 +1,78 @@
+"""Which addresses a node is known by, as its interfaces and the peers it meets change."""
+
+import ipaddress
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starling.gossip.wire.schema import MAX_ADDRESSES
+from starling.node.net.libp2p.addresses import parse
+from starling.node.net.libp2p.announcing import Announcing
+from starling.node.net.libp2p.destinations import kind_of
+
+EVERYWHERE = (("0.0.0.0", 4001), ("::", 4001))
+HOME, LAN6, PUBLIC, PUBLIC6 = "192.168.1.5", "fd00::5", "8.8.4.4", "2a00:1450::5"
+hosts = st.lists(st.ip_addresses().map(str), max_size=12, unique=True)
+
+
+def node(*found, configured=()):
+    made = Announcing("P", tuple(parse(each) for each in configured), EVERYWHERE)
+    made.look(found)
+    return made
+
+
+def texts(endpoints):
+    return [each.host for each in endpoints]
+
+
+@given(found=hosts, met=st.booleans())
+def test_what_every_member_reads_is_part_of_what_is_known_and_bounded(found, met):
+    one = node(*found)
+    one.met_public = met
+    assert set(one.told) <= set(one.known)
+    assert len(one.known) <= MAX_ADDRESSES
+    assert all(each.peer == "P" for each in one.known)
+    if met:
+        assert all(kind_of(each.host) == "public" for each in one.told)
+    kinds = [kind_of(each.host) == "public" for each in one.known]
+    assert kinds == sorted(kinds, reverse=True), "public ones first"
+    if found:
+        assert {ipaddress.ip_address(each.host) for each in one.known} <= set(map(ipaddress.ip_address, found))
+
+
+def test_private_addresses_are_for_private_swarms():
+    one = node(HOME, LAN6, PUBLIC, PUBLIC6)
+    assert texts(one.told) == [PUBLIC, PUBLIC6, HOME, LAN6]
+    one.met_public = True
+    assert texts(one.told) == [PUBLIC, PUBLIC6]
+    assert len(one.known) == 4
+
+
+def test_what_the_owner_said_is_told_to_all_and_does_not_change():
+    one = node(HOME, configured=["/ip4/10.0.0.9/tcp/5", "/dns4/me.example/tcp/6"])
+    one.met_public = True
+    assert not one.look([PUBLIC])
+    assert sorted(texts(one.told)) == ["10.0.0.9", "me.example"]
+
+
+def test_without_ipv4_there_is_no_loopback_of_it():
+    assert texts(node(PUBLIC6).known) == [PUBLIC6]
+    assert texts(node().known) == ["127.0.0.1", "::1"]
+
+
+def test_a_move_is_noticed_once_and_being_nowhere_is_no_move():
+    one = node(HOME)
+    assert not one.look([HOME])
+    assert one.look([PUBLIC])
+    assert texts(one.known) == [PUBLIC]
+    assert not one.look([])
+    assert texts(one.known) == [PUBLIC]
+
+
+def test_connections_from_an_address_that_is_gone_are_dead_but_not_those_within_the_machine():
+    one = node(HOME)
+    one.look([PUBLIC, PUBLIC6])
+    assert one.is_gone(HOME)
+    assert one.is_gone(LAN6)
+    assert not any(map(one.is_gone, (PUBLIC, PUBLIC6, "127.0.0.1", "::1", "fe80::1%eth0")))
+    assert not node().is_gone(HOME), "with no interface at all it may come back"

@@ -1,0 +1,37 @@
+"""Swarms in virtual time whose rounds overlap: a slow link costs them no time as long as it is not slower than the local steps."""
+
+import trio
+
+from starling.node.net.faults import delay
+from tests.harness.stories import virtual
+from tests.harness.swarms import STEP_S, assert_flows_cancel, digits, drain, rounds_done, story, until, values
+
+ROUNDS, STEPS, ONE_WAY_S = 40, 10, 0.06
+
+
+async def played(seed, *, overlap, mix="pet"):
+    """-> the swarm, and how long its rounds took."""
+    agreed = digits(4, mix=mix, rounds=ROUNDS, local_steps=STEPS, overlap=overlap)
+    swarm = story(agreed, seed, delay(ONE_WAY_S))
+    async with swarm.running(4):
+        await until(lambda: rounds_done(swarm, 1))
+        began = trio.current_time()
+        await swarm.finished()
+        elapsed_s = trio.current_time() - began
+        await drain(swarm)
+        assert_flows_cancel(swarm)
+        assert all(virtual.node.progress.computed.steps == ROUNDS * STEPS for virtual in swarm.nodes.values())
+    return swarm, elapsed_s
+
+
+@virtual(1)
+async def test_exchanges_take_no_time_of_local_steps_and_all_learn_as_much(seed):
+    one_by_one, slow_s = await played(seed, overlap=False)
+    beside, fast_s = await played(seed, overlap=True)
+    computing_s = (ROUNDS - 1) * STEPS * STEP_S
+    assert slow_s > computing_s + (ROUNDS - 2) * 2 * ONE_WAY_S
+    assert fast_s < 1.15 * computing_s, "evaluations and the last exchange remain"
+    assert min(values(beside)) > min(values(one_by_one)) - 0.03
+    for swarm in (one_by_one, beside):
+        committed = [virtual.node.running.exchange.stats.committed for virtual in swarm.nodes.values()]
+        assert min(committed) >= 0.9 * ROUNDS
