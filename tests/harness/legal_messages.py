@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from starling.gossip.exchange.attestation import Attestation, body, digest
+from starling.gossip.membership.table import Table, entry_of, key_of
 from starling.gossip.wire import schema as wire
 from starling.gossip.wire.schema import Lane, Message
 from starling.node.daemon.running import RunningNode
@@ -213,6 +214,27 @@ class _Candidates:
         forged = tuple(msgspec.structs.replace(it, version=it.version + 1) for it in heard[:1])
         return [(), heard, *((it,) for it in self.record(None)), named[:1], named, left, forged]
 
+    def branches(self, _kind: object) -> list[tuple[wire.Branch, ...]]:
+        whole, differing = self._tables
+        some = differing.opening(differs=True).branches
+        wrong = tuple(wire.Branch(prefix, bytes(16)) for prefix in ("", "0", "f" * wire.PREFIX_DIGITS))
+        return [whole.opening(differs=False).branches, some, wrong, wrong * 2, ()]
+
+    def leaves(self, _kind: object) -> list[tuple[wire.Leaf, ...]]:
+        small = Table([entry_and_peer(it) for it in self._heard()[:1]]).opening(differs=True).leaves
+        return [(), small, (wire.Leaf("", b""),), (wire.Leaf("0", small[0].entries[:-1]),), small * 2]
+
+    def keys(self, _kind: object) -> list[tuple[bytes, ...]]:
+        members = tuple(map(key_of, self.known.members))
+        return [members, members[:1], (), (bytes(wire.KEY_BYTES),) * wire.MAX_KEYS]
+
+    @property
+    def _tables(self) -> tuple[Table, Table]:
+        """The members' records, and these with those of peers that do not exist."""
+        heard = [entry_and_peer(it) for it in self._heard()]
+        more = [entry_and_peer(_record(it, self.known.swarm, 1, 0, "alive")) for it in STRANGERS]
+        return Table(heard), Table(heard + more)
+
     def revocations(self, _kind: object) -> list[tuple[wire.Revocation, ...]]:
         return [(), (wire.Revocation(b"", self.known.identity.peer_id, bytes(64)),)]
 
@@ -284,6 +306,10 @@ class _Candidates:
         return _record(
             self.known.identity, self.known.swarm, min(incarnation, END), min(version, END), status, *addresses
         )
+
+
+def entry_and_peer(record: wire.Record) -> tuple[bytes, str]:
+    return entry_of(record), record.peer
 
 
 def _record(

@@ -157,6 +157,9 @@ PEERS = tuple(f"p{number}" for number in range(12))
 ME = "p5"
 OTHERS = tuple(peer for peer in PEERS if peer != ME)
 MOST_MEMBERS = 8
+MEMBER_FAULTS = {
+    "record_of_another", "foreign_swarm", "record_forged", "rumor_of_another", "comparison_malformed",
+}  # fmt: skip
 
 
 class _Member:
@@ -194,7 +197,7 @@ class _Member:
         try:
             outputs = self.core.receive(peer, message, self.now)
         except RemoteProtocolError as error:
-            reason_of(error, {"record_of_another", "foreign_swarm", "record_forged", "rumor_of_another"}, peer)
+            reason_of(error, MEMBER_FAULTS, peer)
             assert repr(self.core) == before, "a fault changes nothing"
             self.faults += 1
             return

@@ -173,7 +173,7 @@ def test_found_refuses_a_directory_that_holds_a_node(daemon, here, capsys):
 def test_what_the_engine_refuses_leaves_no_node_behind_so_that_the_corrected_command_works(daemon, here, capsys):
     """Code of others and data are seen by the engine alone, after the directory was made."""
     daemon.refusal = ConfigError("task: model must be one of cnn, mlp, got 'cn'")
-    assert main(["found", "--set", "task=m:t", "--set", "task.model=cn", "--set", "trust=true"]) == 2
+    assert main(["found", "--set", "task=starling.node.tasks.digits:Digits", "--set", "trust=true"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == f"starling: {daemon.refusal}; see `starling config show`"
     place = RunDir(here / "starling-node")
@@ -407,7 +407,7 @@ def test_export_asks_for_an_absolute_path_and_replaces_only_by_force(running, he
     """The node has a working directory of its own."""
     target = here / "m.safetensors"
     assert main(["export", "m.safetensors"]) == 0
-    assert running[-1] == ("export", {"path": str(target)})
+    assert running[-1] == ("export", {"path": str(target), "best": False})
     target.write_bytes(b"precious")
     refused(capsys, ["export", "m.safetensors"], "`starling export m.safetensors --force`")
     assert target.read_bytes() == b"precious"
