@@ -6,7 +6,7 @@ from tests.harness.churn import row
 from tests.harness.stories import virtual
 
 
-@virtual(3)
+@virtual(more=(3,))
 async def test_pet_finds_the_optimum_of_the_living_after_loss_and_churn(seed):
     reached = await row(seed, 300, dim=50, nodes=8)
     assert reached.crashed >= 1
@@ -15,13 +15,13 @@ async def test_pet_finds_the_optimum_of_the_living_after_loss_and_churn(seed):
     assert reached.errors[-1] < 0.1 * reached.errors[-3]
 
 
-@virtual(2)
+@virtual(more=(2,))
 async def test_averaging_alone_stops_at_its_floor(seed):
     reached = await row(seed, 60, dim=50, mix="dsgd", nodes=8)
     assert min(reached.errors) > 1e-3
 
 
-@virtual(2)
+@virtual(more=(2,))
 async def test_textbook_tracking_keeps_the_bias_that_the_crashed_left(seed):
     reached = await row(seed, 120, dim=50, mix="gradient_tracking", churn=0.06, nodes=8)
     assert reached.crashed >= 1

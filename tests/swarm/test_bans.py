@@ -147,7 +147,7 @@ async def test_exchanges_earn_merit_in_both_paces(pace):
 
 
 @virtual(0, before=undisturbed)
-@pytest.mark.parametrize("attack", ["sign_flip", "dissensus", "huge"])
+@pytest.mark.parametrize("attack", [pytest.param("sign_flip", marks=pytest.mark.acceptance), "dissensus", "huge"])
 async def test_one_liar_among_the_vouched_bends_them_until_it_is_banned_and_no_longer(attack):
     swarm = story(vouched(), 0, attacks={LIAR: attack})
     async with swarm.running(HONEST + 1):

@@ -77,7 +77,7 @@ async def mixed(pace: str, seed: int, folder: Path | None, rounds: int = 90) -> 
             assert {reason for counts in virtual.node.events.faults.values() for reason in counts} <= SOFT
 
 
-@virtual(1, 2, more=(3,))
+@virtual(1, more=(2, 3))
 async def test_a_mixture_of_faults_in_steps_pace(seed):
     with TemporaryDirectory() as folder:
         await mixed("steps", seed, Path(folder))

@@ -135,7 +135,7 @@ LATE = late(8)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", [3, 4, 8])
+@pytest.mark.parametrize("nodes", [3, 4, pytest.param(8, marks=pytest.mark.acceptance)])
 def test_who_calls_everybody_late_takes_no_step_and_no_accuracy_from_anybody(deterministic_scheduler, nodes):
     deterministic_scheduler(1)
     useless, _, _ = with_one_that(busy, nodes)
@@ -203,7 +203,7 @@ def committed_per_s(records: str, strangers: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("records", ["versions", "lives"])
+@pytest.mark.parametrize("records", ["versions", pytest.param("lives", marks=pytest.mark.acceptance)])
 def test_strangers_that_come_and_go_leave_most_exchanges_to_the_others(deterministic_scheduler, records):
     deterministic_scheduler(1)
     undisturbed = committed_per_s(records, 0)
