@@ -18,6 +18,7 @@ from starling.node import attach
 from starling.node.cli import documents
 from starling.node.config import toml
 from starling.node.demo.summary import DemoSummary
+from starling.node.plan.results import Plan
 from starling.node.simulate import results
 from starling.node.simulate.schema import Scenario
 from starling.node.status import snapshot
@@ -44,6 +45,7 @@ TYPES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
         "overlay-sampling": documents.OverlaySampling,
         "overlay-show": documents.OverlayFacts,
         "peers": documents.Peers,
+        "plan": Plan,
         "revoke": documents.Revoked,
         "simulate": results.Finished,
         "status": snapshot.StatusSnapshot,

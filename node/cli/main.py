@@ -52,6 +52,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
             "found": ("run:found", "Found a swarm: sign a manifest and print the invite."),
             "invite": ("members:invite", "Print an invite to the running node's swarm."),
             "revoke": ("members:revoke", "Remove a member with all members below it."),
+            "plan": ("plan:plan", "Tell which machines can train a model, and how fast."),
             "examples": ("examples:examples", "List, print or copy example files."),
             "manifest": ("config:manifest", "Show, check or convert a swarm's manifest."),
             "task": ("task:task", "Check a task of your own before nodes run it."),

@@ -1,0 +1,102 @@
+"""`starling plan`: which machines can train a model, and how fast, before anything is downloaded. Arithmetic only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from starling.node.cli.common import PATH, console, file_option, json_option, listing, result, table
+from starling.node.cli.help import command
+from starling.node.cli.progress import slow
+
+if TYPE_CHECKING:
+    from starling.node.plan.results import Crew, Plan
+
+
+@command(
+    ("starling plan my-plan.toml", "begin with a copy of `starling examples plan-crowd`"),
+    ("starling plan my-plan.toml --machines home.toml --json", "other machines, for a program"),
+)
+@click.argument("file", metavar="FILE", type=PATH)
+@file_option("--machines", help="Machines, in place of those in FILE.")
+@file_option("--links", help="Links between machines, in place of those in FILE.")
+@json_option
+def plan(file: Path, machines: Path | None, links: Path | None, as_json: bool) -> None:
+    """Tell which machines can train a model, and how fast.
+
+    FILE describes a transformer and how it is trained; without machines it is planned for this one. Each machine that holds the whole
+    model can be a member of a swarm. What machines together could do as stages of a crew is arithmetic: nodes do not train so.
+
+    Exit code 0: at least one machine holds it; 1: none.
+    """
+    import msgspec
+
+    from starling.node.config.memory import there
+    from starling.node.plan.decide import plan as decided
+    from starling.node.plan.memory import GB
+    from starling.node.plan.schema import MachineSection, load
+
+    world = load(file, machines, links)
+    if not world.machine:
+        here = MachineSection(name="this machine", memory_gb=there() / GB)
+        world = msgspec.structs.replace(world, machine=(here,))
+    with slow(f"placing {len(world.machine)} machines"):
+        found = decided(world)
+    result(found, as_json, _print)
+    if not found.members:
+        raise click.exceptions.Exit(1)
+
+
+def _print(found: Plan) -> None:
+    from starling.node.status.format import size
+
+    out = console()
+    out.print(
+        listing(
+            {
+                "parameters": f"{found.parameters:,}",
+                "memory": f"{size(found.needed_bytes)} for the whole model, {found.bytes_per_parameter} bytes a parameter "
+                "and activations",
+            }
+        )
+    )
+    if found.members:
+        rows = [
+            (
+                it.name, f"{size(it.needed_bytes)} of {size(it.memory_bytes)}", _seconds(it.step_s), _seconds(it.exchange_s),
+                "–" if it.exchange_steps is None else f"{it.exchange_steps:.3g}",
+            )
+            for it in found.members
+        ]  # fmt: skip
+        out.print("\nmembers: each trains the whole model")
+        out.print(table(("machine", ">memory", ">local step", ">to send an exchange", ">local steps meanwhile"), rows))
+    for crew in found.crews:
+        _print_crew(crew)
+    if found.unused:
+        out.print("\nnot used")
+        out.print(table(("machine", "why"), [(it.name, it.why) for it in found.unused]))
+    if found.cures:
+        out.print(f"\nany of these lets one machine more train the whole model: {', '.join(found.cures)}")
+
+
+def _print_crew(crew: Crew) -> None:
+    from starling.node.status.format import size
+
+    out = console()
+    names = " → ".join(stage.name for stage in crew.stages)
+    out.print(f"\ncrew {names}: {_seconds(crew.step_s)} a step, were it one node (this version has no crews)")
+    rows = [
+        (it.name, f"{it.first}–{it.end - 1}", str(it.held), f"{size(it.needed_bytes)} of {size(it.memory_bytes)}")
+        for it in crew.stages
+    ]
+    out.print(table(("machine", ">blocks", ">micro-batches held", ">memory"), rows))
+    if crew.decides == "lines":
+        out.print(
+            f"your lines decide, not your cards: {_seconds(crew.step_s_of_twice_the_rates)} a step at twice the rates"
+        )
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g} s"

@@ -1,0 +1,60 @@
+"""Bytes of a transformer in training: what is held for each parameter, and what is kept of a forward pass for the backward one.
+
+A block has 12 h² parameters (attention 4 h², feed-forward 8 h²), the two tables v h each; norms and biases are less than 1 %.
+Activations are counted as float32. Sources: the counts of Korthikanti et al. 2022 (arXiv:2205.05198) for a block, with what PyTorch
+keeps where attention is fused; `published_floats` is the estimate that planners for crowds of volunteers use.
+"""
+
+from __future__ import annotations
+
+from starling.node.plan.schema import ModelSection, TrainSection
+
+GB = 10**9
+MOMENTS = {"sgd": 0, "momentum": 4, "adamw": 8}
+HELD = 24  # model, gradient, effect of local steps, the last good model, the vector of an exchange, values under way
+SUMS = 8  # of flows, and of those that are settled
+KEPT = 15.0  # numbers of float32 that a block keeps for each of s · h, attention fused
+KEPT_RECOMPUTED = 2.0  # its input, and one block computed again, spread over all
+
+
+def parameters(model: ModelSection) -> int:
+    """Of the whole model."""
+    return 12 * model.layers * model.hidden**2 + 2 * model.vocab * model.hidden
+
+
+def bytes_per_parameter(train: TrainSection) -> int:
+    """Held between two rounds, as measured on engines (docs/performance.md): model, gradient, moments, flows."""
+    flows = SUMS + 4 * train.degree if train.mix == "pet" else 4
+    return HELD - 4 + MOMENTS[train.optimizer] + flows
+
+
+def activations(model: ModelSection, train: TrainSection, blocks: int, held: int) -> int:
+    """Bytes that so many blocks keep of `held` micro-batches."""
+    kept = KEPT_RECOMPUTED if train.recompute else KEPT
+    if train.scores == "stored" and not train.recompute:
+        kept += 2.0 * model.sequence * model.heads / model.hidden
+    return round(4 * held * train.micro_batch * model.sequence * model.hidden * kept * blocks)
+
+
+def logits(model: ModelSection, train: TrainSection) -> int:
+    """Bytes of the last layer's output and its gradient."""
+    return 8 * train.micro_batch * model.sequence * model.vocab
+
+
+def needed(model: ModelSection, train: TrainSection, first: int, last: int, held: int, reserve: int) -> int:
+    """Bytes of a machine with blocks `first` to `last`, that one excluded. The first has the input table, the last the output's.
+
+    Args:
+        held: micro-batches of which it keeps activations at a time, >= 1.
+        reserve: bytes that the process takes without a model.
+    """
+    tables = (first == 0) + (last == model.layers)
+    share = 12 * (last - first) * model.hidden**2 + tables * model.vocab * model.hidden
+    head = logits(model, train) if last == model.layers else 0
+    return bytes_per_parameter(train) * share + activations(model, train, last - first, held) + head + reserve
+
+
+def published_floats(model: ModelSection, batch: int) -> int:
+    """Numbers in memory by the published estimate, 4 P + b l (2 s² a + 14 s h): an upper bound, every score and dropout mask stored."""
+    s, h = model.sequence, model.hidden
+    return 4 * parameters(model) + batch * model.layers * (2 * s * s * model.heads + 14 * s * h)

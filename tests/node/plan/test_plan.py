@@ -1,0 +1,194 @@
+"""Plans of whole files: memory, who trains, what cures, and one line for what cannot be."""
+
+import json
+
+import msgspec
+import pytest
+
+from starling.node.cli import examples
+from starling.node.cli.main import main
+from starling.node.plan import memory
+from starling.node.plan.decide import block_costs, plan
+from starling.node.plan.schema import LinkSection, MachineSection, ModelSection, TrainSection, World, line, load
+from tests.harness.cli_doubles import refused
+
+LLAMA = ModelSection(layers=32, hidden=4096, heads=32, vocab=32_000, sequence=2048)
+SMALL = ModelSection(layers=8, hidden=1024, heads=16, vocab=32_000, sequence=1024)
+TEXT = """
+[model]
+layers = 8
+hidden = 1024
+heads = 16
+vocab = 32000
+sequence = 1024
+
+[[machine]]
+name = "a"
+memory_gb = 24
+tflops = 50
+up_mbit = 100
+down_mbit = 100
+
+[[machine]]
+name = "b"
+memory_gb = 6
+"""
+
+
+def machine(name, gb, tflops=50.0, mbit=100.0):
+    return MachineSection(name=name, memory_gb=gb, tflops=tflops, up_mbit=mbit, down_mbit=mbit)
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "plan.toml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_the_published_column_of_memory_is_reproduced():
+    """LLaMA's 7 B parameters, and 4 P floats without activations."""
+    assert memory.parameters(LLAMA) == 6_704_594_944
+    assert memory.published_floats(LLAMA, 0) == 4 * 6_704_594_944
+    by_hand = 4 * 6_704_594_944 + 32 * (2 * 2048**2 * 32 + 14 * 2048 * 4096)
+    assert memory.published_floats(LLAMA, 1) == by_hand
+
+
+def test_parts_of_a_model_need_what_the_whole_does_but_for_what_each_process_takes():
+    train, reserve = TrainSection(), 10**9
+    whole = memory.needed(SMALL, train, 0, 8, 1, reserve)
+    parts = [memory.needed(SMALL, train, first, first + 2, 1, reserve) for first in (0, 2, 4, 6)]
+    assert sum(parts) == whole + 3 * reserve
+
+
+@pytest.mark.parametrize(
+    ("change", "less"),
+    [({"recompute": True}, True), ({"optimizer": "sgd"}, True), ({"mix": "dsgd"}, True), ({"scores": "stored"}, False)],
+)
+def test_what_is_kept_for_less_or_more(change, less):
+    needed = [memory.needed(SMALL, TrainSection(**keys), 0, 8, 1, 0) for keys in ({}, change)]
+    assert (needed[1] < needed[0]) == less
+
+
+def test_whoever_holds_the_model_is_a_member_and_the_rest_are_a_crew_in_which_all_parts_fit():
+    world = World(
+        model=SMALL,
+        machine=(machine("large", 40), machine("one", 6), machine("two", 6), machine("three", 3), machine("tiny", 1)),
+    )
+    found = plan(world)
+    assert [it.name for it in found.members] == ["large"]
+    (crew,) = found.crews
+    assert crew.stages[0].first == 0
+    assert crew.stages[-1].end == SMALL.layers
+    assert [it.first for it in crew.stages[1:]] == [it.end for it in crew.stages[:-1]]
+    assert all(it.needed_bytes <= it.memory_bytes for it in crew.stages)
+    assert "tiny" in {it.name for it in found.unused}
+    (large,) = found.members
+    assert large.step_s == pytest.approx(8 * sum(block_costs(world)) / (50e12 * 0.35))
+    assert large.exchange_s == pytest.approx(8 * 1.27 * memory.parameters(SMALL) / 100e6)
+
+
+def test_a_slow_line_decides_and_a_fast_link_between_two_is_taken():
+    slow = World(model=SMALL, machine=(machine("one", 6, mbit=5.0), machine("two", 6, mbit=5.0)))
+    (crew,) = plan(slow).crews
+    assert crew.decides == "lines"
+    assert crew.step_s_of_twice_the_rates < 0.7 * crew.step_s
+    fast = msgspec.structs.replace(
+        slow,
+        machine=(machine("one", 6), machine("two", 6)),
+        link=(LinkSection(between=("two", "one"), ms=1.0, mbit=50.0),),
+    )
+    assert line(fast, 0, 1) == (0.001, 50e6 / 8)
+    assert plan(fast).crews[0].step_s < 0.2 * crew.step_s
+
+
+def test_each_cure_lets_one_more_train():
+    world = World(model=SMALL, train=TrainSection(micro_batch=4, degree=8), machine=(machine("a", 14),))
+    assert not plan(world).members
+    cures = plan(world).cures
+    assert len(cures) >= 4
+    for cure in cures:
+        path, _, value = cure.partition(" = ")
+        key = path.removeprefix("train.")
+        if path.startswith("train."):
+            changed = msgspec.structs.replace(
+                world, train=msgspec.structs.replace(world.train, **{key: json.loads(value)})
+            )
+            assert plan(changed).members, cure
+    assert cures[-1].startswith("machine.memory_gb = ")
+
+
+def test_the_command_says_who_trains_and_ends_with_1_if_nobody_can(file, capsys):
+    assert main(["plan", "plan.toml"]) == 0
+    said = capsys.readouterr().out
+    assert "members: each trains the whole model" in said
+    assert "must be given" in said
+    assert main(["plan", "plan.toml", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [it["name"] for it in found["members"]] == ["a"]
+    assert found["members"][0]["exchange_steps"] > 0
+    file.write_text(TEXT.replace("memory_gb = 24", "memory_gb = 2"))
+    assert main(["plan", "plan.toml"]) == 1
+    assert "any of these lets one machine more train" in capsys.readouterr().out
+
+
+def test_without_machines_it_is_planned_for_this_one(file, capsys):
+    file.write_text(TEXT.partition("[[machine]]")[0].replace("layers = 8", "layers = 1").replace("32000", "10"))
+    assert main(["plan", "plan.toml"]) == 0
+    assert "this machine" in capsys.readouterr().out
+
+
+def test_machines_and_links_may_have_files_of_their_own(file, tmp_path, capsys):
+    (tmp_path / "m.toml").write_text(
+        '[[machine]]\nname = "x"\nmemory_gb = 80\n[[machine]]\nname = "y"\nmemory_gb = 80\n'
+    )
+    (tmp_path / "l.toml").write_text('[[link]]\nbetween = ["x", "y"]\nms = 1\nmbit = 10\n')
+    assert main(["plan", "plan.toml", "--machines", "m.toml", "--links", "l.toml", "--json"]) == 0
+    assert [it["name"] for it in json.loads(capsys.readouterr().out)["members"]] == ["x", "y"]
+
+
+def test_the_example_has_a_member_and_a_crew(tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text(examples.find("plan-crowd").read_text())
+    found = plan(load(path))
+    assert [it.name for it in found.members] == ["anna"]
+    assert len(found.crews[0].stages) > 2
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "words"),
+    [
+        ("layers = 8", "layers = 0", ["model.layers", "0"]),
+        ("layers = 8\n", "", ["model.layers: is missing", "starling examples plan-crowd"]),
+        ("layers = 8", "lairs = 8", ["model.layers: is missing"]),
+        ("hidden = 1024", "hidden = 1024\nwidth = 3", ["model.width", "no such key"]),
+        ('name = "b"', 'name = "a"', ["machine[1].name", "'a'"]),
+        ("up_mbit = 100", "up_mbit = 0", ["machine[0].up_mbit"]),
+        ("up_mbit = 100", "up_mbit = nan", ["machine[0].up_mbit"]),
+        ("[[machine]]", "[machines]", ["machine"]),
+        ("[model]", "[modell]", ["modell"]),
+        ("[model]", "[train]\nmix = 'best'\n[model]", ["train.mix", "dsgd, pet", "'best'"]),
+        (
+            '[[machine]]\nname = "b"',
+            '[[link]]\nbetween = ["a", "z"]\nms = 1\nmbit = 1\n[[machine]]\nname = "b"',
+            ["link[0]", "'z'"],
+        ),
+        (
+            '[[machine]]\nname = "b"',
+            '[[link]]\nbetween = ["a", "a"]\nms = 1\nmbit = 1\n[[machine]]\nname = "b"',
+            ["twice"],
+        ),
+        ("[model]", "ms = -1\n[model]", ["ms"]),
+    ],
+)
+def test_a_wrong_file_is_one_line_that_names_the_key(was, now, words, file, capsys):
+    assert was in TEXT
+    file.write_text(TEXT.replace(was, now, 1))
+    refused(capsys, ["plan", "plan.toml"], *words)
+
+
+def test_too_many_machines_are_refused(file, capsys):
+    many = "".join(f'[[machine]]\nname = "m{number}"\nmemory_gb = 1\n' for number in range(257))
+    file.write_text(TEXT.partition("[[machine]]")[0] + many)
+    refused(capsys, ["plan", "plan.toml"], "at most 256", "257")

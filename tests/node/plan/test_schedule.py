@@ -1,0 +1,77 @@
+"""Step times of pipelines: the formulas, the textbook's idle time, and the run event by event agree."""
+
+import random
+
+import pytest
+
+from starling.node.plan.schedule import Pipeline, held, predicted, simulated, warm_up
+
+EVEN = {"forward": [1.0] * 4, "backward": [2.0] * 4, "micro_batches": 32}
+AHEAD = (0, 1, 2, 3)
+
+
+def over(delay, transfer):
+    return Pipeline(**EVEN, delay=[delay] * 3, transfer=[transfer] * 3)
+
+
+def world(draw):
+    """Any crew: 2 to 8 stages, unequal, over lines from none to four times a micro-batch."""
+    n = draw.randint(2, 8)
+    return Pipeline(
+        forward=[draw.uniform(0.5, 1.5) for _ in range(n)],
+        backward=[draw.uniform(1.0, 3.0) for _ in range(n)],
+        delay=[draw.uniform(0.0, 4.0) for _ in range(n - 1)],
+        transfer=[draw.uniform(0.0, 2.0) for _ in range(n - 1)],
+        micro_batches=draw.randint(8, 32),
+    )
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 8])
+@pytest.mark.parametrize("m", [1, 4, 16])
+@pytest.mark.parametrize("kind", ["gpipe", "1f1b"])
+def test_without_lines_a_pipeline_idles_as_the_papers_say(n, m, kind):
+    pipe = Pipeline([1.0] * n, [2.0] * n, [0.0] * (n - 1), [0.0] * (n - 1), m)
+    assert simulated(pipe, kind) / pipe.ideal - 1.0 == pytest.approx((n - 1) / m)
+    assert predicted(pipe, kind) == pytest.approx(simulated(pipe, kind))
+
+
+@pytest.mark.parametrize(
+    ("delay", "transfer", "gpipe", "ahead"),
+    [
+        (0.0, 0.0, 1.09, (1.09, 1.09, 1.09, 1.09)),
+        (0.5, 0.0, 1.12, (1.36, 1.12, 1.12, 1.12)),
+        (1.0, 0.0, 1.16, (1.64, 1.16, 1.16, 1.16)),
+        (1.0, 1.0, 1.22, (2.18, 1.35, 1.22, 1.22)),
+        (4.0, 0.0, 1.34, (3.26, 2.02, 1.53, 1.34)),
+    ],
+)
+def test_over_lines_the_textbook_s_order_waits_and_a_longer_warm_up_does_not(delay, transfer, gpipe, ahead):
+    pipe = over(delay, transfer)
+    assert simulated(pipe, "gpipe") / pipe.ideal == pytest.approx(gpipe, abs=0.006)
+    assert [simulated(pipe, "1f1b", w) / pipe.ideal for w in AHEAD] == pytest.approx(ahead, abs=0.006)
+
+
+def test_each_forward_ahead_costs_memory_on_the_stages_before_others():
+    assert [held(over(0.0, 0.0), "1f1b", w) for w in AHEAD] == [
+        [4, 3, 2, 1],
+        [7, 5, 3, 1],
+        [10, 7, 4, 1],
+        [13, 9, 5, 1],
+    ]
+    assert held(over(0.0, 0.0), "gpipe", 0) == [32] * 4
+
+
+def test_in_two_hundred_worlds_the_formulas_are_right_to_a_fifth():
+    draw = random.Random(5)
+    for _ in range(200):
+        pipe = world(draw)
+        assert 0.95 <= predicted(pipe, "1f1b") / simulated(pipe, "1f1b", warm_up(pipe)) <= 1.2
+        assert 0.95 <= predicted(pipe, "gpipe") / simulated(pipe, "gpipe") <= 1.2
+
+
+def test_with_the_warm_up_of_the_formula_one_forward_one_backward_is_never_slower_than_gpipe():
+    draw = random.Random(6)
+    for _ in range(100):
+        n, delay, transfer = draw.randint(2, 8), draw.uniform(0.0, 4.0), draw.uniform(0.0, 2.0)
+        pipe = Pipeline([1.0] * n, [2.0] * n, [delay] * (n - 1), [transfer] * (n - 1), draw.randint(8, 32))
+        assert simulated(pipe, "1f1b", warm_up(pipe)) <= simulated(pipe, "gpipe") * (1.0 + 1e-9)
