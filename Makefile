@@ -6,7 +6,7 @@ COMPOSE ?= $(if $(shell docker compose version 2>/dev/null),docker compose,docke
 # Tests start hundreds of processes: each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test unit libraries check lint contracts acceptance bench fuzz search mutants docker locked lock audit sbom dist clean
+.PHONY: demo test unit libraries check lint contracts acceptance bench fuzz search mutants docs docs-serve docker locked lock audit sbom dist clean
 
 # Every target sets up what it needs: a virtual environment with the exact versions of constraints.txt.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -65,6 +65,15 @@ search: $(VENV)/.ready
 # Single lines of the cores, broken one at a time: tests must fail for each. Minutes; not part of `make test`.
 mutants: $(VENV)/.ready
 	$(BIN)/python tools/mutants.py
+
+# The documentation site, in build/site. A warning or a broken link is an error; with --quiet mkdocs would count none.
+export NO_MKDOCS_2_WARNING := 1
+docs: $(VENV)/.ready
+	$(BIN)/python -m mkdocs build
+
+# On http://127.0.0.1:8000, built anew when a page changes.
+docs-serve: $(VENV)/.ready
+	$(BIN)/python -m mkdocs serve --dev-addr 127.0.0.1:8000
 
 docker:
 	$(COMPOSE) -p starling -f docker/compose.yaml up --build --scale volunteer=5

@@ -187,7 +187,11 @@ def join(
     Args:
         run_dir: a new directory, or one that holds a node of the same swarm.
         invite: the line that a member prints.
-        data, device, shard, listen, config: as for `found`.
+        data: as for `found`.
+        device: as for `found`.
+        shard: as for `found`.
+        listen: as for `found`.
+        config: as for `found`.
 
     Raises:
         ConfigError: the invite is damaged, a wrong key or value, or the directory holds a node of another swarm.

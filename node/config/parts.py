@@ -39,14 +39,17 @@ CATALOGUES: Mapping[str, Catalogue[Any, Any]] = MappingProxyType(
     }
 )
 """Keys that name a part -> the parts."""
-_ALL = {**CATALOGUES, "partition.kind": PARTITIONS, "pace.kind": PACES, "admission.kind": ADMISSIONS}
+KINDS: Mapping[str, Catalogue[Any, Any]] = MappingProxyType(
+    {**CATALOGUES, "partition.kind": PARTITIONS, "pace.kind": PACES, "admission.kind": ADMISSIONS}
+)
+"""The same, and kinds that packages do not add to."""
 REMOVED: Mapping[str, str] = MappingProxyType(
     {
         "optimizer.correction_lr": "every optimiser is corrected in units of its own updates, mix.kappa alone says how fast"
     }
 )
 """Keys of format 2 that are no more, and why."""
-_SECTIONS = frozenset(key.partition(".")[0] for key in _ALL)
+_SECTIONS = frozenset(key.partition(".")[0] for key in KINDS)
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -118,7 +121,7 @@ def names(config: Section) -> dict[str, str]:
 
 def check_together(config: Section) -> None:
     """Raise ConfigError where values of a part's keys do not fit each other."""
-    for place in _ALL:
+    for place in KINDS:
         name, _, part = place.partition(".")
         section = getattr(config, name)
         if part in section.PARTS and (chosen := getattr(section, part)) is not None:
@@ -134,7 +137,7 @@ def typed(base: type[S], values: Mapping[str, Any], *, trusted: bool = False) ->
     if not issubclass(base, PartSection):
         return base
     fields = fields_of(base)
-    named = {key: values.get(key, fields[key].default) for key in fields if f"{base.SECTION}.{key}" in _ALL}
+    named = {key: values.get(key, fields[key].default) for key in fields if f"{base.SECTION}.{key}" in KINDS}
     for key, name in named.items():
         if isinstance(name, str):
             catalogue_of(base, key).check(name, f"{base.SECTION}.{key}")
@@ -153,7 +156,7 @@ def typed(base: type[S], values: Mapping[str, Any], *, trusted: bool = False) ->
 
 def catalogue_of(base: PartSection | type[PartSection], key: str) -> Catalogue[Any, Any]:
     """The parts that a key of a section names."""
-    return _ALL[f"{base.SECTION}.{key}"]
+    return KINDS[f"{base.SECTION}.{key}"]
 
 
 def _keys(base: type[PartSection], part: str, chosen: Any, *, trusted: bool = False) -> tuple[Key, ...] | None:
@@ -308,6 +311,11 @@ def _wrong_value(raw: Mapping[str, Any], kind: type[msgspec.Struct], path: Seque
         hint = f"; did you mean {similar}?" if similar else ""
     place = f"{where}{'.'.join(path)}"
     return ConfigError(f"{place}: must be {_allowed(wanted)}, got {shown(value)}{hint}; {SHOW} shows what is set")
+
+
+def allowed(annotation: Any) -> str:
+    """What a key of this type takes, in words, as messages have it."""
+    return _allowed(types.type_info(annotation))
 
 
 def _allowed(wanted: types.Type) -> str:

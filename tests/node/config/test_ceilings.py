@@ -40,7 +40,7 @@ def keys(kind, where=""):
 
 def keys_of_parts():
     """Likewise of every built-in part."""
-    for place, catalogue in parts._ALL.items():
+    for place, catalogue in parts.KINDS.items():
         for name in catalogue.built_in:
             for key in catalogue.keys_of(name) or ():
                 yield f"{place}={name}: {key.name}", types.type_info(key.type)
@@ -64,7 +64,9 @@ def test_every_number_has_a_finite_floor_and_ceiling(named):
 
 def test_every_part_that_is_built_in_tells_its_keys():
     """Else they would be scalars without bounds."""
-    assert [(place, name) for place, it in parts._ALL.items() for name in it.built_in if it.keys_of(name) is None] == []
+    assert [
+        (place, name) for place, it in parts.KINDS.items() for name in it.built_in if it.keys_of(name) is None
+    ] == []
 
 
 @pytest.mark.parametrize(

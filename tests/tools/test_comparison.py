@@ -1,0 +1,34 @@
+"""docs/comparison.md: what it says of this project is so, and its figures are those of the stored result."""
+
+import json
+import re
+from pathlib import Path
+
+from starling.gossip.mix.catalogue import MIXERS
+from starling.robust.catalogue import RULES
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/comparison.md").read_text()
+
+
+def test_its_figures_are_the_stored_ones():
+    stored = re.search(r"\(\.\./(benchmarks/results/[\w-]+\.json)\)", PAGE)[1]
+    figures = json.loads((ROOT / stored).read_text())["figures"]
+    rows = re.findall(r"^\| `(\w+)`.*? \| ([\d.]+) s \| ([\d.]+) s \|$", PAGE, re.MULTILINE)
+    assert len(rows) == 5
+    for rule, ours, theirs in rows:
+        assert f"{figures[f'{rule}@1000000.ours_cpu_s']:.3f}" == ours
+        assert f"{figures[f'{rule}@1000000.peer_cpu_s']:.3f}" == theirs
+        assert figures[f"{rule}@1000000.max_error"] < 1e-6
+
+
+def test_it_counts_what_is_here():
+    assert f"[{len(MIXERS.built_in)} algorithms]" in PAGE
+    assert f"[{len(RULES.built_in)} rules]" in PAGE
+
+
+def test_everybody_in_the_table_has_a_line_that_says_where_it_was_read():
+    table, _, sources = PAGE.partition("## Where it was read")
+    others = re.findall(r"^\| ([\w .]+?) \|", table.partition("## At a glance")[2], re.MULTILINE)
+    assert len(others) == 8
+    assert re.findall(r"^\| ([\w .]+?) \|", sources.partition("## Measured")[0], re.MULTILINE)[1:] == others

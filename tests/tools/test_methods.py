@@ -1,0 +1,107 @@
+"""docs/methods.md lists what the catalogues have, no more and no less, and says where it is."""
+
+import re
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import msgspec
+import pytest
+
+from starling.gossip.compress.feedback import FEEDBACKS
+from starling.gossip.mix.pet import Pet
+from starling.node.cli.main import COMMANDS
+from starling.node.config.parts import KINDS
+from starling.node.config.schema import Manifest
+from starling.node.config.toml import apply_set
+from starling.robust.attacks.catalogue import ATTACKS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/methods.md").read_text()
+SECTIONS = dict(re.findall(r"^## `?([^`\n]+)`?\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+WALKS = {  # a test of every part of a catalogue names the catalogue
+    "mix.kind": "MIXERS", "overlay.kind": "OVERLAYS", "compress.select": "SELECTORS", "compress.response": "QUANTIZERS",
+    "robust.rule": "RULES", "robust.before": "PREAGGREGATIONS", "attack": "ATTACKS", "optimizer.kind": "OPTIMIZERS",
+    "pace.kind": "Rounds|Slots", "admission.kind": "Puzzle|chains|Gatekeeper",
+}  # fmt: skip
+ALGORITHMS = {
+    key: it for key, it in {**KINDS, "attack": ATTACKS}.items() if key not in {"task.kind", "compress.request"}
+}
+
+
+def rows(title):
+    """Cells of each row of a section's table."""
+    lines = [line for line in SECTIONS[title].splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
+
+
+def listed(title):
+    return [(name, row) for row in rows(title) for name in re.findall(r"`(\w+)`", row[0])]
+
+
+@pytest.mark.parametrize("key", ALGORITHMS)
+def test_every_name_of_a_catalogue_is_listed_once_with_its_file_and_a_test_of_it(key):
+    found = listed(key)
+    assert sorted(name for name, _ in found) == sorted(ALGORITHMS[key].built_in)
+    for name, (_, formula, _, code, tests) in found:
+        module, _, made = ALGORITHMS[key]._entries[name].where.partition(":")
+        file = module.removeprefix("starling.").replace(".", "/") + ".py"
+        assert formula, name
+        assert f"`{file}`" in code or not (ROOT / file).exists() or file == "node/catalogues.py", (name, file)
+        assert all((ROOT / path).is_file() for path in re.findall(r"`([\w/.]+)`", code)), name
+        read = "".join((ROOT / path).read_text() for path in re.findall(r"`([\w/.]+)`", tests))
+        walked = rf"\b(?:{name}|{made}|{WALKS.get(key, name)})\b"
+        assert re.search(walked, read), (name, tests)
+
+
+def test_the_schemes_of_keys_of_a_kind_are_listed_too():
+    assert [name for name, _ in listed("mix.feedback")] == list(FEEDBACKS)
+    assert {name for name, _ in listed("mix.track")} == _choices(get_type_hints(Pet)["track"])
+
+
+def _choices(kind):
+    return {each for part in get_args(kind) for each in (get_args(part) or (part,)) if isinstance(each, str)}
+
+
+@pytest.mark.parametrize("row", rows("By the name in a paper"), ids=lambda row: re.sub(r"\W+", "_", row[0])[:30])
+def test_settings_for_the_name_in_a_paper_are_accepted_together(row):
+    given = re.findall(r"`(\w+\.\w+=[^`]+)`", row[1])
+    apply_set(Manifest(), given)
+    assert all((ROOT / path).is_file() for path in re.findall(r"`([\w/]+\.py)`", row[1]))
+
+
+@pytest.mark.parametrize("row", rows("Not here"), ids=lambda row: re.sub(r"\W+", "_", row[0])[:30])
+def test_what_is_said_to_be_missing_is_missing(row):
+    method, why, named = row
+    assert method
+    assert why
+    command, name = re.fullmatch(r"(a command )?`([^`]+)`", named).groups()
+    if command:
+        assert name not in COMMANDS
+        return
+    key, _, value = name.partition("=")
+    if key in KINDS:
+        assert value not in KINDS[key]
+    elif value:
+        assert key == "mix.feedback"
+        assert value not in FEEDBACKS
+    else:
+        assert key not in keys()
+
+
+def keys():
+    """Every key of a manifest, with those that any kind adds."""
+    manifest = Manifest()
+    found = set()
+    for section in manifest.__struct_fields__:
+        value = getattr(manifest, section)
+        if isinstance(value, msgspec.Struct):
+            found |= {f"{section}.{key}" for key in value.__struct_fields__}
+    for place, catalogue in KINDS.items():
+        section, _, part = place.partition(".")
+        names = catalogue.built_in if part in getattr(manifest, section).PARTS else ()
+        found |= {f"{section}.{key.name}" for name in names for key in catalogue.keys_of(name) or ()}
+    return found
+
+
+def test_keys_of_every_kind_are_known_to_the_test_above():
+    assert {"mix.kappa", "mix.fragments", "optimizer.momentum", "pace.overlap", "overlay.basis"} <= keys()

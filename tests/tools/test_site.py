@@ -1,0 +1,146 @@
+"""The documentation site: every page is in the menu, links and headings fit, and generated pages say what the code does.
+
+`make docs` builds it strictly, and the tests that build it are marked `acceptance`; the others read what it is built from.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from starling.node.cli.main import COMMANDS
+from starling.node.config.parts import KINDS
+from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.simulate.schema import Scenario
+from starling.node.status import metrics
+from starling.node.status.snapshot import PeerStatus, Resources, StatusSnapshot
+from tools import site_reference
+
+ROOT = Path(__file__).parents[2]
+MENU = re.findall(r"^ +- (?:[^:\n]+: )?([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+WRITTEN = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+needs_mkdocs = pytest.mark.skipif(
+    importlib.util.find_spec("mkdocs") is None, reason="needs mkdocs: pip install 'starling-swarm[docs]'"
+)
+
+
+@pytest.fixture(scope="module")
+def generated():
+    return site_reference.pages()
+
+
+def test_every_page_is_in_the_menu_once(generated):
+    """But decisions, which a page of their own lists."""
+    listed = {page for page in WRITTEN if page.startswith("decisions/")}
+    assert len(MENU) == len(set(MENU))
+    of_the_top = {page for page in MENU if page.startswith("project/")}
+    assert set(MENU) - of_the_top == (WRITTEN - listed) | set(generated)
+    assert {page.removeprefix("decisions/") for page in listed} == set(
+        re.findall(r"\]\((\d[\w-]+\.md)\)", generated["decisions/index.md"])
+    )
+
+
+def anchors(text):
+    """Of the headings of a page, as code hosts and the site make them."""
+    plain = re.sub(r"[`*]|\]\([^)]*\)|\[", "", FENCE.sub("", text))
+    headings = re.findall(r"^#+ (.*?)\s*(?:\{ #([\w-]+) \})?$", plain, re.MULTILINE)
+    return {given or re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading, given in headings}
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{page}" for page in WRITTEN)])
+def test_a_link_to_a_heading_leads_to_one(page):
+    text = FENCE.sub("", (ROOT / page).read_text())
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", text):
+        aim = (ROOT / page).parent / target if target else ROOT / page
+        assert aim.suffix != ".md" or anchor in anchors(aim.read_text()), f"{target}#{anchor}"
+
+
+def test_every_command_key_part_and_metric_is_in_the_reference(generated):
+    """From the types: what is added to them is there, what is taken away is not."""
+    commands = set(re.findall(r"^### `starling (\w+)`$", generated["reference/cli.md"], re.MULTILINE))
+    assert commands == set(COMMANDS)
+    for page, kind in (("manifest", Manifest), ("node-toml", NodeConfig), ("scenario", Scenario)):
+        shown = re.findall(r"^(?:\| `(\w+)` \||## `\[(\w+)\]`)", generated[f"reference/{page}.md"], re.MULTILINE)
+        assert set(kind.__struct_fields__) <= {key or section for key, section in shown}
+    parts = {
+        key: set(re.findall(r"`([\w]+)`(?=[,.])", text))
+        for key, text in re.findall(r"^## `([\w.]+)`\n\n(.*)$", generated["reference/parts.md"], re.MULTILINE)
+    }
+    assert parts == {key: set(catalogue.built_in) for key, catalogue in KINDS.items()}
+    named = set(re.findall(r"^\| `(\w+?)(?:_total)?` \|", generated["reference/metrics.md"], re.MULTILINE))
+    assert named > {each.name for kind in (StatusSnapshot, Resources, PeerStatus) for each in metrics.declared(kind)}
+
+
+def test_a_key_without_a_default_is_shown_as_required():
+    assert site_reference._row("`dim`", int, site_reference.msgspec.NODEFAULT, "d") == (
+        "| `dim` | a whole number | **required** | d |"
+    )
+
+
+@needs_mkdocs
+@pytest.mark.parametrize(
+    ("source", "text", "there"),
+    [
+        ("docs/operating.md", "[x](../README.md#a-b)", "[x](project/readme.md#a-b)"),
+        ("README.md", "[x](docs/tui.md)", "[x](../tui.md)"),
+        ("README.md", "![x](docs/stills/node.svg)", "![x](../stills/node.svg)"),
+        ("docs/decisions/0001-two-processes.md", "[x](../../LICENSE)", "[x](../files/LICENSE)"),
+        ("CONTRIBUTING.md", "[x](examples/parts/echo.py)", "[x](../reference/examples.md#parts-echo-py)"),
+        ("README.md", "[x](https://example.org/docs/tui.md)", "[x](https://example.org/docs/tui.md)"),
+    ],
+)
+def test_a_link_of_the_repository_becomes_one_of_the_site(source, text, there):
+    from tools import site
+
+    here = os.path.dirname(site.ELSEWHERE.get(source, source.removeprefix("docs/")))  # noqa: PTH120
+    assert site.LINK.sub(lambda match: site._turned(match, source, here), text) == there
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """As `make docs` does: strict, so that a broken link or anchor, or a page that is in no menu, fails it."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", folder],
+        cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@needs_mkdocs
+@pytest.mark.acceptance
+def test_no_page_asks_another_host_for_anything(built):
+    """It is read without a network: scripts, styles, fonts and pictures are the site's own."""
+    pages = list(built.rglob("*.html"))
+    assert len(pages) > 80
+    for page in pages:
+        text = page.read_text()
+        asked = re.findall(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?(?:https?:)?//[^\s>]+", text)
+        asked += [tag for tag in re.findall(r"<link\b[^>]*>", text) if re.search(r"href=\"?(?:https?:)?//", tag)]
+        assert asked == [], page
+    for style in built.rglob("*.css"):
+        assert re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text()) == [], style
+
+
+@needs_mkdocs
+@pytest.mark.acceptance
+def test_blocks_of_code_are_blocks_whatever_the_tests_call_them(built):
+    """An info string that mkdocs does not know would turn a block into a line of text."""
+    for page in built.rglob("*.html"):
+        assert "```" not in re.sub(r"<(pre|code)\b.*?</\1>", "", page.read_text(), flags=re.DOTALL), page
+
+
+@needs_mkdocs
+@pytest.mark.acceptance
+def test_the_search_knows_the_pages(built):
+    known = {entry["location"] for entry in json.loads((built / "search/search_index.json").read_text())["docs"]}
+    assert {
+        re.sub(r"(README)?\.md$", lambda found: "index.html" if found[1] else ".html", page) for page in MENU
+    } <= known

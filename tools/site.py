@@ -1,0 +1,124 @@
+"""A hook of mkdocs (`mkdocs.yml`): pages of this repository as a documentation site.
+
+The pages are written for a reader of the repository, and stay as they are: links that lead out of docs/ are turned to where the site has
+the same page or file, info strings of code blocks, which are for tests, are taken away, and pages made from the code are added.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+
+from tools import site_reference
+
+ROOT = Path(__file__).parents[1]
+ELSEWHERE: Mapping[str, str] = MappingProxyType(
+    {
+        "README.md": "project/readme.md",
+        "CONTRIBUTING.md": "project/contributing.md",
+        "CHANGELOG.md": "project/changelog.md",
+        "benchmarks/README.md": "project/benchmarks.md",
+        "docs/schemas": "reference/schemas.md",
+        "docs/decisions": "decisions/index.md",
+        "examples": "reference/examples.md",
+        "examples/parts": "reference/examples.md",
+    }
+)
+"""Pages of the repository outside of docs/, and folders that pages link to -> where the site has them."""
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+INFO = re.compile(r"^```(\w+) [^\n]*$", re.MULTILINE)
+LINK = re.compile(r"(\]\()([^)\s#]+)?(#[^)\s]*)?(\))")
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add what is not in docs/: generated pages, pages of the repository's top, and files that pages link to."""
+    for path, text in site_reference.pages().items():
+        files.append(File.generated(config, path, content=text))
+    for source, path in ELSEWHERE.items():
+        if source.endswith(".md"):
+            files.append(File.generated(config, path, abs_src_path=str(ROOT / source)))
+    linked = {
+        target
+        for file in files.documentation_pages()
+        for target in _outside(_source(file.src_uri), file.content_string)
+    }
+    for target in sorted(linked):
+        files.append(File.generated(config, f"files/{target}", abs_src_path=str(ROOT / target)))
+    for file in files.documentation_pages():
+        if file.src_uri.startswith("decisions/0"):
+            file.inclusion = InclusionLevel.NOT_IN_NAV  # decisions/index.md lists them
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
+    """A page's text as the site needs it."""
+    source = _source(page.file.src_uri)
+    here = posixpath.dirname(page.file.src_uri)
+    return "".join(
+        INFO.sub(r"```\1", piece) if fenced else LINK.sub(lambda match: _turned(match, source, here), piece)
+        for fenced, piece in _pieces(markdown)
+    )
+
+
+def _pieces(markdown: str) -> Iterator[tuple[bool, str]]:
+    """(whether it is a fenced block, text) in order."""
+    at = 0
+    for fence in FENCE.finditer(markdown):
+        yield False, markdown[at : fence.start()]
+        yield True, fence[0]
+        at = fence.end()
+    yield False, markdown[at:]
+
+
+def _source(page: str) -> str:
+    """Where the repository has a page of the site."""
+    return next((source for source, place in ELSEWHERE.items() if place == page), f"docs/{page}")
+
+
+def _outside(source: str, markdown: str) -> Iterator[str]:
+    """Files of the repository that a page links to and the site does not have."""
+    for fenced, piece in _pieces(markdown):
+        for match in () if fenced else LINK.finditer(piece):
+            target = _target(match[2], source)
+            if target and not target.startswith("docs/") and target not in ELSEWHERE and _example(target) is None:
+                yield target
+
+
+def _target(link: str | None, source: str) -> str | None:
+    """A link's target as a path of the repository; None if it leads elsewhere or nowhere."""
+    if not link or ":" in link or link.startswith("/"):
+        return None
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+    return target if (ROOT / target).exists() else None
+
+
+def _example(target: str) -> str | None:
+    """Where an example file is on the page that shows them all."""
+    if (
+        target.startswith("examples/")
+        and target.endswith((".py", ".toml"))
+        and target != "examples/parts/pyproject.toml"
+    ):
+        return f"#{site_reference.anchor(target.removeprefix('examples/'))}"
+    return None
+
+
+def _turned(match: re.Match[str], source: str, here: str) -> str:
+    target = _target(match[2], source)
+    if target is None:
+        return match[0]
+    mark = match[3] or ""
+    if target in ELSEWHERE:
+        place = ELSEWHERE[target]
+    elif (example := _example(target)) is not None:
+        place, mark = "reference/examples.md", example
+    elif target.startswith("docs/"):
+        place = target.removeprefix("docs/")
+    else:
+        place = f"files/{target}"
+    return f"{match[1]}{posixpath.relpath(place, here or '.')}{mark}{match[4]}"
