@@ -14,7 +14,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
-from tools import site_reference
+from tools import notebook, site_reference
 
 ROOT = Path(__file__).parents[1]
 ELSEWHERE: Mapping[str, str] = MappingProxyType(
@@ -49,9 +49,12 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     }
     for target in sorted(linked):
         files.append(File.generated(config, f"files/{target}", abs_src_path=str(ROOT / target)))
-    for file in files.documentation_pages():
+    for file in list(files.documentation_pages()):
         if file.src_uri.startswith("decisions/0"):
             file.inclusion = InclusionLevel.NOT_IN_NAV  # decisions/index.md lists them
+        if notebook.cells(file.content_string):
+            name = file.src_uri.replace(".md", ".ipynb")
+            files.append(File.generated(config, name, content=notebook.notebook(file.content_string)))
     return files
 
 
@@ -59,6 +62,10 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
     """A page's text as the site needs it."""
     source = _source(page.file.src_uri)
     here = posixpath.dirname(page.file.src_uri)
+    if notebook.cells(markdown):
+        markdown += (
+            f"\n[This page as a Jupyter notebook]({posixpath.basename(page.file.src_uri).replace('.md', '.ipynb')})\n"
+        )
     return "".join(
         INFO.sub(r"```\1", piece) if fenced else LINK.sub(lambda match: _turned(match, source, here), piece)
         for fenced, piece in _pieces(markdown)

@@ -139,6 +139,14 @@ def test_blocks_of_code_are_blocks_whatever_the_tests_call_them(built):
 
 @needs_mkdocs
 @pytest.mark.acceptance
+def test_a_tutorial_can_be_had_as_a_notebook(built):
+    for page in (built / "tutorials").glob("*.html"):
+        assert re.search(rf'href="?{page.stem}\.ipynb', page.read_text())
+        assert json.loads(page.with_suffix(".ipynb").read_text())["nbformat"] == 4
+
+
+@needs_mkdocs
+@pytest.mark.acceptance
 def test_the_search_knows_the_pages(built):
     known = {entry["location"] for entry in json.loads((built / "search/search_index.json").read_text())["docs"]}
     assert {

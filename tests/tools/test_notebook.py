@@ -1,0 +1,51 @@
+"""Tutorials: their blocks run in order, as they stand, and make notebooks."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tools import notebook
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs/tutorials").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_becomes_a_notebook_with_all_of_its_text_and_code(page):
+    made = json.loads(notebook.notebook(page.read_text()))
+    code = ["".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "code"]
+    assert code == [each.strip() for each in notebook.cells(page.read_text())]
+    assert len(code) >= 3
+    for each in code:
+        ast.parse(each)
+    text = "\n".join("".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "markdown")
+    assert page.read_text().splitlines()[0] in text
+    assert "```python" not in text
+    assert len({cell["id"] for cell in made["cells"]}) == len(made["cells"])
+
+
+def test_the_command_writes_one(tmp_path):
+    target = tmp_path / "x.ipynb"
+    subprocess.run([sys.executable, ROOT / "tools/notebook.py", PAGES[0], target], check=True)
+    assert target.read_text() == notebook.notebook(PAGES[0].read_text())
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_blocks_of_a_tutorial_run_as_they_stand(page, tmp_path):
+    """In one session, and leave no process behind."""
+    (tmp_path / "session.py").write_text("\n".join(notebook.cells(page.read_text())))
+    done = subprocess.run(
+        [sys.executable, "session.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) >= 5
+    assert not [each for each in psutil.process_iter(["cwd"]) if (each.info["cwd"] or "").startswith(str(tmp_path))]
