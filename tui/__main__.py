@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from starling.tui.app import StarlingApp
+from starling.tui.first_run import first_run
 from starling.tui.source import open_sources
 
 
@@ -17,7 +18,7 @@ def main() -> int:
     except ValueError as error:
         sys.stderr.write(f"starling: {error}\n")
         return 2
-    StarlingApp(sources, playback).run()
+    StarlingApp(sources, playback, welcome=first_run).run()
     return 0
 
 

@@ -12,15 +12,21 @@ from textual.widgets import Input
 from starling.node.status import format as show
 from starling.node.status.snapshot import encode
 from starling.tui.commands import StarlingCommands, curves_csv, save
+from starling.tui.doctor import examine
 from starling.tui.replay import Playback
+from starling.tui.screens.doctor import DoctorScreen, Examine
 from starling.tui.screens.edge import EdgeScreen
 from starling.tui.screens.events import EventsScreen
 from starling.tui.screens.help import HelpScreen
 from starling.tui.screens.node import NodeScreen
+from starling.tui.screens.over import Over, agreed
 from starling.tui.screens.page import Page
 from starling.tui.screens.peers import PeerScreen, PeersScreen
+from starling.tui.screens.picker import NodePicker
 from starling.tui.screens.swarm import SwarmScreen
+from starling.tui.screens.tour import TourScreen
 from starling.tui.source import Reading, StatusSource
+from starling.tui.text.tour import STOPS
 from starling.tui.view import View, labels_of
 from starling.tui.widgets.frame import Clicked
 from starling.tui.widgets.lines import Panel
@@ -37,7 +43,8 @@ class StarlingApp(App[None]):
     """Shows one or several nodes, running or recorded.
 
     `playback` is the time axis of those sources that are records, None if none is; `clock` gives unix time in seconds, for the age of what
-    is shown; a `poll_s` of None is POLL_S, or REPLAY_S where records are replayed. Screenshots and exports go to `folder`.
+    is shown; a `poll_s` of None is POLL_S, or REPLAY_S where records are replayed. Screenshots and exports go to `folder`; `examine` asks
+    for the verdicts of the doctor; `welcome` says whether this is the first run, which opens the tour.
     """
 
     TITLE = "starling"
@@ -56,6 +63,9 @@ class StarlingApp(App[None]):
         Binding("t", "toggle_theme", "theme"),
         Binding("y", "copy_peer", "copy"),
         Binding("question_mark", "open('help')", "help", key_display="?"),
+        Binding("o", "pick", "all nodes", show=False),
+        Binding("m", "agreed", "method", show=False),
+        Binding("d", "doctor", "doctor", show=False),
         *(Binding(key, f"open('{name}')", show=False) for key, name in zip("12345", MODES, strict=True)),
         *(Binding(key, f"replay({act})", priority=True, show=False) for key, act in REPLAY_KEYS),
     ]
@@ -67,6 +77,8 @@ class StarlingApp(App[None]):
         clock: Callable[[], float] = time.time,
         poll_s: float | None = None,
         folder: Path = Path(),
+        examine: Examine = examine,
+        welcome: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__()
         self._poll_s = poll_s if poll_s is not None else REPLAY_S if playback is not None else POLL_S
@@ -74,6 +86,8 @@ class StarlingApp(App[None]):
         self._playback = playback
         self._clock = clock
         self._folder = folder
+        self._examine = examine
+        self._welcome = welcome
         self._readings: tuple[Reading, ...] = ()
         self._selected = 0
         self._due = False
@@ -81,6 +95,8 @@ class StarlingApp(App[None]):
     def on_mount(self) -> None:
         self._poll()
         self.set_interval(self._poll_s, self._poll)
+        if self._playback is None and self._welcome():
+            self.action_tour()
 
     def on_unmount(self) -> None:
         for source in self._sources:
@@ -95,7 +111,7 @@ class StarlingApp(App[None]):
         """Keys of a replay work on pages alone, and not while text is typed."""
         if action == "replay":
             return self.replays and isinstance(self.screen, Page) and not isinstance(self.focused, Input)
-        if action == "select":
+        if action in {"select", "pick"}:
             return len(self._readings) > 1
         return super().check_action(action, parameters)
 
@@ -112,6 +128,33 @@ class StarlingApp(App[None]):
                 self.push_screen(HelpScreen())
         elif name != self.current_mode:
             self.switch_mode(name)
+
+    def action_pick(self) -> None:
+        """Choose a node from the list of all."""
+        self.push_screen(NodePicker(self._view(asked=True)), self._picked)
+
+    def _picked(self, place: int | None) -> None:
+        if place is not None and place < len(self._readings):
+            self._selected = place
+        self.draw()
+
+    def action_agreed(self) -> None:
+        """Show in words what the swarm agreed on."""
+        self.push_screen(Over("what this swarm agreed on", agreed(self._view(asked=True))))
+
+    def action_doctor(self) -> None:
+        """Have the machine and the network of the chosen node checked."""
+        view = self._view(asked=True)
+        run_dir = view.reading.run_dir if view.reading is not None else None
+        if run_dir is None:
+            self.notify("a record has no machine to check", severity="warning", markup=False)
+        else:
+            self.push_screen(DoctorScreen(run_dir, view, self._examine))
+
+    def action_tour(self, number: int = 0) -> None:
+        """Open a stop of the tour, on its page."""
+        self.action_open(STOPS[number].page)
+        self.call_after_refresh(self.push_screen, TourScreen(number, self.action_tour))
 
     def action_toggle_theme(self) -> None:
         self.theme = LIGHT if self.current_theme.dark else DARK

@@ -15,6 +15,10 @@ from starling.tui.widgets.frame import TABS
 COMMANDS = (
     ("next node", "select(1)", "where there are several"),
     ("previous node", "select(-1)", "where there are several"),
+    ("all nodes", "pick", "choose one, where there are several"),
+    ("method and manifest", "agreed", "what the swarm agreed on, in words"),
+    ("doctor", "doctor", "check the machine and the network of this node"),
+    ("tour", "tour", "the pages one by one"),
     ("theme: dark or light", "toggle_theme", ""),
     ("copy peer id", "copy_peer", "of the row under the cursor, or of the node"),
     ("screenshot", "save('svg')", "of this screen, an SVG file in the current directory"),

@@ -30,6 +30,7 @@ class Reading:
     snapshot: StatusSnapshot | None = None  # the newest received; None before the first
     trouble: str | None = None  # why nothing newer arrives, with the next command to try; None while attached
     as_of: float | None = None  # unix time of the moment in a replay; None where nothing is replayed
+    run_dir: Path | None = None  # of the node; None in a replay
 
     @property
     def ended(self) -> bool:
@@ -65,7 +66,7 @@ class SocketSource:
         self._clock = clock
         self._watch: Watch | None = None
         self._next_attempt = -1.0
-        self._reading = Reading(self.name)
+        self._reading = Reading(self.name, run_dir=run_dir)
 
     def poll(self) -> tuple[Reading, ...]:
         """One reading."""
@@ -74,10 +75,10 @@ class SocketSource:
                 self._next_attempt = self._clock() + ATTACH_S
                 self._watch = Watch(self._run_dir)
             if self._watch is not None and (snapshot := self._watch.poll()) is not None:
-                self._reading = Reading(self.name, snapshot)
+                self._reading = Reading(self.name, snapshot, run_dir=self._run_dir)
         except ControlError as error:
             self.close()
-            self._reading = Reading(self.name, self._reading.snapshot, self._explained(error))
+            self._reading = Reading(self.name, self._reading.snapshot, self._explained(error), run_dir=self._run_dir)
         return (self._reading,)
 
     def _explained(self, error: ControlError) -> str:

@@ -20,11 +20,12 @@ import msgspec
 from starling.gossip.errors import ConfigError, GossipError
 from starling.node.cli import verdicts
 from starling.node.cli.common import DEFAULT_DIR, console, cores_there, dir_and_json, result, table
-from starling.node.cli.documents import Check, Diagnosis
+from starling.node.cli.documents import Diagnosis
 from starling.node.cli.help import command
 from starling.node.cli.progress import slow
 from starling.node.cli.verdicts import Bound, Dialled, Kind, Place, Torch, Verdict
 from starling.node.status import control
+from starling.node.status.check import Check
 from starling.node.status.control import typed
 from starling.node.status.format import clean
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from starling.kernels.schema import Case, LinkCase, RuleCase
+from starling.node.status.check import Check
 from starling.node.status.snapshot import PeerStatus
 
 
@@ -67,21 +68,6 @@ class Founded(Joined, frozen=True):
 
     name: str
     invite: str
-
-
-Answer = Literal["ok", "warn", "fail", "unknown"]
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One line of `starling doctor`."""
-
-    check: str
-    """What was looked at: versions, memory, port, bootstrap …; docs/operating.md lists them."""
-    verdict: Answer
-    """warn: a node works, but worse than it could. fail: it does not work. unknown: this could not be found out."""
-    found: str
-    todo: str = ""
-    """What to do about it, or next; "" if nothing."""
 
 
 class Diagnosis(Document, frozen=True):

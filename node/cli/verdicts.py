@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from starling.node.cli.documents import Answer
 from starling.node.status import format as show
+from starling.node.status.check import Answer
 
 TORCH_S = 20.0  # for torch to be imported in a process of its own
 DIAL_S = 3.0  # for a bootstrap address to be resolved and to answer

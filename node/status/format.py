@@ -15,6 +15,7 @@ ID_PREFIX: Final = "12D3KooW"  # all ids of Ed25519 keys begin so
 ID_WIDTH: Final = 8
 NAME_WIDTH: Final = 12
 SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
+BARS: Final = "▁▂▃▄▅▆▇█"
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 

@@ -241,6 +241,10 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     """Value of the best model so far, by this node's evaluations; None before the first."""
     best_round: int | None = None
     """Rounds that it had done."""
+    method: str = ""
+    """How the swarm trains, as "pairwise edge tracking over sticky edges, int4, 20 local steps a round"; "" before it is known."""
+    agreed: tuple[tuple[str, str], ...] = ()
+    """What all members agreed on in the manifest, in words: (name, words), as ("learns", "handwritten digits, …")."""
 
 
 class EngineFigures(msgspec.Struct, frozen=True):

@@ -17,6 +17,11 @@ from starling.node.status.snapshot import (
 
 NOW = 1_000_000.0
 IDS = tuple(f"12D3KooW{'abcdefgh'[number] * 40}node{number}" for number in range(8))
+METHOD = "pairwise edge tracking over sticky edges, int4, 20 local steps a round"
+AGREED = (
+    ("learns", "handwritten digits, labels in unequal shares (Dirichlet 0.3), 8 shards"), ("method", METHOD),
+    ("steps", "SGD, rate 0.02, cosine schedule, 32 samples a step"), ("members", "anyone with the invite"),
+)  # fmt: skip
 OUTCOMES = ("committed", "committed", "aborted", "committed", "busy", "committed", "timeout", "committed")
 
 
@@ -80,7 +85,7 @@ def full(number=0, count=8, **changes):
         "peer": IDS[number], "peers": peers, "members": count, "transactions": transactions, "local_steps": 840 + 20 * number,
         "value": 0.934 - 0.002 * number, "paced_per_s": 290.0 + number, "distance": 0.0123 + 0.0005 * number,
         "distance_curve": tuple(Point(at, float(at), 0.05 * math.exp(-at / 20)) for at in range(1, 43)),
-        "up_limit_bytes_per_s": 50_000, "ranks": IDS[:count],
+        "method": METHOD, "agreed": AGREED, "up_limit_bytes_per_s": 50_000, "ranks": IDS[:count],
         "links": tuple((one, (one + 3) % count) for one in range(0, count, 2)),
         "resources": Resources(cpu=1.2, memory_bytes=412_000_000, disk_bytes=3_100_000, gpu=0.41, gpu_memory_bytes=900_000_000),
         "events": tuple(

@@ -3,7 +3,7 @@
 import pytest
 
 from starling.node.status.snapshot import Exchanges, Transaction, Transfer
-from starling.tui.widgets.headline import health
+from starling.tui.text.health import health
 from tests.harness.snapshots import NOW, bare, full, snapshot
 
 

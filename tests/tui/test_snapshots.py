@@ -16,12 +16,13 @@ import pytest
 
 from starling.tui.app import StarlingApp
 from tests.harness.snapshots import NOW
-from tests.harness.tui.looking import CannedSource, screen_text, settle, swarm
+from tests.harness.tui.looking import CannedSource, examined, screen_text, settle, swarm
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SCREENS = {
     "node": ["1"], "swarm": ["2"], "peers": ["3"], "peer": ["3", "enter"], "events": ["escape", "4"], "edge": ["5", "up", "down"],
-    "help": ["question_mark"],
+    "help": ["question_mark"], "agreed": ["escape", "1", "m"], "nodes": ["escape", "o"], "doctor": ["escape", "d"],
+    "tour": ["escape", "3", "question_mark", "enter", "enter", "enter"],
 }  # fmt: skip
 
 pytestmark = pytest.mark.slow
@@ -49,7 +50,7 @@ def _look(style):
 
 
 async def show(size):
-    app = StarlingApp([CannedSource([swarm()])], clock=lambda: NOW, poll_s=3600.0)
+    app = StarlingApp([CannedSource([swarm()])], clock=lambda: NOW, poll_s=3600.0, examine=examined)
     app.animation_level = "none"
     seen = {}
     async with app.run_test(size=size) as pilot:

@@ -25,6 +25,10 @@ LEVEL_SIGNS: Final = MappingProxyType({"info": (" ", "plain"), "warning": ("!", 
 OUTCOME_SIGNS: Final = MappingProxyType({
     "committed": ("✓", "good"), "aborted": ("✗", "bad"), "busy": ("○", "warn"), "timeout": ("…", "warn"),
 })  # fmt: skip
+VERDICT_SIGNS: Final = MappingProxyType({
+    "fail": ("✗", "bad"), "warn": ("!", "warn"), "unknown": ("–", "dim"), "ok": ("✓", "good"),
+})  # fmt: skip
+"""In the order in which they are shown."""
 
 
 def style(role: str, *, dark: bool) -> str:

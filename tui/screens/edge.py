@@ -1,23 +1,23 @@
 """The exchanges with one peer, or with all: those under way and those that ended."""
 
-import time
-
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container
 
 from starling.node.status import format as show
-from starling.node.status.snapshot import StatusSnapshot, Transaction, Transfer
-from starling.tui.drawing.palette import OUTCOME_SIGNS, PEER_SIGNS
+from starling.node.status.snapshot import Transaction, Transfer
+from starling.tui.drawing.palette import PEER_SIGNS
 from starling.tui.screens.page import Page
+from starling.tui.text import exchanges
+from starling.tui.text.exchanges import ALL, last, met
 from starling.tui.view import Throttle, View
 from starling.tui.widgets.lines import Panel, Tail, entitle
 from starling.tui.widgets.rows import Row, Rows
 
-ALL = ""
 COLUMNS = (("peer", 10), ("last", 7))
 CHOICE = (12, 30)  # cells with the border, at least and at most
-HEAD = f"{'ended':<8} {'no.':>5} {'round':>6} {'outcome':<11} by {'sent':>7}{'recv':>7}{'kept':>6}{'time':>7}"
+LAYOUT = "{:<8} {:>5} {:>6} {:<11} {} {:>7}{:>7}{:>6}{:>7}"
+HEAD = LAYOUT.format(*exchanges.COLUMNS)
 
 
 class EdgeScreen(Page):
@@ -72,21 +72,12 @@ def _choice(view: View) -> list[Row]:
     if snapshot is None:
         return [(ALL, (Text("all peers"), Text(show.MISSING)))]
     states = {peer.peer: peer.state for peer in snapshot.peers}
-    edges = {peer.peer for peer in snapshot.peers if peer.edge}
-    met = {each.peer for each in snapshot.transactions} | {each.peer for each in snapshot.transfers}
-    peers = sorted(edges | met)
-    rows: list[Row] = [(ALL, (Text("all peers"), Text(_last(snapshot, ALL))))]
-    for peer in peers:
+    rows: list[Row] = [(ALL, (Text("all peers"), Text(last(snapshot, ALL))))]
+    for peer in met(snapshot):
         sign, role = PEER_SIGNS[states[peer]] if peer in states else (show.MISSING, "dim")
         cells = Text.assemble((f"{sign} ", view.style(role)), view.label(peer))
-        rows.append((peer, (cells, Text(_last(snapshot, peer)))))
+        rows.append((peer, (cells, Text(last(snapshot, peer)))))
     return rows
-
-
-def _last(snapshot: StatusSnapshot, peer: str) -> str:
-    """How long ago the last exchange with it ended."""
-    times = [each.time_s for each in snapshot.transactions if peer in (ALL, each.peer)]
-    return show.age(snapshot.time_s - max(times)) if times else show.MISSING
 
 
 def _width(rows: list[Row], *, wide: bool) -> int:
@@ -97,17 +88,16 @@ def _width(rows: list[Row], *, wide: bool) -> int:
 
 
 def _under_way(each: Transfer, view: View) -> Text:
-    words = f"⇄ {each.kind} with {view.label(each.peer)} for {show.duration(each.seconds)}: {show.progress(each)}"
-    return Text(words, style=view.style("warn"), no_wrap=True, end="")
+    return Text(exchanges.under_way(each, view), style=view.style("warn"), no_wrap=True, end="")
 
 
 def _line(each: Transaction, view: View) -> Text:
-    when = time.strftime("%H:%M:%S", time.localtime(each.time_s))
-    sign, role = OUTCOME_SIGNS[each.outcome]
+    """The cells in their columns; those of one color together."""
+    when, number, turn, outcome, *figures = exchanges.row(each)
     line = Text(no_wrap=True, end="")
-    line.append(f"{when} ", style=view.style("dim"))
-    line.append(f"{each.number:>5} {each.round:>6} ")
-    line.append(f"{sign} {each.outcome:<9} ", style=view.style(role))
-    line.append(f"{'we' if each.asked else 'it'} {show.size(each.bytes_sent):>7}{show.size(each.bytes_received):>7}")
-    line.append(f"{show.share(each.clip):>6}{show.latency(each.seconds):>7}")
+    line.append(f"{when.text} ", style=view.style(when.role))
+    line.append(f"{number.text:>5} {turn.text:>6} ")
+    line.append(f"{outcome.text:<11} ", style=view.style(outcome.role))
+    by, sent, received, kept, took = (cell.text for cell in figures)
+    line.append(f"{by} {sent:>7}{received:>7}{kept:>6}{took:>7}")
     return line

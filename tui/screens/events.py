@@ -1,6 +1,5 @@
 """Events with a filter."""
 
-import re
 import time
 from typing import ClassVar
 
@@ -13,10 +12,10 @@ from starling.node.status import format as show
 from starling.node.status.snapshot import Event
 from starling.tui.drawing.palette import LEVEL_SIGNS
 from starling.tui.screens.page import Page
+from starling.tui.text.events import events_of, matches, words
 from starling.tui.view import View
 from starling.tui.widgets.lines import Tail, entitle
 
-PEER_ID = re.compile(r"(/p2p/)?(12D3Koo\w{40,})")
 LEVELS = {"all": ("info", "warning", "error"), "warnings": ("warning", "error"), "errors": ("error",)}
 
 
@@ -49,15 +48,15 @@ class EventsScreen(Page):
 
     def draw_body(self, view: View) -> None:
         self._view = view
-        words = self.query_one(Input).value
-        events = _events(view, all_nodes=self._all_nodes)
+        asked = self.query_one(Input).value
+        events = events_of(view, all_nodes=self._all_nodes)
         passed = [
             (node, event)
             for node, event in events
-            if event.level in LEVELS[self._level] and _matches(event, node, words)
+            if event.level in LEVELS[self._level] and matches(event, node, asked)
         ]
         tail = self.query_one(Tail)
-        of = f" with {words!r}" if words.strip() else ""
+        of = f" with {asked!r}" if asked.strip() else ""
         nodes = "all nodes" if self._all_nodes else "this node"
         entitle(tail, f"events {len(passed)} of {len(events)}, {nodes}, level {self._level}{of}")
         lines = [event_line(event, view, node if self._all_nodes else "") for node, event in passed]
@@ -95,18 +94,6 @@ class EventsScreen(Page):
         self.query_one(Tail).focus()
 
 
-def _events(view: View, *, all_nodes: bool) -> list[tuple[str, Event]]:
-    readings = view.readings if all_nodes else filter(None, (view.reading,))
-    events = [(r.name, event) for r in readings if r.snapshot is not None for event in r.snapshot.events]
-    return sorted(events, key=lambda each: each[1].time_s)
-
-
-def _matches(event: Event, node: str, words: str) -> bool:
-    """Whether every word is in the line or the event's name, ignoring case."""
-    line = f"{node} {event.name} {show.clean(event.text)}".casefold()
-    return all(word in line for word in words.casefold().split())
-
-
 def event_line(event: Event, view: View, node: str = "") -> Text:
     """One event; `node` is its node's name where several are shown."""
     when = time.strftime("%H:%M:%S", time.localtime(event.time_s))
@@ -116,12 +103,7 @@ def event_line(event: Event, view: View, node: str = "") -> Text:
     if node:
         line.append(f"{show.clean(node)} ", style=view.style("own"))
     line.append(
-        f"{sign} {PEER_ID.sub(lambda found: _named(found, view), show.clean(event.text or event.name))}",
+        f"{sign} {words(event, view)}",
         style=view.style(role),
     )
     return line
-
-
-def _named(found: re.Match[str], view: View) -> str:
-    """A label for the peer; within an address the end of its id, as a label there would look like part of the address."""
-    return f"{found[1]}{show.short(found[2])}" if found[1] else view.label(found[2])

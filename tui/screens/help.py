@@ -8,62 +8,22 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-HELP = """\
-KEYS
-1 2 3 4 5    Node, Swarm, Peers, Events, Edge
-?            this page; ? esc q close it
-n  p         next and previous node, where there are several
-↑ ↓          move and scroll; tab goes to the next list
-y            copy the peer id of the row, or of the node
-t            dark and light theme
-ctrl+p       all commands by name; screenshot and export too
-q            quit (the node keeps running)
-enter        on Peers: all that is known about a peer
-s  r         on Peers: sort by the next column, reverse; or click it
-/  l  a      on Events: filter by words, level, all nodes
-space        in a replay: play and pause
-← → home end in a replay: back, forward, beginning, end
-x            in a replay: 1x, 4x, 16x
-
-SIGNS
-–            not known (never 0)
-!            a problem, a warning, or a peer in quarantine
-● ○ …        training, waiting, starting or joining
-✓ ← ✗        finished or committed, leaving or left, failed or dead
-?  ⊘         suspected, banned
-[ ]          the node that is shown
-━  ┄         pairs that exchange in this round; other edges
-⇄            a transfer under way
-▲  ▼         sorted by this column, ascending or descending
-
-WORDS
-round        some local steps, then an exchange with neighbors
-alone        local steps per second of computing time
-with the     local steps per second of all time, waiting for peers
-swarm        included, over the same rounds
-edge         a lasting pair of peers that exchange with each other
-exchange     both ends apply it (committed), or neither
-aborted      begun and given up; busy: the peer was in another one;
-             timeout: no answer. The round goes on without it
-distance     consensus distance: root mean square difference to the
-             models of peers, per parameter
-standing     probation, active, quarantine, ban; trusted by you
-score        faults, halved every five minutes
-contribution committed exchanges, decayed, 20 at most
-staleness    share of recent exchanges that the peer did not answer
-clipped      share of recent exchanges in which its update was clipped
-kept         on Edge: share of the update kept by clipping; 100 % is
-             not clipped
-ε            privacy loss of this node's data (docs/privacy.md)
-known by     attached nodes that know this member\
-"""
+from starling.tui.text.help import KEYS, SIGNS, WORDS
 
 
 class HelpScreen(ModalScreen[None]):
     """Covers any screen; closed by the key that opened it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,escape,q", "dismiss", "close")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark,escape,q", "dismiss", "close"),
+        Binding("enter", "tour", "tour"),
+    ]
+
+    def action_tour(self) -> None:
+        """Close it and begin the tour."""
+        self.dismiss()
+        self.app.call_later(self.app.run_action, "app.tour")
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help"):
-            yield Static(HELP, markup=False)
+            yield Static(f"KEYS\n{KEYS}\n\nSIGNS\n{SIGNS}\n\nWORDS\n{WORDS}", markup=False)

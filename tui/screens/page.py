@@ -11,9 +11,9 @@ from textual.widgets import Footer, Static
 
 from starling.node.status import format as show
 from starling.tui.drawing.palette import NODE_SIGNS
+from starling.tui.text.health import value
 from starling.tui.view import View
 from starling.tui.widgets.frame import NodeSelector, Problem, TabBar, Timeline
-from starling.tui.widgets.headline import value
 
 
 class Page(Screen[None]):

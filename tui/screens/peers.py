@@ -1,8 +1,6 @@
 """The peers of one node in a table to sort; enter shows all figures of one."""
 
-import math
-from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -13,71 +11,11 @@ from textual.widgets import DataTable, Footer, Static
 
 from starling.node.status import format as show
 from starling.node.status.snapshot import PeerStatus
-from starling.tui.drawing.palette import PEER_SIGNS
 from starling.tui.screens.page import Page
+from starling.tui.text.peers import BY_NAME, COLUMNS, DOWN, UP, details, row
 from starling.tui.view import View
 from starling.tui.widgets.lines import entitle
 from starling.tui.widgets.rows import MAX_ROWS, Row, Rows, cut
-
-STATES = ("alive", "suspect", "quarantined", "banned", "dead", "left")
-UNKNOWN = math.inf
-UP, DOWN = "▲", "▼"
-
-
-def _most(value: float | None) -> float:
-    """Sorts the highest first and unknown last."""
-    return UNKNOWN if value is None else -value
-
-
-def _state(peer: PeerStatus, view: View) -> Text:
-    if peer.state == "alive" and peer.standing == "probation" and not peer.trusted:
-        return Text("○ probation", style=view.style("plain"))
-    sign, role = PEER_SIGNS[peer.state]
-    return Text(f"{sign} {peer.state}", style=view.style(role))
-
-
-class Column(NamedTuple):
-    """A column: name, least width in cells, sort key, sign of that order, and the text of a cell."""
-
-    name: str
-    width: int
-    order: Callable[[PeerStatus], tuple[object, ...]]
-    sign: str
-    cell: Callable[[PeerStatus, View], str | Text]
-
-
-COLUMNS = (
-    Column("peer", 9, lambda peer: (show.short(peer.peer),), UP, lambda peer, view: view.label(peer.peer)),
-    Column("state", 14, lambda peer: (STATES.index(peer.state),), UP, _state),
-    Column(
-        "edge", 5, lambda peer: (not peer.edge, STATES.index(peer.state)), DOWN, lambda peer, _: "yes" if peer.edge else "no"
-    ),
-    Column(
-        "standing", 11, lambda peer: (not peer.trusted, peer.standing), UP, lambda peer, _: "trusted" if peer.trusted else peer.standing
-    ),
-    Column(
-        "score", 6, lambda peer: (_most(peer.score),), DOWN,
-        lambda peer, view: Text(f"{peer.score:.1f}", style=view.style("bad" if peer.score else "plain")),
-    ),
-    Column("staleness", 10, lambda peer: (_most(peer.staleness),), DOWN, lambda peer, _: show.share(peer.staleness)),
-    Column("rtt", 7, lambda peer: (_most(peer.rtt_s),), DOWN, lambda peer, _: show.latency(peer.rtt_s)),
-    Column("sent", 7, lambda peer: (-peer.bytes_sent,), DOWN, lambda peer, _: show.size(peer.bytes_sent)),
-    Column("recv", 7, lambda peer: (-peer.bytes_received,), DOWN, lambda peer, _: show.size(peer.bytes_received)),
-    Column("clipped", 8, lambda peer: (_most(peer.clipped),), DOWN, lambda peer, _: show.share(peer.clipped)),
-    Column("round", 8, lambda peer: (_most(peer.round),), DOWN, lambda peer, _: show.count(peer.round)),
-    Column("committed", 10, lambda peer: (-peer.committed,), DOWN, lambda peer, _: show.count(peer.committed)),
-    Column("contribution", 13, lambda peer: (-peer.contribution,), DOWN, lambda peer, _: f"{peer.contribution:.1f}"),
-    Column("faults", 7, lambda peer: (-peer.faults,), DOWN, lambda peer, _: show.count(peer.faults)),
-    Column(
-        "last seen", 10, lambda peer: (UNKNOWN if peer.last_seen_s is None else peer.last_seen_s,), UP,
-        lambda peer, _: show.age(peer.last_seen_s),
-    ),
-    Column(
-        "invited by", 11, lambda peer: (not peer.inviter, show.short(peer.inviter)), UP,
-        lambda peer, view: view.label(peer.inviter) if peer.inviter else show.MISSING,
-    ),
-)  # fmt: skip
-BY_NAME = {column.name: column for column in COLUMNS}
 
 
 class PeersScreen(Page):
@@ -103,7 +41,9 @@ class PeersScreen(Page):
         self._view = view
         peers = view.snapshot.peers if view.snapshot is not None else ()
         column = BY_NAME[self._sort]
-        rows = sorted(sorted(peers, key=lambda peer: peer.peer), key=column.order)[:: -1 if self._reversed else 1]
+        rows = sorted(sorted(peers, key=lambda peer: peer.peer), key=lambda peer: column.order(peer, view))[
+            :: -1 if self._reversed else 1
+        ]
         table = self.query_one(Rows)
         number = f"{len(peers):,}" if peers else show.MISSING
         entitle(
@@ -123,7 +63,7 @@ class PeersScreen(Page):
         chosen = self.query_one(Rows).chosen
         found = [peer for peer in (self._view.snapshot.peers if self._view.snapshot else ()) if peer.peer == chosen]
         if found:
-            self.app.push_screen(PeerScreen(found[0], self._view.label))
+            self.app.push_screen(PeerScreen(found[0], self._view))
 
     def action_sort(self) -> None:
         """By the next column."""
@@ -148,8 +88,7 @@ class PeersScreen(Page):
 
 
 def _row(peer: PeerStatus, view: View) -> Row:
-    cells = (column.cell(peer, view) for column in COLUMNS)
-    return peer.peer, tuple(Text(cell) if isinstance(cell, str) else cell for cell in cells)
+    return peer.peer, tuple(Text(cell.text, style=view.style(cell.role)) for cell in row(peer, view))
 
 
 class PeerScreen(ModalScreen[None]):
@@ -160,36 +99,15 @@ class PeerScreen(ModalScreen[None]):
         Binding("y", "app.copy_peer", "copy its id"),
     ]
 
-    def __init__(self, peer: PeerStatus, label: Callable[[str], str] = show.short) -> None:
+    def __init__(self, peer: PeerStatus, view: View) -> None:
         super().__init__()
         self.peer = peer
-        self._label = label
+        self._view = view
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="details") as box:
-            entitle(box, f"peer {self._label(self.peer.peer)}")
-            yield Static(_details(self.peer), markup=False)
+            entitle(box, f"peer {self._view.label(self.peer.peer)}")
+            rows = details(self.peer, self._view)
+            lines = (f"{name:<12} {words.replace(chr(10), chr(10) + ' ' * 13)}" for name, words in rows)
+            yield Static("\n".join(lines), markup=False)
         yield Footer(show_command_palette=False)
-
-
-def _details(peer: PeerStatus) -> str:
-    sign, _ = PEER_SIGNS[peer.state]
-    shut_out = f", for {show.duration(peer.shut_out_s)} more" if peer.shut_out_s is not None else ""
-    rows = (
-        ("id", show.clean(peer.peer)),
-        ("state", f"{sign} {peer.state}, {'with' if peer.edge else 'without'} an edge"),
-        ("standing", f"{peer.standing}{', trusted by you' if peer.trusted else ''}{shut_out}"),
-        ("reason", show.clean(peer.why)),
-        ("score", f"{peer.score:.1f}, faults {show.count(peer.faults)}"),
-        ("contribution", f"{peer.contribution:.1f} of 20"),
-        ("staleness", f"{show.share(peer.staleness)} of recent exchanges not answered"),
-        ("clipped", f"{show.share(peer.clipped)} of recent exchanges"),
-        ("round", show.count(peer.round)),
-        ("exchanges", f"{show.count(peer.committed)} committed"),
-        ("bytes", f"{show.size(peer.bytes_sent)} sent, {show.size(peer.bytes_received)} received"),
-        ("round trip", show.latency(peer.rtt_s)),
-        ("last seen", f"{show.duration(peer.last_seen_s)} ago" if peer.last_seen_s is not None else show.MISSING),
-        ("invited by", show.clean(peer.inviter)),
-        ("addresses", "\n             ".join(show.clean(each) for each in peer.addresses) or show.MISSING),
-    )
-    return "\n".join(f"{name:<12} {words}" for name, words in rows if words)

@@ -13,9 +13,9 @@ from textual.widgets import Static
 from starling.node.status import format as show
 from starling.tui.replay import Position
 from starling.tui.source import Reading
+from starling.tui.text.health import problem, troubled
 from starling.tui.view import View
 
-FRESH_S = 3.0  # a node publishes every second
 TABS = (
     ("1", "Node", "node"),
     ("2", "Swarm", "swarm"),
@@ -44,28 +44,11 @@ class Problem(Static):
 
     def update_from(self, view: View) -> None:
         """Show the connection's problem, else the node's."""
-        text = _problem(view)
+        text = problem(view)
         if text != self._shown:
             self._shown = text
             self.display = text is not None
             self.update(Text(f"! {show.clean(text)}") if text is not None else Text())
-
-
-def _problem(view: View) -> str | None:
-    reading = view.reading
-    if reading is None:
-        return f"no node in {view.waiting_for} yet; waiting for one to start"
-    snapshot = reading.snapshot
-    if snapshot is None:
-        return reading.trouble or f"attached to {reading.name}; waiting for its first snapshot"
-    age_s = (view.now if reading.as_of is None else reading.as_of) - snapshot.time_s
-    if reading.ended:
-        return f"this node has ended; its state of {show.duration(age_s)} ago is shown"
-    if reading.trouble is not None:
-        return f"{reading.trouble} (its state of {show.duration(age_s)} ago is shown; attaching again)"
-    if age_s > FRESH_S:
-        return f"no news from this node for {show.duration(age_s)}; see its log.jsonl"
-    return snapshot.problem
 
 
 class TabBar(Widget):
@@ -103,7 +86,7 @@ class NodeSelector(Widget):
         """Show the names; a `!` follows the name of a node with a problem."""
         self.display = len(readings) > 1
         names = show.labels({str(place): reading.name for place, reading in enumerate(readings)})
-        labels = [names[str(place)] + ("!" if _troubled(each) else "") for place, each in enumerate(readings)]
+        labels = [names[str(place)] + ("!" if troubled(each) else "") for place, each in enumerate(readings)]
         if (labels, selected) != (self._labels, self._selected):
             self._labels, self._selected = labels, selected
             self.refresh()
@@ -136,12 +119,6 @@ class NodeSelector(Widget):
                 room -= widths[first]
             if not after and not before:
                 return first, last
-
-
-def _troubled(reading: Reading) -> bool:
-    return (reading.trouble is not None and not reading.ended) or (
-        reading.snapshot is not None and reading.snapshot.problem is not None
-    )
 
 
 class Timeline(Widget):

@@ -6,7 +6,7 @@ from typing import Any
 import trio
 from msgspec import structs
 
-from starling.node.config import attack_consent
+from starling.node.config import attack_consent, words
 from starling.node.config.schema import Manifest
 from starling.node.daemon.app import Joining, Node, Opening, Starting
 from starling.node.daemon.membership.neighbors import LinkMap, own_links
@@ -72,7 +72,8 @@ def _manifest(manifest: Manifest | None) -> Fields:
     if manifest is None:
         return {}
     kinds = {"task": manifest.task.kind, "algorithm": manifest.mix.kind, "overlay": manifest.overlay.kind}
-    return kinds | {"name": manifest.name, "rounds": manifest.pace.rounds}
+    said = {"method": words.method(manifest), "agreed": words.sections(manifest)}
+    return kinds | said | {"name": manifest.name, "rounds": manifest.pace.rounds}
 
 
 def _traffic(node: Node) -> Fields:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from starling.node.status.check import Check
 from starling.node.status.snapshot import PeerStatus
 from starling.tui.app import StarlingApp
 from starling.tui.source import Reading
@@ -42,7 +43,19 @@ class CannedSource:
 
 
 def swarm(count=8, **changes):
-    return tuple(Reading(f"node-{number}", full(number, count, **changes)) for number in range(count))
+    names = [f"node-{number}" for number in range(count)]
+    return tuple(Reading(name, full(at, count, **changes), run_dir=Path(name)) for at, name in enumerate(names))
+
+
+CHECKS = (
+    Check("port", "fail", "/ip4/0.0.0.0/tcp/4001: Address already in use", "choose another: `--listen /ip4/0.0.0.0/tcp/PORT`"),
+    Check("clock", "unknown", "2026-11-25 10:00 UTC; no other machine was asked"), Check("memory", "ok", "12 GB available"),
+)  # fmt: skip
+
+
+async def examined(run_dir):
+    """Verdicts without the seconds that they take."""
+    return CHECKS
 
 
 def screen_text(app):
@@ -50,7 +63,9 @@ def screen_text(app):
     return "\n".join(strip.text for strip in strips)
 
 
-def look(polls, size=SMALL, keys=(), *, then=None, playback=None, clock=lambda: NOW, folder=Path()):
+def look(
+    polls, size=SMALL, keys=(), *, then=None, playback=None, clock=lambda: NOW, folder=Path(), examine=examined, welcome=lambda: False,
+):  # fmt: skip
     """Show readings, press keys, and return the app and what it shows after each key (first: before any).
 
     Args:
@@ -59,9 +74,11 @@ def look(polls, size=SMALL, keys=(), *, then=None, playback=None, clock=lambda: 
         keys: names of keys; a string of several characters in braces is typed.
         folder: where files go.
         then: what is done afterwards, given the pilot, the app and what was seen.
+        examine: the doctor.
+        welcome: whether it is the first run.
     """
     sources = polls if hasattr(polls[0], "poll") else [CannedSource(polls)]
-    app = StarlingApp(sources, playback, clock=clock, poll_s=0.2, folder=folder)
+    app = StarlingApp(sources, playback, clock=clock, poll_s=0.2, folder=folder, examine=examine, welcome=welcome)
     app.animation_level = "none"
     seen = []
 

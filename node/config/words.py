@@ -1,0 +1,179 @@
+"""A manifest in words, for people who look at a node: `method` in one line, `sections` in a row for each thing agreed on. Torch-free.
+
+Every entry of every catalogue that a manifest can name has its words here, which a test checks; a part of another package, or
+"module:Class", is called by its name.
+"""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from starling.node.config.schema import Manifest
+from starling.node.status import format as show
+
+Words = Mapping[str, str]
+
+MIX: Final[Words] = MappingProxyType({
+    "pet": "pairwise edge tracking",
+    "dsgd": "plain averaging",
+    "gradient_tracking": "gradient tracking",
+    "k_gt": "gradient tracking with local steps (K-GT)",
+    "quasi_global": "quasi-global momentum",
+    "exact_diffusion": "exact diffusion",
+    "d2": "D²",
+    "a2cid2": "averaging with momentum (A²CiD²)",
+    "choco": "averaging of public copies (CHOCO)",
+    "beer": "gradient tracking of public copies (BEER)",
+    "push_sum": "push-sum averaging",
+    "r_fast": "gradient tracking by running sums (R-FAST)",
+    "psgd": "gathering of all updates",
+    "outer": "outer steps on averaged progress (DiLoCo)",
+    "gather": "robust combination of pulled models",
+    "defended_tracking": "defended gradient tracking",
+})  # fmt: skip
+OVERLAY: Final[Words] = MappingProxyType({
+    "sticky": "sticky edges",
+    "ring": "a ring",
+    "grid": "a grid",
+    "torus": "a torus",
+    "static_exponential": "an exponential graph",
+    "erdos_renyi": "a random graph",
+    "half_random": "a random graph with half the pairs",
+    "d_equi_static": "a fixed directed EquiTopo graph",
+    "u_equi_static": "a fixed undirected EquiTopo graph",
+    "complete": "all pairs",
+    "alone": "no edges",
+    "one_peer_exponential": "one peer a round of an exponential graph",
+    "hypercube": "a hypercube",
+    "hyper_hypercube": "a hyper-hypercube",
+    "simple_base_k": "a simple base-(k+1) graph",
+    "base_k": "a base-(k+1) graph",
+    "random_matching": "random pairs",
+    "od_equi_dyn": "one directed EquiTopo shift a round",
+    "ou_equi_dyn": "random EquiTopo pairs",
+    "rendezvous": "pairs by rendezvous hashing",
+    "pull": "peers drawn in secret",
+})  # fmt: skip
+SELECT: Final[Words] = MappingProxyType({
+    "budget": "whole vectors, or a mask where they exceed the byte budget",
+    "full": "whole vectors",
+    "mask": "a random mask of the coordinates",
+    "random_k": "random coordinates",
+    "top_k": "the largest coordinates",
+    "top_k_sampled": "the largest coordinates, by a sampled threshold",
+    "chunk_top_k": "the largest coordinates of every chunk",
+    "cocktail": "the largest of randomly chosen coordinates",
+    "drift_top_k": "the largest coordinates, half of them as the peer asked",
+    "low_rank": "matrices of low rank",
+    "layered": "the largest coordinates of every layer",
+    "dct_top_k": "the largest cosine coefficients",
+})  # fmt: skip
+RULE: Final[Words] = MappingProxyType({
+    "mean": "mean", "median": "median", "trimmed_mean": "trimmed mean", "meamed": "mean around the median", "krum": "Krum",
+    "multi_krum": "Multi-Krum", "bulyan": "Bulyan", "geometric_median": "geometric median", "mda": "minimum-diameter averaging",
+    "centered_clip": "centred clipping", "sac": "self-adjusting clipping", "cs_plus": "clipped sum (CS+)",
+    "cs_nnm": "clipped sum after nearest-neighbour mixing", "clipped_gossip": "clipped gossip", "norm_bound": "norm bounding",
+    "nna": "nearest-neighbour averaging", "ubar": "UBAR", "balance": "BALANCE", "bridge": "BRIDGE", "flag": "flag median",
+    "foolsgold": "FoolsGold",
+})  # fmt: skip
+BEFORE: Final[Words] = MappingProxyType({"nnm": "nearest-neighbour mixing", "bucketing": "bucketing"})
+TASK: Final[Words] = MappingProxyType({
+    "digits": "handwritten digits", "images": "images by class", "text": "text, byte by byte", "synthetic": "synthetic classes",
+    "quadratic": "a quadratic", "diagonal": "a diagonal quadratic", "logistic": "logistic regression",
+})  # fmt: skip
+PARTITION: Final[Words] = MappingProxyType({
+    "iid": "split at random", "dirichlet": "labels in unequal shares", "by_label": "few labels each", "by_file": "whole files each",
+    "by_key": "whole authors each",
+})  # fmt: skip
+OPTIMIZER: Final[Words] = MappingProxyType({
+    "sgd": "SGD", "adamw": "AdamW", "adam": "Adam", "nadam": "NAdam", "radam": "RAdam", "adamax": "Adamax", "adagrad": "Adagrad",
+    "adadelta": "Adadelta", "rmsprop": "RMSprop", "rprop": "Rprop", "asgd": "ASGD", "adafactor": "Adafactor", "muon": "Muon",
+})  # fmt: skip
+ADMISSION: Final[Words] = MappingProxyType({
+    "open": "anyone with the invite", "invite": "those whom the founder or a member invited", "allow": "those whom the founder listed",
+})  # fmt: skip
+PACE: Final[Words] = MappingProxyType({"steps": "rounds", "clock": "slots of time"})
+_PLAIN = MappingProxyType({"identity": "uncompressed", "sign": "signs"})
+_CODEC = re.compile(r"(?P<base>[a-z]+\d*(?:_e\d+m\d+)?)(?P<nearest>_nearest)?(?:_x(?P<steps>\d))?")
+
+
+def codec(name: str) -> str:
+    """A quantizer: uncompressed, int4, int2 to the nearest in 3 steps."""
+    match = _CODEC.fullmatch(name)
+    if match is None:
+        return name
+    words = _PLAIN.get(match["base"], match["base"].replace("_", " "))
+    nearest = " to the nearest" if match["nearest"] else ""
+    steps = f" in {match['steps']} steps" if match["steps"] else ""
+    return f"{words}{nearest}{steps}"
+
+
+def method(manifest: Manifest) -> str:
+    """One line: pairwise edge tracking over sticky edges, int4, 20 local steps a round."""
+    mix, pace = manifest.mix, manifest.pace
+    how = _called(MIX, mix.kind)
+    if mix.kind == "gather":
+        how = f"{_called(RULE, manifest.robust.rule)} of pulled models"
+    over = "from" if manifest.overlay.kind == "pull" else "over"
+    steps = "1 local step" if pace.local_steps == 1 else f"{pace.local_steps:,} local steps"
+    when = f"{steps} a round" if pace.kind == "steps" else f"an exchange every {show.duration(pace.slot_s)}"
+    return f"{how} {over} {_called(OVERLAY, manifest.overlay.kind)}, {codec(manifest.compress.response)}, {when}"
+
+
+def sections(manifest: Manifest) -> tuple[tuple[str, str], ...]:
+    """(name, words) of what all members agreed on, in the order in which a newcomer asks."""
+    return (
+        ("learns", _learns(manifest)),
+        ("method", method(manifest)),
+        ("steps", _steps(manifest)),
+        ("length", _length(manifest)),
+        ("sends", _sends(manifest)),
+        ("members", _members(manifest)),
+        ("tolerates", _tolerates(manifest)),
+    )
+
+
+def _called(words: Words, name: str) -> str:
+    return words.get(name, name)
+
+
+def _learns(manifest: Manifest) -> str:
+    task, parts = manifest.task, manifest.partition
+    alpha = f" (Dirichlet {parts.alpha:g})" if parts.kind == "dirichlet" else ""  # type: ignore[attr-defined]  # of that kind
+    start = ", from a given model" if task.start else ""
+    return f"{_called(TASK, task.kind)}, {_called(PARTITION, parts.kind)}{alpha}, {parts.shards:,} shards{start}"
+
+
+def _steps(manifest: Manifest) -> str:
+    optimizer = manifest.optimizer
+    schedule = "" if optimizer.schedule == "constant" else f", {optimizer.schedule} schedule"
+    return f"{_called(OPTIMIZER, optimizer.kind)}, rate {optimizer.lr:g}{schedule}, {manifest.task.batch_size:,} samples a step"
+
+
+def _length(manifest: Manifest) -> str:
+    pace = manifest.pace
+    length = f"{pace.rounds:,} {PACE[pace.kind]}" if pace.rounds else "endless"
+    beside = ", exchanges beside local steps" if pace.overlap else ""
+    return f"{length}, begins with {pace.quorum:,} members, evaluated every {pace.evaluate_every:,}{beside}"
+
+
+def _sends(manifest: Manifest) -> str:
+    compress = manifest.compress
+    if manifest.mix.kind == "gather":
+        return f"whole models as {codec(compress.response)}"
+    return f"{_called(SELECT, compress.select)}: {codec(compress.request)} to ask, {codec(compress.response)} to answer"
+
+
+def _members(manifest: Manifest) -> str:
+    admission = manifest.admission
+    work = " and a proof of work" if admission.kind == "open" and admission.bits else ""  # type: ignore[attr-defined]  # of that kind
+    return f"{_called(ADMISSION, admission.kind)}{work}"
+
+
+def _tolerates(manifest: Manifest) -> str:
+    if manifest.mix.kind not in {"gather", "defended_tracking"} or not manifest.byzantine_fraction:
+        return "crashed and slow members; what members send is trusted"
+    rule = f", by {_called(RULE, manifest.robust.rule)}" if manifest.mix.kind == "gather" else ""
+    before = f" after {_called(BEFORE, manifest.robust.before)}" if rule and manifest.robust.before else ""
+    return f"up to {show.share(manifest.byzantine_fraction)} Byzantine members{rule}{before}"

@@ -1,0 +1,64 @@
+"""A manifest in words: every part that a manifest can name has some, and they say what was chosen."""
+
+import pytest
+
+from starling.gossip.compress.catalogue import QUANTIZERS
+from starling.node.config import words
+from starling.node.config.parts import _ALL as EVERY
+from starling.node.config.schema import Manifest
+from starling.node.config.toml import apply_set
+
+TABLES = {
+    "task.kind": words.TASK, "optimizer.kind": words.OPTIMIZER, "mix.kind": words.MIX, "overlay.kind": words.OVERLAY,
+    "robust.rule": words.RULE, "robust.before": words.BEFORE, "compress.select": words.SELECT, "partition.kind": words.PARTITION,
+    "admission.kind": words.ADMISSION, "pace.kind": words.PACE,
+}  # fmt: skip
+
+
+def manifest(*assignments):
+    return apply_set(Manifest(), assignments)
+
+
+@pytest.mark.parametrize("key", [key for key in EVERY if EVERY[key] is not QUANTIZERS])
+def test_every_part_of_a_catalogue_has_words_and_no_other(key):
+    """A part without words would be shown to people by its key."""
+    assert {*TABLES[key]} == {*EVERY[key].built_in}
+    assert len({*TABLES[key].values()}) == len(TABLES[key])
+    assert all(text.isprintable() and text == text.strip() for text in TABLES[key].values())
+
+
+def test_every_codec_has_words_of_its_own():
+    said = {name: words.codec(name) for name in QUANTIZERS.built_in}
+    assert len({*said.values()}) == len(said)
+    assert not [text for text in said.values() if "_" in text]
+    assert (said["int2_nearest_x3"], said["sign_x2"]) == ("int2 to the nearest in 3 steps", "signs in 2 steps")
+
+
+@pytest.mark.parametrize(
+    ("assignments", "line"),
+    [
+        ((), "pairwise edge tracking over sticky edges, int4, 20 local steps a round"),
+        (("mix=dsgd", "overlay=ring", "pace.local_steps=1"), "plain averaging over a ring, int4, 1 local step a round"),
+        (("pace=clock", "pace.slot_s=2"), "pairwise edge tracking over sticky edges, int4, an exchange every 2 s"),
+        (
+            ("mix=gather", "overlay=pull", "robust.rule=median", "compress.response=fp16"),
+            "median of pulled models from peers drawn in secret, fp16, 20 local steps a round",
+        ),
+    ],
+)
+def test_the_method_is_one_line(assignments, line):
+    assert words.method(manifest(*assignments)) == line
+
+
+def test_the_manifest_is_said_row_by_row():
+    said = dict(words.sections(manifest("partition=by_label", "pace.rounds=0", "optimizer=adamw")))
+    assert said["method"] == words.method(Manifest())
+    assert said["learns"] == "handwritten digits, few labels each, 8 shards"
+    assert said["length"].startswith("endless, begins with 2 members")
+    assert said["steps"].startswith("AdamW, rate 0.02")
+    assert said["tolerates"] == "crashed and slow members; what members send is trusted"
+
+
+def test_parts_of_other_packages_are_called_by_their_names():
+    """A plug-in has no words here, and its code is not imported to be described."""
+    assert words.method(manifest("mix.kind=my_mix:Mine")).startswith("my_mix:Mine over sticky edges")

@@ -1,0 +1,64 @@
+"""A box over a page that any of three keys closes."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from rich.table import Table
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Static
+
+from starling.node.status import format as show
+from starling.tui.view import View
+from starling.tui.widgets.lines import entitle
+
+NAME = 13  # cells of a row's name
+
+
+class Over(ModalScreen[None]):
+    """A title and rows of words beside their names; what is longer scrolls."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q", "dismiss", "close", key_display="esc")]
+
+    def __init__(self, title: str, shown: Table | Text) -> None:
+        super().__init__()
+        self._heading, self._shown = title, shown
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="details") as box:
+            entitle(box, self._heading)
+            yield Static(self._shown, markup=False)
+        yield Footer(show_command_palette=False)
+
+    def replace(self, shown: Table | Text) -> None:
+        """Show something else."""
+        self._shown = shown
+        self.query_one("#details Static", Static).update(shown)
+
+
+def rows(pairs: Iterable[tuple[Text | str, Text | str]]) -> Table:
+    """Names and words, the words folded in a column of their own."""
+    table = Table.grid(padding=(0, 1), expand=True)
+    table.add_column(width=NAME - 1, no_wrap=True)
+    table.add_column(ratio=1, overflow="fold")
+    for name, words in pairs:
+        table.add_row(*(Text(each) if isinstance(each, str) else each for each in (name, words)))
+    return table
+
+
+def agreed(view: View) -> Table | Text:
+    """What the members of the chosen node's swarm agreed on, in words."""
+    snapshot = view.snapshot
+    if snapshot is None:
+        return Text(f"{show.MISSING}  nothing known yet", style=view.style("dim"))
+    said = snapshot.agreed or (
+        ("learns", snapshot.task), ("method", f"{snapshot.algorithm} over {snapshot.overlay}" if snapshot.algorithm else ""),
+    )  # fmt: skip
+    lines = (
+        ("swarm", f"{snapshot.name} ({snapshot.swarm})" if snapshot.name else snapshot.swarm), *said,
+        ("parameters", show.count(snapshot.parameters)),
+    )  # fmt: skip
+    return rows((show.clean(name), show.clean(words) or show.MISSING) for name, words in lines)

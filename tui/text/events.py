@@ -1,0 +1,32 @@
+"""Events in words, and which of them a filter lets pass."""
+
+import re
+
+from starling.node.status import format as show
+from starling.node.status.snapshot import Event
+from starling.tui.view import View
+
+PEER_ID = re.compile(r"(/p2p/)?(12D3Koo\w{40,})")
+
+
+def events_of(view: View, *, all_nodes: bool) -> list[tuple[str, Event]]:
+    """(node, event) of the chosen node, or of all nodes, in the order of time."""
+    readings = view.readings if all_nodes else filter(None, (view.reading,))
+    events = [(r.name, event) for r in readings if r.snapshot is not None for event in r.snapshot.events]
+    return sorted(events, key=lambda each: each[1].time_s)
+
+
+def matches(event: Event, node: str, words: str) -> bool:
+    """Whether every word is in the line or the event's name, ignoring case."""
+    line = f"{node} {event.name} {show.clean(event.text)}".casefold()
+    return all(word in line for word in words.casefold().split())
+
+
+def words(event: Event, view: View) -> str:
+    """The line of one event, peers by their labels."""
+    return PEER_ID.sub(lambda found: _named(found, view), show.clean(event.text or event.name))
+
+
+def _named(found: re.Match[str], view: View) -> str:
+    """A label for the peer; within an address the end of its id, as a label there would look like part of the address."""
+    return f"{found[1]}{show.short(found[2])}" if found[1] else view.label(found[2])

@@ -1,0 +1,39 @@
+"""Exchanges that ended and those under way, with one peer or with all."""
+
+import time
+
+from starling.node.status import format as show
+from starling.node.status.snapshot import StatusSnapshot, Transaction, Transfer
+from starling.tui.drawing.palette import OUTCOME_SIGNS
+from starling.tui.text.cell import Cell
+from starling.tui.view import View
+
+ALL = ""
+COLUMNS = ("ended", "no.", "round", "outcome", "by", "sent", "recv", "kept", "time")
+
+
+def row(each: Transaction) -> tuple[Cell, ...]:
+    """A cell for each column."""
+    sign, role = OUTCOME_SIGNS[each.outcome]
+    return (
+        Cell(time.strftime("%H:%M:%S", time.localtime(each.time_s)), "dim"), Cell(str(each.number)), Cell(str(each.round)),
+        Cell(f"{sign} {each.outcome}", role), Cell("we" if each.asked else "it"), Cell(show.size(each.bytes_sent)),
+        Cell(show.size(each.bytes_received)), Cell(show.share(each.clip)), Cell(show.latency(each.seconds)),
+    )  # fmt: skip
+
+
+def under_way(each: Transfer, view: View) -> str:
+    """One line."""
+    return f"⇄ {each.kind} with {view.label(each.peer)} for {show.duration(each.seconds)}: {show.progress(each)}"
+
+
+def met(snapshot: StatusSnapshot) -> list[str]:
+    """Peers with an edge or an exchange, by id."""
+    edges = {peer.peer for peer in snapshot.peers if peer.edge}
+    return sorted(edges | {each.peer for each in snapshot.transactions} | {each.peer for each in snapshot.transfers})
+
+
+def last(snapshot: StatusSnapshot, peer: str) -> str:
+    """How long ago the last exchange with it, or with any for ALL, ended."""
+    times = [each.time_s for each in snapshot.transactions if peer in (ALL, each.peer)]
+    return show.age(snapshot.time_s - max(times)) if times else show.MISSING

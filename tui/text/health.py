@@ -1,0 +1,109 @@
+"""Whether a node is well: its state in words, its problem, and what it does for the others."""
+
+from collections.abc import Callable
+
+from starling.node.status import format as show
+from starling.node.status.snapshot import StatusSnapshot
+from starling.tui.source import Reading
+from starling.tui.view import View
+
+FRESH_S = 3.0  # a node publishes every second
+RECENT_S = 60.0
+OTHER_STATES = {
+    "starting": "starting",
+    "joining": "looking for members of its swarm",
+    "waiting": "waiting for its quorum; nothing is wrong",
+    "leaving": "saying goodbye and saving",
+    "failed": "stopped by an error; its log.jsonl says which",
+}
+
+Line = tuple[str, str, str]
+"""A sign, the role of its color, and words."""
+
+
+def problem(view: View) -> str | None:
+    """What is wrong with the connection to the chosen node, else with the node; None where nothing is."""
+    reading = view.reading
+    if reading is None:
+        return f"no node in {view.waiting_for} yet; waiting for one to start"
+    snapshot = reading.snapshot
+    if snapshot is None:
+        return reading.trouble or f"attached to {reading.name}; waiting for its first snapshot"
+    age_s = (view.now if reading.as_of is None else reading.as_of) - snapshot.time_s
+    if reading.ended:
+        return f"this node has ended; its state of {show.duration(age_s)} ago is shown"
+    if reading.trouble is not None:
+        return f"{reading.trouble} (its state of {show.duration(age_s)} ago is shown; attaching again)"
+    if age_s > FRESH_S:
+        return f"no news from this node for {show.duration(age_s)}; see its log.jsonl"
+    return snapshot.problem
+
+
+def troubled(reading: Reading) -> bool:
+    """Whether the name of a node is marked, as it has a problem or cannot be reached."""
+    return (reading.trouble is not None and not reading.ended) or (
+        reading.snapshot is not None and reading.snapshot.problem is not None
+    )
+
+
+def value(snapshot: StatusSnapshot) -> str:
+    """The last evaluation, with its name and round."""
+    name = show.metric(snapshot.metric) or "value"
+    at = f" (round {show.count(snapshot.value_round)})" if snapshot.value_round is not None else ""
+    return f"{name} {show.figure(snapshot.value)}{at}"
+
+
+def members(members: int) -> str:
+    """1 member, 8 members."""
+    return "1 member" if members == 1 else f"{members:,} members"
+
+
+def health(snapshot: StatusSnapshot, label: Callable[[str], str] = show.short) -> Line:
+    """The health of a node; `label` gives peer ids their labels on the screen."""
+    if snapshot.state == "failed":
+        return ("✗", "bad", OTHER_STATES["failed"])
+    if snapshot.state in OTHER_STATES:
+        words = _model(snapshot, label) or show.clean(snapshot.activity) or OTHER_STATES[snapshot.state]
+        return ("…", "warn", words)
+    if snapshot.state == "finished":
+        return ("✓", "good", f"finished after {_exchanges(snapshot.exchanges.committed)}")
+    return _training(snapshot, label)
+
+
+def _training(snapshot: StatusSnapshot, label: Callable[[str], str]) -> Line:
+    recent = [each for each in snapshot.transactions if snapshot.time_s - each.time_s <= RECENT_S]
+    done = [each for each in recent if each.outcome == "committed"]
+    if done:
+        span_s = max(1.0, snapshot.time_s - recent[0].time_s)
+        peers = len({each.peer for each in done})
+        with_whom = "a peer" if peers == 1 else f"{peers} peers"
+        return ("✓", "good", f"helping: {_exchanges(len(done))} with {with_whom} in the last {show.duration(span_s)}")
+    if words := _model(snapshot, label) or _exchange(snapshot, label):
+        return ("⇄", "warn", words)
+    if recent:
+        return ("○", "warn", f"{_exchanges(len(recent))} in the last minute and none committed; training alone")
+    if snapshot.transactions:
+        silent_s = snapshot.time_s - snapshot.transactions[-1].time_s
+        return ("○", "warn", f"no exchange for {show.duration(silent_s)}; training alone")
+    if snapshot.exchanges.committed:
+        return ("✓", "good", f"helping: {_exchanges(snapshot.exchanges.committed)} so far")
+    return ("○", "warn", "no exchange yet; training alone")
+
+
+def _model(snapshot: StatusSnapshot, label: Callable[[str], str]) -> str:
+    models = (each for each in snapshot.transfers if each.kind == "model")
+    if (most := max(models, key=lambda each: each.done_bytes, default=None)) is None:
+        return ""
+    return f"fetching the swarm's model from {label(most.peer)}: {show.progress(most)}"
+
+
+def _exchange(snapshot: StatusSnapshot, label: Callable[[str], str]) -> str:
+    """The exchange that takes longest: models of many megabytes need minutes on a slow line."""
+    exchanges = (each for each in snapshot.transfers if each.kind == "exchange")
+    if (longest := max(exchanges, key=lambda each: each.seconds, default=None)) is None:
+        return ""
+    return f"exchange with {label(longest.peer)} for {show.duration(longest.seconds)}: {show.progress(longest)}"
+
+
+def _exchanges(number: int) -> str:
+    return "1 exchange" if number == 1 else f"{number:,} exchanges"

@@ -1,0 +1,38 @@
+"""The swarm in figures."""
+
+from starling.node.status import format as show
+from starling.tui.swarm import Swarm
+from starling.tui.view import View
+
+
+def legend(swarm: Swarm) -> str:
+    """What the lines of the drawing are, and how many."""
+    pairs = show.MISSING if swarm.links is None else len(swarm.links)
+    return f"━ pairs of this round {pairs}  ┄ edges {len(swarm.edges)}"
+
+
+def facts(swarm: Swarm, view: View) -> list[tuple[str, str]]:
+    """Name and words of a row for each figure of the swarm."""
+    metric = show.metric(view.snapshot.metric) if view.snapshot is not None else ""
+    here = sum(member.here for member in swarm.members)
+    lines = [
+        ("members", f"{show.count(here or None)} ({len(swarm.members) - here:,} gone), {swarm.attached} attached"),
+        (metric or "value", _spread(swarm.values)),
+        ("round", show.count(swarm.round)),
+        ("steps", f"{show.speed(swarm.steps_per_s)} of {swarm.attached} attached"),
+        ("sent", f"{show.rate(swarm.sent_per_s)} of {swarm.attached} attached"),
+    ]
+    if swarm.distances:
+        lines.append(("distance", _spread(swarm.distances)))
+    if swarm.share is not None:
+        lines.append(("its share", f"{show.share(swarm.share)} of their steps"))
+    return lines
+
+
+def _spread(figures: tuple[float, ...]) -> str:
+    """Mean, least and greatest."""
+    if not figures:
+        return show.MISSING
+    if len(figures) == 1:
+        return show.small(figures[0])
+    return f"{show.small(sum(figures) / len(figures))} ({show.small(min(figures))}–{show.small(max(figures))})"
