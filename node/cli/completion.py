@@ -107,7 +107,17 @@ class RunDirectory(click.Path):
             yield folder
 
 
-class Watchable(RunDirectory):
+class RunDirectories(RunDirectory):
+    """One or more nodes: a run directory or the folder of a demo."""
+
+    def candidates(self, folder: Path) -> Iterator[Path]:
+        """What `folder` offers."""
+        yield from super().candidates(folder)
+        if any(folder.glob("node-*")):
+            yield folder
+
+
+class Watchable(RunDirectories):
     """What the terminal UI can show: run directories, folders of a demo, recorded runs; completed else as any file."""
 
     otherwise = "file"
@@ -115,8 +125,6 @@ class Watchable(RunDirectory):
     def candidates(self, folder: Path) -> Iterator[Path]:
         """What `folder` offers."""
         yield from super().candidates(folder)
-        if any(folder.glob("node-*")):
-            yield folder
         if (folder / RECORD).exists():
             yield folder / RECORD
 

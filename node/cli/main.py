@@ -45,6 +45,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
             "status": ("look:status", "Show a node's state, problems first."),
             "peers": ("look:peers", "List the members a running node knows."),
             "tui": ("look:terminal", "Watch nodes, a demo or a recorded run in the terminal."),
+            "web": ("web:web", "Watch nodes or a demo in a browser on this machine."),
             "logs": ("logs:logs", "Print a node's log; -f goes on as it grows."),
             "eval": ("model:evaluate", "Evaluate a node's model on held-out data."),
         },

@@ -12,11 +12,9 @@ from starling.node.status import format as show
 from starling.node.status.snapshot import Event
 from starling.tui.drawing.palette import LEVEL_SIGNS
 from starling.tui.screens.page import Page
-from starling.tui.text.events import events_of, matches, words
+from starling.tui.text.events import LEVELS, events_of, passed, words
 from starling.tui.view import View
 from starling.tui.widgets.lines import Tail, entitle
-
-LEVELS = {"all": ("info", "warning", "error"), "warnings": ("warning", "error"), "errors": ("error",)}
 
 
 class EventsScreen(Page):
@@ -50,16 +48,12 @@ class EventsScreen(Page):
         self._view = view
         asked = self.query_one(Input).value
         events = events_of(view, all_nodes=self._all_nodes)
-        passed = [
-            (node, event)
-            for node, event in events
-            if event.level in LEVELS[self._level] and matches(event, node, asked)
-        ]
+        shown = passed(events, self._level, asked)
         tail = self.query_one(Tail)
         of = f" with {asked!r}" if asked.strip() else ""
         nodes = "all nodes" if self._all_nodes else "this node"
-        entitle(tail, f"events {len(passed)} of {len(events)}, {nodes}, level {self._level}{of}")
-        lines = [event_line(event, view, node if self._all_nodes else "") for node, event in passed]
+        entitle(tail, f"events {len(shown)} of {len(events)}, {nodes}, level {self._level}{of}")
+        lines = [event_line(event, view, node if self._all_nodes else "") for node, event in shown]
         tail.show(lines or [Text(f"{show.MISSING}  nothing to show", style=view.style("dim"))])
 
     def action_filter(self) -> None:

@@ -4,11 +4,12 @@ from textual.app import ComposeResult
 from textual.containers import Container
 
 from starling.node.status import format as show
+from starling.tui.drawing.axes import is_bounded
 from starling.tui.screens.events import event_line
 from starling.tui.screens.page import Page
 from starling.tui.view import View
 from starling.tui.widgets.costs import Costs
-from starling.tui.widgets.curve import CurvePlot, is_bounded
+from starling.tui.widgets.curve import CurvePlot
 from starling.tui.widgets.headline import Headline
 from starling.tui.widgets.lines import Tail
 

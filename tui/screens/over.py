@@ -12,6 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
 from starling.node.status import format as show
+from starling.tui.text.agreed import said
 from starling.tui.view import View
 from starling.tui.widgets.lines import entitle
 
@@ -51,14 +52,8 @@ def rows(pairs: Iterable[tuple[Text | str, Text | str]]) -> Table:
 
 def agreed(view: View) -> Table | Text:
     """What the members of the chosen node's swarm agreed on, in words."""
-    snapshot = view.snapshot
-    if snapshot is None:
-        return Text(f"{show.MISSING}  nothing known yet", style=view.style("dim"))
-    said = snapshot.agreed or (
-        ("learns", snapshot.task), ("method", f"{snapshot.algorithm} over {snapshot.overlay}" if snapshot.algorithm else ""),
-    )  # fmt: skip
-    lines = (
-        ("swarm", f"{snapshot.name} ({snapshot.swarm})" if snapshot.name else snapshot.swarm), *said,
-        ("parameters", show.count(snapshot.parameters)),
-    )  # fmt: skip
-    return rows((show.clean(name), show.clean(words) or show.MISSING) for name, words in lines)
+    return (
+        rows(said(view.snapshot))
+        if view.snapshot is not None
+        else Text(f"{show.MISSING}  nothing known yet", style=view.style("dim"))
+    )

@@ -12,10 +12,11 @@ from textual.widgets import DataTable, Footer, Static
 from starling.node.status import format as show
 from starling.node.status.snapshot import PeerStatus
 from starling.tui.screens.page import Page
-from starling.tui.text.peers import BY_NAME, COLUMNS, DOWN, UP, details, row
+from starling.tui.text.cell import MAX_ROWS, cut
+from starling.tui.text.peers import BY_NAME, COLUMNS, DOWN, UP, details, ordered, row
 from starling.tui.view import View
 from starling.tui.widgets.lines import entitle
-from starling.tui.widgets.rows import MAX_ROWS, Row, Rows, cut
+from starling.tui.widgets.rows import Row, Rows
 
 
 class PeersScreen(Page):
@@ -41,9 +42,7 @@ class PeersScreen(Page):
         self._view = view
         peers = view.snapshot.peers if view.snapshot is not None else ()
         column = BY_NAME[self._sort]
-        rows = sorted(sorted(peers, key=lambda peer: peer.peer), key=lambda peer: column.order(peer, view))[
-            :: -1 if self._reversed else 1
-        ]
+        rows = ordered(peers, view, self._sort, reverse=self._reversed)
         table = self.query_one(Rows)
         number = f"{len(peers):,}" if peers else show.MISSING
         entitle(

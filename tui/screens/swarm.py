@@ -8,12 +8,13 @@ from starling.node.status import format as show
 from starling.tui.drawing.circle_plot import draw
 from starling.tui.screens.page import Page
 from starling.tui.swarm import Member, Swarm, merge
-from starling.tui.text.swarm import facts, legend
+from starling.tui.text.cell import MAX_ROWS, cut
+from starling.tui.text.swarm import COLUMNS, facts, legend, row
 from starling.tui.view import Throttle, View
 from starling.tui.widgets.lines import Panel, entitle, labelled
-from starling.tui.widgets.rows import MAX_ROWS, Row, Rows, cut
+from starling.tui.widgets.rows import Row, Rows
 
-COLUMNS = (("member", 9), ("state", 14), ("round", 7), ("edges", 6), ("known by", 9))
+WIDTHS = (9, 14, 7, 6, 9)
 
 
 class SwarmScreen(Page):
@@ -29,7 +30,7 @@ class SwarmScreen(Page):
         yield Panel(id="overlay", title="overlay")
         with Container(id="whole"):
             yield Panel(id="facts", title="swarm")
-            yield Rows(id="members", title="members", columns=COLUMNS)
+            yield Rows(id="members", title="members", columns=tuple(zip(COLUMNS, WIDTHS, strict=True)))
 
     def draw_body(self, view: View) -> None:
         swarm = merge(view.readings, view.selected)
@@ -51,10 +52,4 @@ class SwarmScreen(Page):
 
 
 def _row(member: Member, swarm: Swarm, view: View) -> Row:
-    return member.peer, (
-        Text(f"[{member.label}]" if member.own else member.label, style=view.style("own") if member.own else ""),
-        Text(f"{member.sign} {member.state}", style=view.style(member.role)),
-        Text(show.count(member.round)),
-        Text(show.count(member.edges)),
-        Text(f"{member.known_by} of {swarm.attached}"),
-    )
+    return member.peer, tuple(Text(cell.text, style=view.style(cell.role)) for cell in row(member, swarm))

@@ -1,6 +1,13 @@
-"""One cell of a table."""
+"""Tables: a cell, and how many rows are drawn."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+MAX_ROWS: Final = 200  # rows drawn at most; the title says how many there are
+
+
+def cut(count: int) -> str:
+    """What a title adds where not all rows are shown."""
+    return f", {MAX_ROWS} shown" if count > MAX_ROWS else ""
 
 
 class Cell(NamedTuple):

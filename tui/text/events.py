@@ -1,11 +1,14 @@
 """Events in words, and which of them a filter lets pass."""
 
 import re
+from collections.abc import Iterable
+from types import MappingProxyType
 
 from starling.node.status import format as show
 from starling.node.status.snapshot import Event
 from starling.tui.view import View
 
+LEVELS = MappingProxyType({"all": ("info", "warning", "error"), "warnings": ("warning", "error"), "errors": ("error",)})
 PEER_ID = re.compile(r"(/p2p/)?(12D3Koo\w{40,})")
 
 
@@ -16,7 +19,12 @@ def events_of(view: View, *, all_nodes: bool) -> list[tuple[str, Event]]:
     return sorted(events, key=lambda each: each[1].time_s)
 
 
-def matches(event: Event, node: str, words: str) -> bool:
+def passed(events: Iterable[tuple[str, Event]], level: str, asked: str) -> list[tuple[str, Event]]:
+    """Those (node, event) that a level of LEVELS and the words asked for let pass."""
+    return [(node, each) for node, each in events if each.level in LEVELS[level] and _matches(each, node, asked)]
+
+
+def _matches(event: Event, node: str, words: str) -> bool:
     """Whether every word is in the line or the event's name, ignoring case."""
     line = f"{node} {event.name} {show.clean(event.text)}".casefold()
     return all(word in line for word in words.casefold().split())

@@ -53,6 +53,14 @@ def value(snapshot: StatusSnapshot) -> str:
     return f"{name} {show.figure(snapshot.value)}{at}"
 
 
+def trains(snapshot: StatusSnapshot) -> list[tuple[str, str]]:
+    """Name and words of what is trained, and how."""
+    how = [("", snapshot.method)] if snapshot.method else [("mix", snapshot.algorithm), ("overlay", snapshot.overlay)]
+    size = show.count(snapshot.parameters)
+    rows = [("swarm", snapshot.name), ("task", snapshot.task), ("parameters", size), *how]
+    return [(name, show.clean(words) or show.MISSING) for name, words in rows]
+
+
 def members(members: int) -> str:
     """1 member, 8 members."""
     return "1 member" if members == 1 else f"{members:,} members"

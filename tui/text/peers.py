@@ -1,7 +1,7 @@
 """The peers of a node: columns of a table to sort, and all that is known about one."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from starling.node.status import format as show
@@ -75,6 +75,12 @@ COLUMNS = (
     ),
 )  # fmt: skip
 BY_NAME = {column.name: column for column in COLUMNS}
+
+
+def ordered(known: Iterable[PeerStatus], view: View, name: str, *, reverse: bool) -> list[PeerStatus]:
+    """By the column of that name, and where that is equal by id."""
+    rows = sorted(sorted(known, key=lambda peer: peer.peer), key=lambda peer: BY_NAME[name].order(peer, view))
+    return rows[::-1] if reverse else rows
 
 
 def row(peer: PeerStatus, view: View) -> tuple[Cell, ...]:

@@ -1,8 +1,11 @@
 """The swarm in figures."""
 
 from starling.node.status import format as show
-from starling.tui.swarm import Swarm
+from starling.tui.swarm import Member, Swarm
+from starling.tui.text.cell import Cell
 from starling.tui.view import View
+
+COLUMNS = ("member", "state", "round", "edges", "known by")
 
 
 def legend(swarm: Swarm) -> str:
@@ -27,6 +30,14 @@ def facts(swarm: Swarm, view: View) -> list[tuple[str, str]]:
     if swarm.share is not None:
         lines.append(("its share", f"{show.share(swarm.share)} of their steps"))
     return lines
+
+
+def row(member: Member, swarm: Swarm) -> tuple[Cell, ...]:
+    """A cell for each column; brackets mark the chosen node."""
+    return (
+        Cell(f"[{member.label}]", "own") if member.own else Cell(member.label), Cell(f"{member.sign} {member.state}", member.role),
+        Cell(show.count(member.round)), Cell(show.count(member.edges)), Cell(f"{member.known_by} of {swarm.attached}"),
+    )  # fmt: skip
 
 
 def _spread(figures: tuple[float, ...]) -> str:

@@ -11,12 +11,6 @@ from textual.widgets import DataTable
 from textual.widgets.data_table import RowDoesNotExist
 
 Row = tuple[str, tuple[Text, ...]]  # a key and a cell for every column
-MAX_ROWS = 200  # rows drawn at most; the title says how many there are
-
-
-def cut(count: int) -> str:
-    """What a title adds where not all rows are shown."""
-    return f", {MAX_ROWS} shown" if count > MAX_ROWS else ""
 
 
 class Rows(DataTable[Text]):

@@ -428,3 +428,14 @@ def test_work_that_ends_in_time_is_not_mentioned(monkeypatch, capsys):
 
 def test_the_terminal_ui_without_a_terminal_names_the_command_to_try(tmp_path, capsys):
     refused(capsys, ["tui", tmp_path], f"starling status --dir {tmp_path}")
+
+
+@pytest.mark.parametrize("name", ["record.jsonl", "gone.jsonl", "a-file"])
+def test_the_page_is_of_nodes_and_a_record_is_pointed_to_the_terminal_ui(name, tmp_path, capsys):
+    (tmp_path / "record.jsonl").touch()
+    (tmp_path / "a-file").touch()
+    refused(capsys, ["web", tmp_path / name], "no run directory", f"`starling tui {tmp_path / name}`")
+
+
+def test_a_port_of_the_page_is_a_number_in_range(tmp_path, capsys):
+    refused(capsys, ["web", "--port", "65536", tmp_path], "--port", "65535")

@@ -1,0 +1,120 @@
+"""A real headless browser, driven over a pair of pipes in the DevTools protocol: Chromium or Chrome, no package needed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+
+import pytest
+
+PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+needs_browser = pytest.mark.skipif(PROGRAM is None, reason="needs chromium or google-chrome")
+
+
+class Browser:
+    """One page of a browser with a profile of its own.
+
+    Args:
+        folder: for the profile.
+        size: of the page, in pixels.
+    """
+
+    def __init__(self, folder, size=(1400, 1000)):
+        self.errors = []  # what the console says of errors, warnings and refused contents
+        self._number, self._buffer, self._replies = 0, b"", {}
+        theirs_in, self._out = os.pipe()
+        self._in, theirs_out = os.pipe()
+        flags = (
+            "--headless=new", "--remote-debugging-pipe", f"--user-data-dir={folder}", "--no-sandbox", "--disable-gpu", "--no-first-run",
+            "--disable-dev-shm-usage", "--disable-extensions", "--disable-background-networking", "about:blank",
+        )  # fmt: skip
+        self._process = subprocess.Popen(
+            ["bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "bash", PROGRAM, *flags],
+            pass_fds=(theirs_in, theirs_out), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self._session = None
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Runtime", "Log", "Page"):
+            self.call(f"{domain}.enable")
+        self.resize(*size)
+
+    def call(self, method, **parameters):
+        """The result of a method of the DevTools protocol."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        number, deadline = self._number, time.monotonic() + 60
+        while number not in self._replies:
+            self._read(deadline)
+        reply = self._replies.pop(number)
+        assert "error" not in reply, reply
+        return reply["result"]
+
+    def _read(self, deadline):
+        assert select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))[0], "the browser is silent"
+        chunk = os.read(self._in, 1 << 20)
+        assert chunk, "the browser went away"
+        *messages, self._buffer = (self._buffer + chunk).split(b"\0")
+        for message in map(json.loads, messages):
+            if "id" in message:
+                self._replies[message["id"]] = message
+            else:
+                self._event(message["method"], message.get("params", {}))
+
+    def _event(self, method, told):
+        if method == "Runtime.exceptionThrown" or (
+            method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert")
+        ):
+            self.errors.append(told)
+        elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
+            self.errors.append(told["entry"])
+
+    def resize(self, width, height):
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def open(self, address):
+        self.call("Page.navigate", url=address)
+
+    def value(self, expression):
+        """What JavaScript on the page gives."""
+        told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in told, told
+        return told["result"].get("value")
+
+    def shows(self, words, *, present=True, timeout_s=60.0):
+        """The text of the page once the words are there, or gone."""
+        deadline = time.monotonic() + timeout_s
+        while (words in (text := self.value("document.body?.innerText ?? ''"))) != present:
+            assert time.monotonic() < deadline, f"{words!r} never {'came' if present else 'went'}:\n{text}"
+            time.sleep(0.1)  # a page has no event to wait for
+        return text
+
+    def press(self, key):
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=key)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def click(self, text):
+        """The first link with that text."""
+        wanted = json.dumps(text)
+        assert self.value(
+            f"[...document.links].filter(e => e.textContent === {wanted}).slice(0, 1).map(e => e.click()).length"
+        )
+
+    def picture(self, path):
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+    def close(self):
+        self._process.kill()
+        self._process.wait()
+        os.close(self._in)
+        os.close(self._out)

@@ -1,0 +1,86 @@
+"""`starling web` in a real browser, with nodes that are killed and come back."""
+
+import signal
+import subprocess
+from contextlib import closing, contextmanager
+
+import pytest
+
+from starling.tui.web.pages import PAGES
+from tests.harness.browser import Browser, needs_browser
+from tests.harness.processes import ENVIRONMENT
+from tests.tui.test_terminal import node
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+
+@contextmanager
+def web(*arguments):
+    """The process, and the address that it prints."""
+    process = subprocess.Popen(
+        ["starling", "web", *map(str, arguments)], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )  # fmt: skip
+    try:
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@needs_browser
+def test_every_page_is_drawn_while_a_node_is_killed_and_comes_back(tmp_path):
+    demo = tmp_path / "demo"
+    for name in ("node-0", "node-1"):
+        (demo / name).mkdir(parents=True)
+    with web(demo) as (_, address), closing(Browser(tmp_path / "profile")) as browser:
+        with node(demo / "node-0", 100), node(demo / "node-1", 500):
+            browser.open(address)
+            assert "● training" in browser.shows("round 10")
+            assert browser.value("document.title").startswith("● node-0, round 10")
+            browser.press("n")
+            browser.shows("round 50")
+            browser.press("p")
+            browser.shows("round 10")
+            pages = {
+                "2": "members", "3": "! quarantined", "4": "bad_frame", "5": "exchanges with all peers", "o": "nodes 2",
+                "m": "what this swarm agreed on", "d": "doctor node-0", "?": "consensus distance: root mean square", "1": "speed and cost",
+            }  # fmt: skip
+            for key, words in pages.items():
+                browser.press(key)
+                browser.shows(words)
+            assert len(pages) == len(PAGES)
+            browser.press("3")
+            browser.click("…alive01")
+            browser.shows("round trip")
+            browser.click("sent")
+            browser.shows("by sent")
+        browser.shows("attaching again")
+        with node(demo / "node-0", 150):
+            browser.shows("attaching again", present=False)
+            browser.press("1")
+            browser.shows("round 15")
+            for width in (1400, 400):
+                browser.resize(width, 900)
+                assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+        assert browser.errors == []
+
+
+def test_the_address_is_all_of_standard_output_and_a_signal_ends_the_page(tmp_path):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with web(tmp_path) as (process, address):
+            assert address.startswith("http://127.0.0.1:")
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+            assert (process.returncode, out) == (0, "")
+            assert err.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_said_in_a_line(tmp_path):
+    with web(tmp_path) as (_, address):
+        port = address.split(":")[2].split("/")[0]
+        with web("--port", port, tmp_path) as (second, nothing):
+            _, err = second.communicate(timeout=60)
+            assert (second.returncode, nothing) == (1, "")
+            assert err == (
+                f"starling: --port: 127.0.0.1:{port} cannot be listened on (Address already in use); leave it out for a free one\n"
+            )

@@ -1,0 +1,1 @@
+"""The web page: what the terminal UI shows, served to a browser on this machine."""
