@@ -140,7 +140,7 @@ def _called(words: Words, name: str) -> str:
 
 def _learns(manifest: Manifest) -> str:
     task, parts = manifest.task, manifest.partition
-    alpha = f" (Dirichlet {parts.alpha:g})" if parts.kind == "dirichlet" else ""  # type: ignore[attr-defined]  # of that kind
+    alpha = f" (Dirichlet {parts.alpha:g})" if parts.kind == "dirichlet" else ""
     start = ", from a given model" if task.start else ""
     return f"{_called(TASK, task.kind)}, {_called(PARTITION, parts.kind)}{alpha}, {parts.shards:,} shards{start}"
 
@@ -167,7 +167,7 @@ def _sends(manifest: Manifest) -> str:
 
 def _members(manifest: Manifest) -> str:
     admission = manifest.admission
-    work = " and a proof of work" if admission.kind == "open" and admission.bits else ""  # type: ignore[attr-defined]  # of that kind
+    work = " and a proof of work" if admission.kind == "open" and admission.bits else ""
     return f"{_called(ADMISSION, admission.kind)}{work}"
 
 

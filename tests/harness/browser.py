@@ -103,12 +103,13 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=key)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
-    def click(self, text):
-        """The first link with that text."""
-        wanted = json.dumps(text)
-        assert self.value(
-            f"[...document.links].filter(e => e.textContent === {wanted}).slice(0, 1).map(e => e.click()).length"
-        )
+    def click(self, text, timeout_s=60.0):
+        """The first link with that text, once it is there."""
+        links = f"[...document.links].filter(each => each.textContent === {json.dumps(text)}).slice(0, 1)"
+        deadline = time.monotonic() + timeout_s
+        while not self.value(f"{links}.map(each => each.click()).length"):
+            assert time.monotonic() < deadline, f"no link {text!r}"
+            time.sleep(0.1)
 
     def picture(self, path):
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))

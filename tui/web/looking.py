@@ -8,7 +8,8 @@ from pathlib import Path
 from starling.node.status.check import Check
 from starling.tui.source import Reading, StatusSource
 from starling.tui.view import View, labels_of
-from starling.tui.web.pages import Asked, Document, Verdicts, document, place_of
+from starling.tui.web.blocks import Document
+from starling.tui.web.pages import Asked, Verdicts, document, place_of
 
 POLL_S = 0.9  # a node publishes once a second
 IDLE_S = 10.0  # without a request before connections are closed

@@ -18,7 +18,8 @@ from urllib.parse import parse_qs
 import h11
 import msgspec
 
-from starling.tui.web.pages import Asked, Document
+from starling.tui.web.blocks import Document
+from starling.tui.web.pages import Asked
 
 HOST: Final = "127.0.0.1"
 MAX_HEAD_BYTES = 8 << 10
