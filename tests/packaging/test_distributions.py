@@ -62,7 +62,7 @@ def test_nothing_of_ours_is_at_top_level_but_starling_and_nothing_is_missing(bui
         ours = {
             f"starling/{part}/{path.relative_to(ROOT / folder)}"
             for path in (ROOT / folder).rglob("*")
-            if path.is_file() and path.suffix in {".py", ".tcss", ".toml", ".gz"}
+            if path.is_file() and path.suffix in {".py", ".tcss", ".html", ".css", ".js", ".toml", ".gz"}
         }
         assert ours <= files.keys()
     assert {"starling/__init__.py", "starling/py.typed"} <= files.keys()

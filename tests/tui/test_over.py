@@ -11,7 +11,7 @@ from starling.node.status.snapshot import Transaction
 from starling.tui.doctor import examine
 from starling.tui.first_run import first_run
 from starling.tui.source import Reading
-from starling.tui.text.peers import BY_NAME, lately
+from starling.tui.text.peers import BY_NAME, LATELY, lately
 from starling.tui.text.tour import STOPS
 from starling.tui.view import View
 from tests.harness.snapshots import AGREED, NOW, snapshot
@@ -123,5 +123,7 @@ def test_a_sparkline_shows_the_last_exchanges_with_a_peer():
     (peer,) = snapshot().peers[:1]
     bars = {name: lately(replace(peer, peer=name), view) for name in "abc"}
     assert bars == {"a": "▅×█▁", "b": "█", "c": ""}
+    many = View((Reading("node-0", snapshot(transactions=history[:2] + history[3:4] * LATELY)),))
+    assert lately(replace(peer, peer="a"), many) == "█" * LATELY
     failing = sorted("abc", key=lambda name: BY_NAME["lately"].order(replace(peer, peer=name), view))
     assert failing[0] == "a"

@@ -9,9 +9,10 @@ import pytest
 from starling.node.status.check import Check
 from starling.node.status.snapshot import Event, Point
 from starling.tui.source import Reading
+from starling.tui.swarm import Member, Swarm
 from starling.tui.text.tour import STOPS
 from starling.tui.view import View, labels_of
-from starling.tui.web.blocks import curve
+from starling.tui.web.blocks import curve, graph
 from starling.tui.web.pages import PAGES, Asked, document, place_of
 from tests.harness.snapshots import AGREED, IDS, NOW, bare, snapshot
 from tests.harness.tui.looking import CHECKS, StarlingApp, swarm
@@ -149,3 +150,13 @@ def test_a_curve_lies_in_its_box_with_ticks_at_both_ends():
         assert all(0 <= tick.at <= 1 for tick in (*block.x_ticks, *block.y_ticks))
     assert curve("loss", []).points == ()
     assert curve("accuracy", [Point(0, 0.0, 0.951), Point(1, 1.0, 0.952)], bounded=True).points[0][1] > 0.4
+
+
+def test_a_pair_of_this_round_is_drawn_once_and_gone_members_not_at_all():
+    members = [
+        Member(name, name, "alive", "●", "good", False, name == "b", 1, 2, 1) if name != "c" else
+        Member(name, name, "dead", "✗", "bad", False, False, 1, 2, 1) for name in "abcd"
+    ]  # fmt: skip
+    drawn = graph("overlay", "", Swarm(tuple(members), edges=(("a", "b"), ("a", "d"), ("c", "d")), links=(("a", "b"),)))
+    assert [cell.text for cell in drawn.members] == ["● a", "● b", "● d"]
+    assert (drawn.own, drawn.links, drawn.edges) == (1, [(0, 1)], [(0, 2)])
