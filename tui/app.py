@@ -153,8 +153,14 @@ class StarlingApp(App[None]):
 
     def action_tour(self, number: int = 0) -> None:
         """Open a stop of the tour, on its page."""
-        self.action_open(STOPS[number].page)
-        self.call_after_refresh(self.push_screen, TourScreen(number, self.action_tour))
+        self.call_later(self._tour, number)
+
+    async def _tour(self, number: int) -> None:
+        if STOPS[number].page != self.current_mode:
+            await self.switch_mode(
+                STOPS[number].page
+            )  # or the stop could land on the page before, and be hidden with it
+        await self.push_screen(TourScreen(number, self.action_tour))
 
     def action_toggle_theme(self) -> None:
         self.theme = LIGHT if self.current_theme.dark else DARK
