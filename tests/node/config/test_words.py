@@ -4,7 +4,7 @@ import pytest
 
 from starling.gossip.compress.catalogue import QUANTIZERS
 from starling.node.config import words
-from starling.node.config.parts import _ALL as EVERY
+from starling.node.config.parts import KINDS as EVERY
 from starling.node.config.schema import Manifest
 from starling.node.config.toml import apply_set
 
