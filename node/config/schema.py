@@ -268,8 +268,13 @@ class NumericsSection(Section, frozen=True):
 
     micro_batch: Annotated[int, Meta(ge=1, le=1 << 16)] | None = None
     """Samples of a batch that are computed at a time, to save memory; left out: all, and half as many whenever memory runs out."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the operations that torch.autocast casts in a local step. Parameters, optimiser and exchanges keep float32."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Of the operations that torch.autocast casts in a local step. Parameters, optimiser and exchanges keep float32. float16: with loss
+    scaling."""
+    activation_checkpointing: bool = False
+    """Compute the model's blocks again in the backward pass instead of keeping what they computed: less memory, about a third more work."""
+    compile: bool = False
+    """Compile the loss by torch.compile, for up to minutes at the start. Where that fails steps are done without; an event says why."""
 
 
 class MetricsSection(Section, frozen=True):

@@ -365,6 +365,8 @@ class Training:
             )
             self.context.report.event("data_at_rest", text, level="warning", round=progress.round)
         progress.halted = trained.halted
+        for note in trained.notes:
+            self.context.report.event("numerics_changed", note, level="warning", round=progress.round)
 
     def _measure(self, figures: EngineFigures) -> None:
         progress = self.progress

@@ -54,6 +54,7 @@ PLAIN = PlainAveraging()
 _OPTIMIZER = "optimizer."
 _KNOWN = "known."
 _BUFFER = "buffer."
+_SCALE = "numerics.scale"
 SPENT = ".privacy.json"  # beside the checkpoint, which ends in something else
 
 
@@ -151,6 +152,12 @@ class Learner:
         seed = derive(self._manifest.seed, "layers", self._node, self.local_steps)
         value = self._gradients.compute(batch, self._gradient, seed, self._reset_buffers)
         return value, math.isfinite(value)
+
+    def take_notes(self) -> tuple[str, ...]:
+        """What was changed by itself in local steps since the last call, and why."""
+        notes = tuple(self._gradients.notes)
+        self._gradients.notes.clear()
+        return notes
 
     def _learn_privately(self, private: PrivateGradients) -> tuple[float, bool]:
         """A noised gradient -> the mean loss of its samples. Whether the step is taken must not depend on the data."""
@@ -317,7 +324,8 @@ class Learner:
                 for peer, slot in self._slots.items()
             }
         buffers = {_BUFFER + name: buffer for name, buffer in self._buffers.items()}
-        return {_X: self.x, **memory, **known, **buffers}
+        scale = {} if self._gradients.scale is None else {_SCALE: self._gradients.scale.state()}
+        return {_X: self.x, **memory, **known, **buffers, **scale}
 
     def restore(self, tensors: Mapping[str, Tensor], local_steps: int) -> None:
         """Resume from a checkpoint; of the mixer only its rule's memory is kept. If a ValueError is raised nothing has changed."""
@@ -326,6 +334,8 @@ class Learner:
         given, ours = ({name: (b.shape, b.dtype) for name, b in each.items()} for each in (buffers, self._buffers))
         if given != ours:
             raise ValueError("holds other buffers than the model has")
+        if self._gradients.scale is not None and _SCALE in tensors:
+            self._gradients.scale.load(tensors[_SCALE])
         self._optimizer.load(memory)
         for name, buffer in buffers.items():
             self._buffers[name].copy_(buffer)

@@ -4,9 +4,13 @@ A batch that does not fit is computed in micro-batches, whose weighted gradients
 over samples and no layer looks at the batch as a whole (BatchNorm does). The parameters, their gradient and the optimiser keep float32.
 
 What layers draw (dropout) follows from a seed per step, so that a resumed run draws the same; on MPS it does not.
+
+In float16 the loss is scaled (`starling.node.engine.loss_scale`). Where torch.compile fails, also at a later batch of another shape, steps
+go on without it: an error that the uncompiled loss has too is the task's, any other was the compiler's.
 """
 
-import sys
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -16,7 +20,21 @@ from torch import Generator, Tensor, nn
 
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import NumericsSection
+from starling.node.engine.activations import Checkpointed
+from starling.node.engine.loss_scale import LossScale
 from starling.node.tasks.api import Task
+
+Loss = Callable[[nn.Module, Any], Tensor]
+"""(model, batch) -> scalar."""
+Compile = Callable[[Loss], Loss]
+SLOW = 2.0  # times the time of float32: then the owner is told
+PRODUCT = 512  # rows of the square matrices that are multiplied to find it out
+
+
+def inductor(loss: Loss) -> Loss:
+    """The loss, compiled at its first call. Imports torch's compiler, which takes seconds; it starts no processes of its own."""
+    compiled: Loss = torch.compile(loss, options={"compile_threads": 1})
+    return compiled
 
 
 class Gradients:
@@ -24,15 +42,49 @@ class Gradients:
 
     Attributes:
         micro_batch: samples computed at a time; None: the whole batch. It is halved where memory runs out, and stays so.
+        scale: of the loss; None but in float16.
+        notes: what was changed on the way and why, each a line for the owner, until somebody takes them.
     """
 
-    def __init__(self, section: NumericsSection, task: Task, model: nn.Module, device: str) -> None:
-        """Raises ConfigError: the device, or the model, has not the precision asked for."""
+    def __init__(
+        self, section: NumericsSection, task: Task, model: nn.Module, device: str, compiler: Compile = inductor
+    ) -> None:
+        """Raises ConfigError: the device, or the model, has not what is asked for."""
         self._task, self._model, self._device = task, model, device
         self.micro_batch = section.micro_batch
-        self._precision = None if section.precision == "float32" else torch.bfloat16
+        self._precision = None if section.precision == "float32" else getattr(torch, section.precision)
+        self.notes: list[str] = []
         if self._precision is not None:
             _check_precision(model, device, self._precision)
+            if (times := slowdown(device, self._precision)) >= SLOW:
+                self.notes.append(
+                    f"numerics.precision: {section.precision} is {times:.0f} times slower than float32 on this machine's {device}, "
+                    "which only imitates it; leave the key out"
+                )
+        self.scale = LossScale() if self._precision == torch.float16 else None
+        if section.compile and section.activation_checkpointing:
+            raise ConfigError(
+                "numerics.activation_checkpointing: not with numerics.compile, which itself chooses what is computed again; leave one out"
+            )
+        self._checkpointed = Checkpointed(model) if section.activation_checkpointing else None
+        self._loss: Loss = task.loss
+        self._compiled = False
+        if section.compile:
+            self._compile(compiler)
+
+    def _compile(self, compiler: Compile) -> None:
+        try:
+            self._loss, self._compiled = compiler(self._task.loss), True
+        except Exception as error:  # noqa: BLE001 — whatever a compiler has
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._loss, self._compiled = self._task.loss, False
+        said = next(iter(str(error).splitlines()), "")
+        self.notes.append(
+            f"numerics.compile: the model is not compiled from here on, {type(error).__name__}: {said[:160]}; "
+            "leave the key out, or mend that"
+        )
 
     def check(self, batch: Any) -> None:
         """Raises ConfigError: micro-batches are asked for, and a batch of this form cannot be split."""
@@ -45,17 +97,23 @@ class Gradients:
     def compute(self, batch: Any, gradient: Tensor, seed: int, reset: Callable[[], None]) -> float:
         """The loss of a batch; its gradient replaces what is in `gradient` (d,), to which those of the parameters are bound.
 
-        `seed` is of what layers draw; `reset` undoes what a forward pass that ran out of memory has changed. Raises ConfigError: a single
+        `seed` is of what layers draw; `reset` undoes what a forward pass that is done again has changed. Raises ConfigError: a single
         sample does not fit into memory.
         """
         while True:
             try:
                 with _seeded(seed, self._device):
-                    return self._sum(batch, gradient)
-            except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error):
+                    value = self._sum(batch, gradient)
+            except Exception as error:
+                if out_of_memory(error):
+                    self._halve(batch)
+                elif self._compiled:
+                    self._give_up(error)
+                else:
                     raise
-            self._halve(batch)
+            else:
+                if self.scale is None or not math.isfinite(value) or self.scale.unscaled(gradient):
+                    return value
             reset()
 
     def _sum(self, batch: Any, gradient: Tensor) -> float:
@@ -70,11 +128,11 @@ class Gradients:
         )
 
     def _backward(self, batch: Any, share: float) -> float:
-        with self._autocast():
-            loss = self._task.loss(self._model, batch)
+        with self._autocast(), nullcontext() if self._checkpointed is None else self._checkpointed.forward():
+            loss = self._loss(self._model, batch)
         if share != 1.0:
             loss = loss * share
-        loss.backward()  # type: ignore[no-untyped-call]
+        (loss if self.scale is None else loss * self.scale.scale).backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
     def _autocast(self) -> AbstractContextManager[None]:
@@ -91,9 +149,9 @@ class Gradients:
         self.micro_batch = (size + 1) // 2
         if self._device == "cuda":
             torch.cuda.empty_cache()
-        sys.stderr.write(
+        self.notes.append(
             f"out of memory: batches are computed {self.micro_batch} samples at a time from here on; "
-            f"`--set numerics.micro_batch={self.micro_batch}` begins with that\n"
+            f"`--set numerics.micro_batch={self.micro_batch}` begins with that"
         )
 
 
@@ -167,3 +225,17 @@ def has_precision(device: str, precision: torch.dtype) -> bool:
             return (one @ one).dtype == precision
     except RuntimeError:
         return False
+
+
+def slowdown(device: str, precision: torch.dtype, clock: Callable[[], float] = time.process_time) -> float:
+    """How many times longer a product of matrices takes in a precision than in float32; 1.0 for accelerators, where it is not measured."""
+    if device != "cpu":
+        return 1.0
+    seconds = []
+    for dtype in (torch.float32, precision):
+        matrix = torch.ones(PRODUCT, PRODUCT, dtype=dtype)
+        matrix @ matrix  # what is done only once
+        began = clock()
+        matrix @ matrix
+        seconds.append(clock() - began)
+    return seconds[1] / max(seconds[0], 1e-9)

@@ -84,7 +84,9 @@ class Session:
         self._sent_noise = _sent_noise(opening, learner.mixer.edge)
         self._distances = ConsensusDistance()
         self._gpu = Gpu(learner.device, clock)
-        self._threads = Threads(clock, fixed=opening.threads > 0 or learner.device != "cpu")
+        # compiled code is of one number of threads
+        self._fixed_threads = learner.device != "cpu" or opening.numerics.compile
+        self._threads = Threads(clock, fixed=opening.threads > 0 or self._fixed_threads)
         self.exchanges = Exchanges(opening.manifest, opening.node, learner, self._distances)
         self.pulls = PullExchange(
             self.exchanges.codec, node=opening.node, seed=opening.manifest.seed, origin=learner.origin
@@ -187,7 +189,9 @@ class Session:
         learner, (busy, taken) = self.learner, self._gpu.look()
         threads = self._threads.number if learner.device == "cpu" else None
         figures = EngineFigures(learner.local_steps, tally.mean, learner.epsilon, distance, busy, taken, threads)
-        return calls.Trained(self._round, figures, now - tally.began, tally.undone, learner.halted)
+        return calls.Trained(
+            self._round, figures, now - tally.began, tally.undone, learner.halted, learner.take_notes()
+        )
 
     def _as_sent(self, vector: Tensor) -> Tensor:
         """(D,) a copy, with noise if asked for. Both ends of an exchange use it, so the sum of both vectors stays."""
@@ -336,7 +340,7 @@ class Session:
     def limit(self, call: calls.Limit) -> calls.Done:
         """Another number of threads."""
         torch.set_num_threads(call.threads or self._most_threads)
-        self._threads = Threads(self._clock, fixed=call.threads > 0 or self.learner.device != "cpu")
+        self._threads = Threads(self._clock, fixed=call.threads > 0 or self._fixed_threads)
         return calls.Done()
 
     def evaluate(self, call: calls.Evaluate) -> None:

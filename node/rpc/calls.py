@@ -105,6 +105,9 @@ class Trained(Call, frozen=True, tag="trained"):
     seconds: float  # they took
     undone: int = 0  # steps that produced non-finite numbers and were reverted
     halted: str = ""  # why this node's data are no longer used; "" while they are
+    notes: tuple[
+        str, ...
+    ] = ()  # what the engine changed by itself since the last figures, and why; each a line for the owner
 
 
 class Free(Call, frozen=True, tag="free"):

@@ -9,6 +9,8 @@ import trio
 from starling.node.config.schema import PaceSection
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.training import FETCH_PAUSE_S, LONGEST_FETCH_PAUSE_S, Training
+from starling.node.rpc.calls import Trained
+from starling.node.status.snapshot import EngineFigures
 from tests.harness.daemons import Reports
 from tests.harness.virtual import virtual
 
@@ -85,3 +87,11 @@ async def test_who_does_few_of_its_local_steps_says_so_once():
     assert f"{50 * steps} of {150 * steps}" in loop.progress.few_steps
     rounds(200, steps)
     assert not loop.progress.few_steps, "it has caught up"
+
+
+@virtual
+async def test_what_the_engine_changed_by_itself_is_an_event():
+    loop, report, _ = training()
+    loop._update(Trained(0, EngineFigures(), 1.0, notes=("out of memory: …",)))
+    loop._update(Trained(1, EngineFigures(), 1.0))
+    assert report.names == ["numerics_changed"]

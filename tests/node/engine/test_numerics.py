@@ -1,5 +1,8 @@
 """Gradients in pieces, in less precision and under short memory are those of the whole batch; what layers draw is of the step."""
 
+import os
+import subprocess
+import sys
 from typing import NamedTuple
 
 import msgspec
@@ -11,9 +14,11 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.vector import bind, layout
 from starling.node.config.schema import NumericsSection, PrivacySection
 from starling.node.engine.engine import Engine
-from starling.node.engine.numerics import Gradients, part, samples
+from starling.node.engine.loss_scale import FIRST, GROWTH_STEPS, MOST, LossScale
+from starling.node.engine.numerics import Gradients, inductor, part, samples, slowdown
 from starling.node.rpc import calls
 from tests.harness.engines import done, manifest, opened, opening, refused_as, x_of
+from tests.harness.processes import ROOT
 
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
 
@@ -37,13 +42,15 @@ class Fit:
         return ((model(x) - y) ** 2).mean()
 
 
-def gradient_of(task, batch, *, dropout=0.0, seed=3, **keys):
+def gradient_of(task, batch, *, dropout=0.0, seed=3, compiler=inductor, scale=None, notes=None, **keys):
     chance = torch.Generator().manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 2))
     x, gradient = bind(model, layout(model))
     x.copy_(torch.randn(x.numel(), generator=chance))
     resets = []
-    computed = Gradients(NumericsSection(**keys), task, model, "cpu")
+    computed = Gradients(NumericsSection(**keys), task, model, "cpu", compiler)
+    computed.notes = computed.notes if notes is None else notes
+    computed.scale = scale or computed.scale
     before = torch.random.get_rng_state()
     loss = computed.compute(batch, gradient, seed, lambda: resets.append(1))
     assert torch.equal(before, torch.random.get_rng_state())
@@ -76,13 +83,13 @@ def test_micro_batches_add_up_to_the_gradient_of_the_batch(micro_batch):
         MemoryError(),
     ],
 )
-def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_said_once(error, capsys):
+def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_said_once(error):
     whole, *_ = gradient_of(Fit(), batch_of(12))
     task = Fit(3, error)
-    ours, _, found, resets = gradient_of(task, batch_of(12))
+    ours, _, found, resets = gradient_of(task, batch_of(12), notes=(notes := []))
     torch.testing.assert_close(ours, whole, rtol=1e-5, atol=1e-6)
     assert (task.sizes, found, resets) == ([12, 6, 3, 3, 3, 3], 3, 2)
-    assert capsys.readouterr().err.splitlines()[-1].endswith("`--set numerics.micro_batch=3` begins with that")
+    assert notes[-1].endswith("`--set numerics.micro_batch=3` begins with that")
 
 
 def test_an_error_of_another_kind_is_the_task_s():
@@ -139,7 +146,158 @@ def test_autocast_computes_in_bfloat16_and_leaves_parameters_and_gradients_in_fl
     assert own == pytest.approx(loss, rel=0.03)
 
 
-@pytest.mark.parametrize("numerics", [{"micro_batch": 5}, {"precision": "bfloat16"}])
+def test_in_float16_a_small_gradient_survives_where_it_would_have_become_zero():
+    """Without a scale the numbers of the backward pass are below the smallest of float16."""
+
+    class Tiny(Fit):
+        def loss(self, model, batch):
+            return 1e-9 * super().loss(model, batch)
+
+    whole, *_ = gradient_of(Tiny(), batch_of(12))
+    lost, *_ = gradient_of(Tiny(), batch_of(12), precision="float16", scale=LossScale(1.0))
+    kept, *_ = gradient_of(Tiny(), batch_of(12), precision="float16", scale=LossScale(MOST))
+    assert float((lost - whole).norm() / whole.norm()) > 0.5
+    assert float((kept - whole).norm() / whole.norm()) < 0.05
+    assert kept.dtype == torch.float32
+
+
+def test_a_scale_too_large_is_halved_and_the_same_batch_computed_again():
+    scale, task = LossScale(MOST), Fit()
+    whole, loss, *_ = gradient_of(Fit(), batch_of(12))
+    ours, own, _, resets = gradient_of(task, batch_of(12), precision="float16", scale=scale)
+    assert scale.scale < MOST
+    assert resets == len(task.sizes) - 1 == round(torch.log2(torch.tensor(MOST / scale.scale)).item())
+    torch.testing.assert_close((ours, own), (whole, loss), rtol=0.02, atol=0.02)
+
+
+def test_a_precision_that_a_processor_only_imitates_is_told_to_the_owner(monkeypatch):
+    ticks = iter([0.0, 1.0, 5.0, 15.0])
+    assert slowdown("cpu", torch.float16, lambda: next(ticks)) == 10.0
+    assert slowdown("cuda", torch.float16) == 1.0
+    monkeypatch.setattr("starling.node.engine.numerics.slowdown", lambda *_: 10.4)
+    engine = Engine(clock=lambda: 0.0)
+    done(engine, msgspec.structs.replace(opening(manifest()), numerics=NumericsSection(precision="float16")))
+    [note] = done(engine, calls.Train(0, 1)).notes
+    assert "float16 is 10 times slower than float32 on this machine's cpu" in note
+
+
+def test_a_loss_that_is_not_finite_is_not_the_scale_s_fault():
+    class Broken(Fit):
+        def loss(self, model, batch):
+            return super().loss(model, batch) * float("nan")
+
+    scale, task = LossScale(), Broken()
+    _, loss, *_ = gradient_of(task, batch_of(4), precision="float16", scale=scale)
+    assert loss != loss  # noqa: PLR0124 — nan
+    assert (scale.scale, len(task.sizes)) == (FIRST, 1)
+
+
+def test_a_scale_grows_after_many_good_gradients_and_never_leaves_its_bounds():
+    scale, good, bad = LossScale(MOST / 2), torch.ones(3), torch.tensor([1.0, torch.inf])
+    for _ in range(3 * GROWTH_STEPS):
+        assert scale.unscaled(good)
+    assert scale.scale == MOST
+    assert [scale.unscaled(bad) for _ in range(24)] == [False] * 24
+    assert scale.scale == 1.0
+    assert scale.unscaled(bad), "left to the learner, which undoes the step"
+
+
+@pytest.mark.parametrize("state", [[0.5, 0.0], [2.0**25, 0.0], [1.0, -1.0], [1.0, 1e9], [float("nan"), 0.0], [1.0]])
+def test_a_damaged_scale_of_a_checkpoint_is_refused(state):
+    scale = LossScale()
+    with pytest.raises(ValueError, match="loss scale"):
+        scale.load(torch.tensor(state, dtype=torch.float64))
+    assert scale.scale == FIRST
+
+
+def test_a_resumed_run_in_float16_goes_on_at_its_scale(tmp_path):
+    agreed, numerics = manifest(), NumericsSection(precision="float16")
+    first, second = Engine(clock=lambda: 0.0), Engine(clock=lambda: 0.0)
+    asked = msgspec.structs.replace(opening(agreed, checkpoint=tmp_path / "c.safetensors"), numerics=numerics)
+    done(first, asked)
+    first.session.learner._gradients.scale.scale = 64.0
+    done(first, calls.Train(0, 3))
+    done(first, calls.Save())
+    done(second, asked)
+    assert second.session.learner._gradients.scale == LossScale(64.0, 3)
+
+
+def interpreted(loss):
+    return loss
+
+
+def failing(at):
+    """A compiler whose result fails at its `at`-th call; 0: already while it compiles."""
+
+    def compiler(loss):
+        calls_so_far = []
+
+        def compiled(model, batch):
+            calls_so_far.append(1)
+            if len(calls_so_far) == at:
+                raise NotImplementedError("no such operation\nand much more")
+            return loss(model, batch)
+
+        if not at:
+            raise ImportError("no compiler")
+        return compiled
+
+    return compiler
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_where_the_compiler_fails_steps_are_done_without_and_it_is_said_why(at):
+    """Also in the middle of a batch, whose gradient is not counted twice."""
+    whole, loss, *_ = gradient_of(Fit(), batch_of(12), micro_batch=4)
+    keys = {"micro_batch": 4, "compile": True}
+    ours, own, _, resets = gradient_of(Fit(), batch_of(12), compiler=failing(at), notes=(notes := []), **keys)
+    assert torch.equal(ours, whole)
+    assert (own, resets) == (loss, min(at, 1))
+    if at:
+        [note] = notes
+        assert note.startswith(
+            "numerics.compile: the model is not compiled from here on, NotImplementedError: no such operation; "
+        )
+
+
+def test_an_error_of_the_task_is_the_task_s_where_it_is_compiled_too():
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        gradient_of(Fit(0, RuntimeError("mat1 and mat2")), batch_of(4), compile=True, compiler=interpreted)
+
+
+def test_what_was_changed_by_itself_is_told_once():
+    engine = opened(manifest())
+    engine.session.learner._gradients.notes.append("out of memory: …")
+    assert [done(engine, calls.Train(turn, 1)).notes for turn in (0, 1)] == [("out of memory: …",), ()]
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("cxx", ["", "/nonexistent"])
+def test_torch_s_own_compiler_or_the_lack_of_one(cxx, tmp_path):
+    """In a process of its own: the compiler looks for its programs once. Half a minute each."""
+    program = """
+import torch
+from tests.node.engine.test_numerics import Fit, batch_of, gradient_of
+whole, *_ = gradient_of(Fit(), batch_of(12), dropout=0.5)
+ours, _, _, resets = gradient_of(Fit(), batch_of(12), compile=True, notes=(notes := []))
+plain, *_ = gradient_of(Fit(), batch_of(12))
+torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
+print(resets, *notes)
+"""
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)} | ({"CXX": cxx} if cxx else {})
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("1 numerics.compile: the model is not compiled" if cxx else "0")
+
+
+@pytest.mark.parametrize("numerics", [{"micro_batch": 5}, {"precision": "bfloat16"}, {"precision": "float16"}])
 def test_a_node_with_other_numerics_learns_what_the_swarm_learns(numerics):
     agreed = manifest()
     plain, own = opened(agreed), Engine(clock=lambda: 0.0)
@@ -158,6 +316,8 @@ def test_what_a_machine_or_a_model_has_not_is_refused_in_one_line(monkeypatch):
 
     bf16 = NumericsSection(precision="bfloat16")
     refused("bfloat16 is for models in float32", manifest("quadratic"), numerics=bf16)
+    both = NumericsSection(compile=True, activation_checkpointing=True)
+    refused("activation_checkpointing: not with numerics.compile", numerics=both)
     refused("numerics: with privacy.noise", numerics=bf16, privacy=PrivacySection(noise=1.0))
     monkeypatch.setattr("starling.node.engine.numerics.has_precision", lambda *_: False)
     refused("cpu of this machine has no bfloat16; leave it out", numerics=bf16)

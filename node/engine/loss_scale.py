@@ -1,0 +1,51 @@
+"""Loss scaling: in float16 small gradients would become 0, so the loss is multiplied by a power of two, and the gradient divided by it.
+
+The scale is halved where a gradient is not finite, and doubled after GROWTH_STEPS gradients that were. Deviation from the source and from
+`torch.amp.GradScaler`: the batch is computed again at the smaller scale, so that no step is lost and every node does as many as it says.
+
+Source: Micikevicius et al. 2018, Mixed precision training (arXiv:1710.03740).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from starling.gossip.vector import finite
+
+FIRST = 2.0**16
+MOST = 2.0**24
+GROWTH_STEPS = 2000
+
+
+@dataclass(slots=True)
+class LossScale:
+    """The present scale, in [1, MOST], and the gradients in a row that were finite at it."""
+
+    scale: float = FIRST
+    good: int = 0
+
+    def unscaled(self, gradient: Tensor) -> bool:
+        """Divide a gradient (d,) by the scale in place -> False: it is not finite, and shall be computed again at the scale that is now."""
+        if finite(gradient):
+            gradient.mul_(1.0 / self.scale)
+            self.good += 1
+            if self.good >= GROWTH_STEPS:
+                self.scale, self.good = min(2.0 * self.scale, MOST), 0
+            return True
+        self.good = 0
+        if self.scale == 1.0:
+            return True  # it is not the scale's fault
+        self.scale /= 2.0
+        return False
+
+    def state(self) -> Tensor:
+        """(2,) float64, for a checkpoint."""
+        return torch.tensor([self.scale, float(self.good)], dtype=torch.float64)
+
+    def load(self, state: Tensor) -> None:
+        """Take over the state of a checkpoint. Raises ValueError, and nothing has changed: it is none."""
+        values = state.tolist() if state.shape == (2,) and state.dtype == torch.float64 else []
+        if not values or not 1.0 <= values[0] <= MOST or not 0.0 <= values[1] < GROWTH_STEPS:
+            raise ValueError("holds no loss scale where one is said to be")
+        self.scale, self.good = values[0], int(values[1])
