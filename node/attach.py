@@ -4,6 +4,7 @@ Works on a running node through its control socket, and on one that has ended th
 are loaded by a program of their own (`starling.node.engine.offline`).
 """
 
+import json
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,7 @@ FOLDERS: tuple[Form, ...] = ("hf", "peft")  # formats that are folders
 
 LEAVE_S = 5.0  # from a request to leave to the end of the process
 DAYS = 90.0  # that an invitation lasts
+TOKENS, TEMPERATURE = 200, 0.8  # of what a model writes
 WRONG_INPUT = 2  # exit code of a program that was given something impossible
 
 
@@ -44,6 +46,18 @@ class Evaluation(msgspec.Struct, frozen=True, tag_field="version", tag=1):
     """accuracy, bits_per_byte, error …"""
     value: float | None
     """Mean over the held-out samples; null if nothing was measured yet."""
+    round: int | None
+    """Rounds that the model had done."""
+
+
+class Written(msgspec.Struct, frozen=True, tag_field="version", tag=1):
+    """What a model wrote; what `starling ask --json` prints."""
+
+    prompt: str
+    text: str
+    """What follows the prompt."""
+    tokens: int
+    """Of `text`."""
     round: int | None
     """Rounds that the model had done."""
 
@@ -193,6 +207,27 @@ class Attached:
                 page.write_text(self._card(target.stem, format, best=best))
             except OSError as error:
                 raise GossipError(f"export: cannot write {page}: {error.strerror}") from error
+
+    def write(
+        self, prompt: str, *, tokens: int = TOKENS, temperature: float = TEMPERATURE, seed: int = 0, best: bool = False
+    ) -> Written:
+        """Let a model of text go on from a prompt. Its program takes seconds to start; training goes on meanwhile.
+
+        Args:
+            prompt: at most as many tokens (bytes, without a tokenizer) as the model looks back.
+            tokens: to write, > 0.
+            temperature: 0 takes the likeliest each time, 1 draws by the model's probabilities; >= 0.
+            seed: of what is drawn.
+            best: by the model with the best evaluation so far, not that of now.
+
+        Raises:
+            ConfigError: the task does not write text, or the prompt is empty or too long.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder) / "model.safetensors"
+            self._exported(model, best=best)  # else it is made where it is used: torch starts once
+            request = {"prompt": prompt, "tokens": tokens, "temperature": temperature, "seed": seed}
+            return msgspec.json.decode(_offline("ask", self.run_dir, model, json.dumps(request)), type=Written)
 
     def _card(self, name: str, form: str, *, best: bool) -> str:
         manifest = RunDir(self.run_dir).read_manifest()

@@ -26,6 +26,7 @@ from starling.node.status import snapshot
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 TYPES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
     {
+        "ask": attach.Written,
         "ban": documents.Verdict,
         "bench-codec": documents.Codecs,
         "bench-link": documents.Links,

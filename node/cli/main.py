@@ -48,6 +48,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
             "web": ("web:web", "Watch nodes or a demo in a browser on this machine."),
             "logs": ("logs:logs", "Print a node's log; -f goes on as it grows."),
             "eval": ("model:evaluate", "Evaluate a node's model on held-out data."),
+            "ask": ("model:ask", "Let a model of text go on from a prompt."),
         },
         "Found and invite": {
             "found": ("run:found", "Found a swarm: sign a manifest and print the invite."),

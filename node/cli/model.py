@@ -1,4 +1,4 @@
-"""`starling eval` and `starling export`: the model of a running node, or the one that a finished or stopped node left behind."""
+"""`starling eval`, `ask` and `export`: the model of a running node, or the one that a finished or stopped node left behind."""
 
 from pathlib import Path
 from typing import get_args
@@ -6,7 +6,7 @@ from typing import get_args
 import click
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.attach import SUFFIXES, Attached, Form
+from starling.node.attach import SUFFIXES, TEMPERATURE, TOKENS, Attached, Form, Written
 from starling.node.cli.common import PATH, dir_and_json, emit, result, say
 from starling.node.cli.documents import Exported
 from starling.node.cli.help import command
@@ -37,6 +37,35 @@ def evaluate(data: str | None, run_dir: Path, as_json: bool) -> None:
     if found.value is None:
         raise GossipError(f"the node in {run_dir} has not evaluated its model yet; try again")
     click.echo(f"{found.metric or 'value'} {found.value:.6g} in round {found.round}")
+
+
+@command(
+    ("starling ask 'To be, or' --dir starling-2", ""),
+    ("starling ask 'To be, or' --temperature 0 --tokens 50", "the likeliest continuation"),
+    ("starling ask 'To be, or' --best --seed 7 --json", "the best model so far, other chance"),
+)
+@click.argument("prompt", metavar="PROMPT")
+@click.option(
+    "--tokens", type=click.IntRange(1, 100_000), default=TOKENS, help="To write; bytes where there is no tokenizer."
+)
+@click.option(
+    "--temperature", type=click.FloatRange(0.0, 100.0), default=TEMPERATURE,
+    help="0 takes the likeliest token, 1 draws by the model's probabilities.",
+)  # fmt: skip
+@click.option("--seed", type=click.IntRange(0, 2**62), default=0, help="Of what is drawn: equal seeds, equal texts.")
+@click.option("--best", is_flag=True, help="Ask the model with the best evaluation so far, not that of now.")
+@dir_and_json
+def ask(prompt: str, tokens: int, temperature: float, seed: int, best: bool, run_dir: Path, as_json: bool) -> None:
+    """Let the model of a text task go on from PROMPT. Works on a running, finished or stopped node."""
+    with slow("writing"):
+        found = Attached(run_dir).write(prompt, tokens=tokens, temperature=temperature, seed=seed, best=best)
+    result(found, as_json, _print)
+
+
+def _print(written: Written) -> None:
+    """The prompt and what follows it, lines kept; what would steer a terminal is replaced."""
+    whole = written.prompt + written.text
+    click.echo("".join(each if each.isprintable() or each in "\n\t" else "·" for each in whole))
 
 
 @command(

@@ -3,13 +3,17 @@
     python -m starling.node.engine.offline export DIR FILE
     python -m starling.node.engine.offline evaluate DIR MODEL [DATA]    MODEL is exported first if it does not exist
     python -m starling.node.engine.offline convert DIR MODEL FORM TARGET    the same
+    python -m starling.node.engine.offline ask DIR MODEL REQUEST    the same
 
 `export` writes the model of the last checkpoint to FILE. `evaluate` prints {"metric", "value", "round"} of the safetensors file
-MODEL, on the task's held-out data or on DATA. `convert` writes MODEL in another form (`starling.node.engine.formats`). DIR is not changed.
+MODEL, on the task's held-out data or on DATA. `convert` writes MODEL in another form (`starling.node.engine.formats`). `ask` lets MODEL go
+on from a prompt: REQUEST is {"prompt", "tokens", "temperature", "seed"}, and {"prompt", "text", "tokens", "round"} is printed. DIR is not
+changed.
 Wrong input: exit 2 and one line on standard error.
 """
 
 import json
+import shlex
 import shutil
 import sys
 import tempfile
@@ -28,10 +32,11 @@ from starling.node.config.schema import Manifest, NodeConfig, PrivacySection
 from starling.node.engine import formats, tensor_file
 from starling.node.engine.devices import device
 from starling.node.engine.engine import Engine
+from starling.node.engine.generation import generate
 from starling.node.identity import Identity
 from starling.node.rpc import calls
 from starling.node.storage.run_dir import RunDir
-from starling.node.tasks.api import Sampled, Source, Task
+from starling.node.tasks.api import Generative, Sampled, Source, Task
 from starling.node.tasks.evaluate import Result, evaluate
 from starling.node.tasks.files import names_in_npz
 
@@ -86,6 +91,39 @@ def convert(run_dir: Path, model: Path, form: str, target: Path) -> None:
     formats.write(form, network, learned, lambda: learned.data(source, "cpu"), target)
 
 
+def ask(run_dir: Path, model: Path, prompt: str, *, tokens: int, temperature: float, seed: int) -> dict[str, Any]:
+    """What a model writes after a prompt, drawn by chance from the seed.
+
+    Raises ConfigError: the model cannot be used or does not write, or the prompt is empty or longer than its context.
+    """
+    _, manifest, config, _, _ = _settings(run_dir)
+    learned, network, facts = _loaded(manifest, model)
+    if not isinstance(learned, Generative):
+        raise ConfigError(
+            f"ask: task={manifest.task.kind} does not write text; text and starling.adapters.causal_lm do, or a task with encode(), "
+            "decode(), logits() and context"
+        )
+    begun = learned.encode(prompt)
+    if not 0 < len(begun) <= learned.context:
+        short = " ".join(learned.decode(begun[-learned.context // 2 :]).split())[:40] or "A"
+        raise ConfigError(
+            f"PROMPT: must be 1 to {learned.context} tokens (task={manifest.task.kind}), got {len(begun)}; "
+            f"try `starling ask {shlex.quote(short)}`"
+        )
+    on = device(config.device)
+    network.to(on).eval()
+    chance = generator(seed, "ask")
+    written = list(
+        generate(
+            lambda window: learned.logits(network, window.to(on)), begun, context=learned.context, count=tokens,
+            temperature=temperature, chance=chance,
+        )
+    )  # fmt: skip
+    whole, before = learned.decode([*begun, *written]), learned.decode(begun)
+    text = whole.removeprefix(before) if whole.startswith(before) else learned.decode(written)
+    return {"prompt": prompt, "text": text, "tokens": len(written), "round": facts.get("round")}
+
+
 def _loaded(manifest: Manifest, file: Path) -> tuple[Task, nn.Module, dict[str, str | int]]:
     """The task, the model of a file on the CPU, and the file's facts. Raises ConfigError: it is not a model of this swarm."""
     learned = task(manifest.task.kind, manifest.task.params())
@@ -136,8 +174,14 @@ def main(arguments: list[str]) -> int:
             if not Path(model).exists():
                 export(Path(run_dir), Path(model))
             convert(Path(run_dir), Path(model), form, Path(target))
+        case ["ask", run_dir, model, request]:
+            if not Path(model).exists():
+                export(Path(run_dir), Path(model))
+            sys.stdout.write(json.dumps(ask(Path(run_dir), Path(model), **json.loads(request))) + "\n")
         case _:
-            raise ConfigError("usage: export DIR FILE, evaluate DIR MODEL [DATA], or convert DIR MODEL FORM TARGET")
+            raise ConfigError(
+                "usage: export DIR FILE, evaluate DIR MODEL [DATA], convert DIR MODEL FORM TARGET, or ask DIR MODEL REQUEST"
+            )
     return 0
 
 

@@ -53,6 +53,24 @@ class Sampled(Protocol):
         """Those samples, (m,) int64 on the CPU in [0, units), as `Task.loss` takes them: tensors with a leading m, or tuples of such."""
 
 
+@runtime_checkable
+class Generative(Protocol):
+    """A task whose models predict the next token, so that `starling ask` can let them write."""
+
+    @property
+    def context(self) -> int:
+        """Tokens that a model looks back."""
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text. Raises ConfigError: the tokenizer cannot be read."""
+
+    def decode(self, tokens: list[int]) -> str:
+        """Their text; what is none, such as half a character, is replaced."""
+
+    def logits(self, model: nn.Module, tokens: Tensor) -> Tensor:
+        """(m, t) int64 -> (m, t, v): of the token that follows each, for tokens that `decode` knows."""
+
+
 class Task(Protocol):
     """A named, frozen dataclass whose fields are the keys in the manifest's section `task`.
 

@@ -129,6 +129,19 @@ class Text(keys.Text):
         nats = float(cross_entropy(logits, batch[:, 1:].reshape(-1), reduction="sum"))
         return nats / math.log(2), nats, logits.shape[0]
 
+    def encode(self, text: str) -> list[int]:
+        """Bytes of UTF-8."""
+        return list(text.encode())
+
+    def decode(self, tokens: list[int]) -> str:
+        """Text of bytes."""
+        return bytes(tokens).decode(errors="replace")
+
+    def logits(self, model: nn.Module, tokens: Tensor) -> Tensor:
+        """(m, t) -> (m, t, 256)."""
+        made: Tensor = model(tokens)
+        return made
+
     def _blocks(self, ends: list[int]) -> Indices:
         """(blocks, 3): file, begin, end of each block of training text; a file's last block takes the rest."""
         block = BLOCK_WINDOWS * (self.context + 1)

@@ -21,6 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from starling.gossip.errors import ConfigError
 from starling.node.tasks.api import Source
+from starling.node.tasks.gpt import BYTES
 from starling.node.tasks.samples import seeded
 from starling.node.tasks.text import Text, TextData
 
@@ -60,6 +61,30 @@ class LanguageModel:
         tokens = batch[:, 1:].numel()
         nats = float(self.loss(model, batch)) * tokens
         return nats / math.log(2), nats, tokens
+
+    @property
+    def context(self) -> int:
+        """Tokens that the model looks back."""
+        return self.text.context
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of the tokenizer, or bytes. Raises ConfigError: it cannot be read."""
+        if not self.tokenizer:
+            return self.text.encode(text)
+        tokens: list[int] = _tokenizer(self.tokenizer).encode(text, add_special_tokens=False).ids
+        return tokens
+
+    def decode(self, tokens: list[int]) -> str:
+        """Their text."""
+        if not self.tokenizer:
+            return self.text.decode(tokens)
+        return str(_tokenizer(self.tokenizer).decode(tokens, skip_special_tokens=False))
+
+    def logits(self, model: nn.Module, tokens: Tensor) -> Tensor:
+        """(m, t) -> (m, t, v): v the tokens of the text, of which the model may know more."""
+        known = _tokenizer(self.tokenizer).get_vocab_size() if self.tokenizer else BYTES
+        logits: Tensor = model(input_ids=tokens).logits[..., :known]
+        return logits
 
 
 def causal_lm(

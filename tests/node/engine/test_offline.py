@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from starling.gossip.errors import ConfigError
 from starling.node import operate
 from starling.node.attach import Attached
+from starling.node.cli.main import main
 from starling.node.config import manifest as manifests
 from starling.node.config import toml
 from starling.node.config.schema import Manifest, NodeConfig
@@ -21,6 +22,7 @@ from starling.node.rpc import calls
 from starling.node.storage.run_dir import RunDir
 from starling.node.tasks.digits import built_in
 from tests.harness.engines import done
+from tests.harness.schemas import valid
 
 
 def trained(folder, *settings):
@@ -81,6 +83,49 @@ def test_what_is_no_model_of_the_swarm_is_refused(left, tmp_path):
     left.checkpoint.unlink()
     with pytest.raises(ConfigError, match="has no model yet"):
         offline.export(left.path, tmp_path / "x.safetensors")
+
+
+@pytest.fixture
+def writer(tmp_path):
+    """A node of a small byte model, and its text."""
+    text = tmp_path / "text.txt"
+    text.write_text("To be, or not to be. " * 200)
+    keys = (f"task.path={text}", "task.context=8", "task.width=16", "task.layers=1", "task.heads=2", "partition=iid")
+    return trained(tmp_path, "task=text", *keys)
+
+
+def test_a_model_of_text_goes_on_from_a_prompt_by_chance_or_without(writer, tmp_path):
+    model = tmp_path / "at_once.safetensors"
+
+    def ask(seed, temperature=0.8):
+        written = offline.ask(writer.path, model, "To be", tokens=12, temperature=temperature, seed=seed)
+        assert (written["prompt"], written["tokens"], written["round"]) == ("To be", 12, 0)
+        return written["text"]
+
+    assert ask(1) == ask(1) != ask(2)
+    assert ask(1, 0.0) == ask(2, 0.0)
+
+
+@pytest.mark.parametrize(("prompt", "words"), [("", "got 0; try `starling ask A`"), ("to be\n" * 9, "got 54; try")])
+def test_a_prompt_that_is_empty_or_too_long_is_refused_in_one_line(writer, tmp_path, prompt, words):
+    with pytest.raises(ConfigError, match="PROMPT: must be 1 to 8 tokens") as error:
+        offline.ask(writer.path, tmp_path / "at_once.safetensors", prompt, tokens=1, temperature=0.0, seed=0)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_task_that_does_not_write_says_which_do(left, tmp_path):
+    with pytest.raises(ConfigError, match="ask: task=digits does not write text; text and"):
+        offline.ask(left.path, tmp_path / "at_once.safetensors", "A", tokens=1, temperature=0.0, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_a_left_node_is_asked_from_the_command_line(writer, tmp_path, capsys):
+    assert main(["ask", "To be", "--tokens", "5", "--dir", str(writer.path), "--json"]) == 0
+    said = valid("ask", capsys.readouterr().out)
+    here = offline.ask(writer.path, tmp_path / "at_once.safetensors", "To be", tokens=5, temperature=0.8, seed=0)
+    assert said == {"version": 1, **here}
 
 
 @pytest.mark.slow

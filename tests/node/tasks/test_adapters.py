@@ -12,6 +12,7 @@ import starling
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
+from starling.node.tasks.api import Generative
 from starling.node.tasks.evaluate import evaluate
 from tests.harness.tasks import built_in, write_texts
 
@@ -74,6 +75,14 @@ def test_a_model_s_score_is_bits_of_every_token(tmp_path):
     assert nats / tokens == pytest.approx(float(theirs), rel=1e-4)
     assert bits == pytest.approx(nats / np.log(2))
     assert task.metric == "bits_per_byte"
+    assert task.decode(task.encode("né")) == "né"
+
+
+def test_of_a_larger_vocabulary_only_bytes_are_written(tmp_path):
+    task = starling.adapters.causal_lm(gpt2(vocab_size=300), text=write_texts(tmp_path), context=16)
+    assert isinstance(task, Generative)
+    assert task.context == 16
+    assert task.logits(task.model(generator(1, "model")), torch.tensor([[1, 2, 3]])).shape == (1, 3, 256)
 
 
 def test_text_is_read_by_a_tokenizer(tmp_path):
@@ -92,6 +101,8 @@ def test_text_is_read_by_a_tokenizer(tmp_path):
         assert all((after - before) % 3 == 1 for before, after in itertools.pairwise(window))
     assert next(data.held_out(1)).shape == (1, 6)
     assert task.metric == "bits_per_token"
+    assert task.decode(task.encode("sun moon")) == "sun moon"
+    assert task.logits(task.model(generator(1, "model")), torch.tensor([[1, 2]])).shape == (1, 2, 3)
     (tmp_path / "bad.txt").write_bytes(b"sun \xff moon")
     with pytest.raises(ConfigError, match=r"bad.txt: is not UTF-8, byte 4"):
         starling.adapters.causal_lm(
