@@ -66,6 +66,7 @@ def _figures(now: StatusSnapshot) -> Iterator[tuple[str, float | None]]:
     yield "resources/cpu_cores", now.resources.cpu
     yield "resources/memory_bytes", now.resources.memory_bytes
     yield "resources/gpu_busy", now.resources.gpu
+    yield "gradient_noise_scale", now.noise_scale
     yield "privacy/epsilon", now.epsilon
 
 

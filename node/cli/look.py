@@ -218,6 +218,7 @@ def _status_table(seen: StatusSnapshot) -> RenderableType:
         "payload": show.size(seen.payload_bytes),
         "transfers": "; ".join(transfers),
         "local steps": f"{show.count(seen.local_steps)} ({show.speed(seen.steps_per_s)}{paced})",
+        "noise scale": "" if seen.noise_scale is None else f"{show.figure(seen.noise_scale)} samples",
         "machine": _costs(seen.resources),
         "task": seen.task or show.MISSING,
         "algorithm": f"{seen.algorithm or show.MISSING} on {seen.overlay or show.MISSING}",

@@ -273,6 +273,8 @@ class NumericsSection(Section, frozen=True):
     scaling."""
     activation_checkpointing: bool = False
     """Compute the model's blocks again in the backward pass instead of keeping what they computed: less memory, about a third more work."""
+    noise_every: AtLeastOne | None = None
+    """Local steps between two measurements of the gradient noise scale, which status shows; left out: none."""
     compile: bool = False
     """Compile the loss by torch.compile, for up to minutes at the start. Where that fails steps are done without; an event says why."""
 

@@ -38,6 +38,7 @@ from starling.node.config.schema import NumericsSection
 from starling.node.config.weight import weight
 from starling.node.engine.devices import device
 from starling.node.engine.mixing import mixer, settled_edges
+from starling.node.engine.noise_scale import NoiseScale
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.optimizers import optimizer_of, phase, ramp, schedule
 from starling.node.engine.privacy.csprng import Csprng
@@ -88,7 +89,9 @@ class Learner:
             raise ConfigError(
                 "numerics: with privacy.noise gradients are of single samples, in float32 and in chunks that fit; leave its keys out"
             )
-        if opening.numerics.micro_batch is not None:
+        every = opening.numerics.noise_every
+        self._noise = None if every is None else NoiseScale(every)
+        if opening.numerics.micro_batch is not None or every is not None:
             self._gradients.check(self.data.batch(manifest.task.batch_size, generator(0, "rehearsal")))
         self.x, self._gradient = bind(self._model, self.layout)
         self.private = None
@@ -150,8 +153,19 @@ class Learner:
         """A batch's gradient -> its loss, and whether that is a number."""
         batch = self.data.batch(self._manifest.task.batch_size, chance)
         seed = derive(self._manifest.seed, "layers", self._node, self.local_steps)
-        value = self._gradients.compute(batch, self._gradient, seed, self._reset_buffers)
+        if self._noise is not None and self._noise.due(self.local_steps, batch):
+            value = self._noise.measure(self._compute, batch, self._gradient, seed)
+        else:
+            value = self._compute(batch, seed)
         return value, math.isfinite(value)
+
+    def _compute(self, batch: Any, seed: int) -> float:
+        return self._gradients.compute(batch, self._gradient, seed, self._reset_buffers)
+
+    @property
+    def noise_scale(self) -> float | None:
+        """In samples; None where it is not measured, or not known yet."""
+        return None if self._noise is None else self._noise.figure
 
     def take_notes(self) -> tuple[str, ...]:
         """What was changed by itself in local steps since the last call, and why."""

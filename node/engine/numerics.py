@@ -11,7 +11,7 @@ go on without it: an error that the uncompiled loss has too is the task's, any o
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch import Generator, Tensor, nn
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import NumericsSection
 from starling.node.engine.activations import Checkpointed
+from starling.node.engine.batches import part, samples
 from starling.node.engine.loss_scale import LossScale
 from starling.node.tasks.api import Task
 
@@ -52,6 +53,7 @@ class Gradients:
         """Raises ConfigError: the device, or the model, has not what is asked for."""
         self._task, self._model, self._device = task, model, device
         self.micro_batch = section.micro_batch
+        self._noise_every = section.noise_every
         self._precision = None if section.precision == "float32" else getattr(torch, section.precision)
         self.notes: list[str] = []
         if self._precision is not None:
@@ -87,10 +89,12 @@ class Gradients:
         )
 
     def check(self, batch: Any) -> None:
-        """Raises ConfigError: micro-batches are asked for, and a batch of this form cannot be split."""
-        if self.micro_batch is not None and samples(batch) is None:
+        """Raises ConfigError: parts of batches are asked for, and one of this form cannot be split."""
+        keys = {"micro_batch": self.micro_batch, "noise_every": self._noise_every}
+        asked = [key for key, value in keys.items() if value is not None]
+        if asked and samples(batch) is None:
             raise ConfigError(
-                "numerics.micro_batch: the task's batches cannot be split: they must be tensors with one leading number of samples, or "
+                f"numerics.{asked[0]}: the task's batches cannot be split: they must be tensors with one leading number of samples, or "
                 "tuples, lists or dicts of such; leave it out"
             )
 
@@ -160,32 +164,6 @@ def out_of_memory(error: BaseException) -> bool:
     text = str(error)
     words = ("out of memory", "not enough memory", "can't allocate memory")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(each in text for each in words)
-
-
-def samples(batch: Any) -> int | None:
-    """How many samples a batch has, the length of all its tensors; None: it has no tensors, or of different lengths."""
-    lengths = {tensor.shape[0] if tensor.ndim else 0 for tensor in _leaves(batch)}
-    return lengths.pop() or None if len(lengths) == 1 else None
-
-
-def part(batch: Any, begin: int, end: int) -> Any:
-    """Samples [begin, end) of a batch, views in the same form; what is no tensor stays."""
-    if isinstance(batch, Tensor):
-        return batch[begin:end]
-    if isinstance(batch, Mapping):
-        return {key: part(each, begin, end) for key, each in batch.items()}
-    if isinstance(batch, tuple | list):
-        parts = [part(each, begin, end) for each in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return batch
-
-
-def _leaves(batch: Any) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, Mapping | tuple | list):
-        for each in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from _leaves(each)
 
 
 @contextmanager

@@ -188,7 +188,9 @@ class Session:
         self._tally = _Tally(now)
         learner, (busy, taken) = self.learner, self._gpu.look()
         threads = self._threads.number if learner.device == "cpu" else None
-        figures = EngineFigures(learner.local_steps, tally.mean, learner.epsilon, distance, busy, taken, threads)
+        figures = EngineFigures(
+            learner.local_steps, tally.mean, learner.epsilon, distance, busy, taken, threads, learner.noise_scale
+        )
         return calls.Trained(
             self._round, figures, now - tally.began, tally.undone, learner.halted, learner.take_notes()
         )

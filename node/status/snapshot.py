@@ -245,6 +245,11 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     """How the swarm trains, as "pairwise edge tracking over sticky edges, int4, 20 local steps a round"; "" before it is known."""
     agreed: tuple[tuple[str, str], ...] = ()
     """What all members agreed on in the manifest, in words: (name, words), as ("learns", "handwritten digits, …")."""
+    noise_scale: Annotated[
+        float | None,
+        gauge("gradient_noise_scale_samples", "Batch size beyond which more samples in a step help little."),
+    ] = None
+    """Gradient noise scale of this node's data, in samples; None unless `numerics.noise_every` is set and it is known."""
 
 
 class EngineFigures(msgspec.Struct, frozen=True):
@@ -261,6 +266,7 @@ class EngineFigures(msgspec.Struct, frozen=True):
     gpu: float | None = None  # utilisation by all processes, 0 to 1; None where there is no GPU, or it is not known
     gpu_memory_bytes: int | None = None  # taken by the engine; None likewise
     threads: int | None = None  # of torch in local steps on the CPU; None elsewhere, or before the first
+    noise_scale: float | None = None  # tr Σ / |G|² in samples; None where it is not measured, or not known yet
 
 
 def encode(snapshot: StatusSnapshot) -> bytes:

@@ -13,9 +13,10 @@ from torch import nn
 from starling.gossip.errors import ConfigError
 from starling.gossip.vector import bind, layout
 from starling.node.config.schema import NumericsSection, PrivacySection
+from starling.node.engine.batches import part, samples
 from starling.node.engine.engine import Engine
 from starling.node.engine.loss_scale import FIRST, GROWTH_STEPS, MOST, LossScale
-from starling.node.engine.numerics import Gradients, inductor, part, samples, slowdown
+from starling.node.engine.numerics import Gradients, inductor, slowdown
 from starling.node.rpc import calls
 from tests.harness.engines import done, manifest, opened, opening, refused_as, x_of
 from tests.harness.processes import ROOT

@@ -1,0 +1,77 @@
+"""The gradient noise scale is that of the samples, and measuring it leaves the step as it was."""
+
+import msgspec
+import pytest
+import torch
+
+from starling.node.config.schema import NumericsSection
+from starling.node.engine.engine import Engine
+from starling.node.engine.noise_scale import LEAST, NoiseScale
+from starling.node.rpc import calls
+from tests.harness.engines import done, manifest, opened, opening, refused_as, x_of
+
+MEAN = torch.tensor([0.3, -0.4, 0.0])  # |G|² = 0.25
+
+
+def measured(count, sizes, *, sigma=2.0, **keys):
+    """Measurements of batches whose samples have gradients MEAN + sigma · normal: tr Σ = 3 sigma²."""
+    chance, scale, gradient = torch.Generator().manual_seed(1), NoiseScale(1, **keys), torch.zeros(3)
+
+    def compute(batch, _seed):
+        gradient.copy_(batch.mean(0))
+        return float(len(batch))
+
+    for turn in range(count):
+        batch = MEAN + sigma * torch.randn(sizes[turn % len(sizes)], 3, generator=chance)
+        first, rest = len(batch) // 2, (len(batch) + 1) // 2
+        assert scale.measure(compute, batch, gradient, turn) == pytest.approx((first**2 + rest**2) / len(batch))
+        assert torch.allclose(gradient, batch.mean(0), atol=1e-5)
+    return scale
+
+
+@pytest.mark.parametrize("sizes", [(33,), (2, 64, 9)])
+def test_it_is_the_variance_of_a_sample_s_gradient_over_the_square_of_the_mean(sizes):
+    """Without bias whatever the size of the batch, and where halves differ."""
+    scale = measured(2000, sizes, memory=0.0)
+    assert scale.trace == pytest.approx(12.0, rel=0.1)
+    assert scale.square == pytest.approx(0.25, abs=0.05 if sizes == (33,) else 0.25)
+    assert scale.figure == scale.trace / scale.square
+
+
+def test_steps_measure_in_turn_and_only_batches_that_have_halves():
+    scale = NoiseScale(3)
+    assert [step for step in range(1, 8) if scale.due(step, torch.zeros(2))] == [3, 6]
+    assert not scale.due(3, torch.zeros(1))
+    assert not scale.due(3, "text")
+
+
+def test_there_is_no_figure_before_some_measurements_nor_where_noise_hides_the_gradient():
+    assert measured(LEAST - 1, (32,)).figure is None
+    assert measured(LEAST, (64,), sigma=0.1).figure == pytest.approx(0.03 / 0.25, rel=0.3)
+    assert NoiseScale(1, count=100, trace=1.0, square=-0.1).figure is None
+
+
+def test_numbers_that_are_not_finite_are_left_out():
+    scale = measured(LEAST, (8,))
+    before = msgspec.to_builtins((scale.count, scale.trace, scale.square))
+    scale._note(torch.tensor([torch.inf]), torch.tensor([1.0]), 1.0)
+    assert (scale.count, scale.trace, scale.square) == tuple(before)
+
+
+def test_a_node_that_measures_learns_what_it_learns_without_and_shows_the_figure():
+    agreed = manifest()
+    plain, own = opened(agreed), Engine(clock=lambda: 0.0)
+    done(own, msgspec.structs.replace(opening(agreed), numerics=NumericsSection(noise_every=2)))
+    seen = [
+        [done(each, calls.Train(0, steps)).figures.noise_scale for steps in (2 * LEAST - 1, 1)] for each in (plain, own)
+    ]
+    assert seen[0] == [None, None]
+    assert seen[1][0] is None
+    assert seen[1][1] > 0.0
+    assert not torch.equal(x_of(plain), x_of(own))
+    torch.testing.assert_close(x_of(plain), x_of(own), rtol=1e-3, atol=1e-4)
+
+
+def test_batches_that_cannot_be_split_are_refused():
+    asked = msgspec.structs.replace(opening(manifest("quadratic")), numerics=NumericsSection(noise_every=2))
+    refused_as("config", Engine().handle(asked), "numerics.noise_every: the task's batches cannot be split")
