@@ -5,7 +5,7 @@ new fields are appended with a default. Each message has a golden vector under `
 
     lane        protocol id              messages
     control     /starling/control/1      Hello, Probe, Acknowledge, ProbeFor, Spread, Compare, Want, Sync, Farewell, Revoked,
-                                         Attestations, Evidence, Beacon, BeaconQuery, DialMe, Dialed
+                                         Attestations, Evidence, Beacon, BeaconQuery, DialMe, Dialed, StopVote
     exchange    /starling/exchange/1     Request, Response, Ack, Busy, Solicit, Reset, Close, Closed, Check, or Pull, Pulled, NotNow
     state       /starling/state/1        StateQuery, StateOffer, ChunkQuery, Chunk, ManifestQuery, ManifestReply
 
@@ -342,6 +342,13 @@ class Dialed(Message, frozen=True, tag="dmd"):
     reached: bool
 
 
+class StopVote(Message, frozen=True, tag="stp"):
+    """Whether the sender votes to stop training, by its own evaluations (`pace.stop_after`). Since 1.2."""
+
+    round: Counter  # rounds done at its last evaluation
+    stop: bool
+
+
 class ManifestQuery(Message, frozen=True, tag="mq"):
     """Request for the manifest whose hash is `swarm`."""
 
@@ -388,7 +395,7 @@ class Chunk(Message, frozen=True, tag="ck"):
 
 
 _Membership = Hello | Probe | Acknowledge | ProbeFor | Spread | Compare | Want | Sync | Farewell
-Control = _Membership | Revoked | Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed
+Control = _Membership | Revoked | Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed | StopVote
 Exchange = Request | Response | Ack | Busy | Solicit | Reset | Close | Closed | Check
 Pulling = Pull | Pulled | NotNow
 State = ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk

@@ -30,7 +30,7 @@ _LATER: dict[str, dict[str, object]] = {
     "task": {"start": "", "fingerprint": ()},
     "optimizer": {"clip_norm": None, "decay": "all"},
     "mix": {"drift_reach": 0.0, "typical_samples": None},
-    "pace": {"overlap": False},
+    "pace": {"overlap": False, "stop_after": 0},
 }
 """Keys that format 2 did not begin with, and their defaults."""
 _SOME = 16  # members, a number for which every overlay exists: one that stands still for so many does for all

@@ -185,6 +185,8 @@ class PaceSection(PartSection, frozen=True):
     """steps: a round's exchanges run beside the local steps of the next, which begin from the model before them."""
     evaluate_every: AtLeastOne = 20
     """Rounds between evaluations on held-out data."""
+    stop_after: Count = 0
+    """Evaluations without a better value after which a node votes to stop; when two thirds of the members do, all stop. 0: never."""
 
 
 class MembershipSection(Section, frozen=True):

@@ -13,7 +13,7 @@ from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.overlay.api import Overlay
 from starling.gossip.overlay.sticky import DEGREE, StickyEdges
 from starling.gossip.seeds import derive
-from starling.gossip.wire.schema import Beacon, BeaconQuery, Dialed, DialMe
+from starling.gossip.wire.schema import Beacon, BeaconQuery, Dialed, DialMe, StopVote
 from starling.node.config import weight
 from starling.node.config.overlay import overlay_of
 from starling.node.daemon.context import NodeContext
@@ -27,6 +27,7 @@ from starling.node.daemon.membership.bootstrap import Bootstrap, to_share
 from starling.node.daemon.membership.neighbors import Neighbors, OverlayNeighbors, RandomNeighbors
 from starling.node.daemon.membership.reachability import ReachabilityService
 from starling.node.daemon.membership.service import Membership, OtherControl
+from starling.node.daemon.membership.stop import StopService
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.state.model_sync import ModelSync, disjoint
 from starling.node.daemon.state.transfer import Transfer
@@ -66,6 +67,7 @@ class RunningNode:
         self.membership = Membership(context, clock, admission, self._member_changed)
         self.beacons = BeaconService(context, self.membership)
         self.reachability = ReachabilityService(context, self.membership)
+        self.stop = StopService(context, self.membership, opened)
         self.exchange: Exchange | PulledExchange
         self.neighbors: Neighbors
         self.equivocation: EquivocationDetector | None = None  # only where models are signed
@@ -76,7 +78,7 @@ class RunningNode:
         self._model_sync = ModelSync(transfer=transfer, engine=engine, report=context.report)
         self.training = Training(
             context, engine, self.membership, overlay, self.neighbors, self.beacons, self.exchange, clock, progress, self._fetch,
-            self.may_meet,
+            self.may_meet, self.stop,
         )  # fmt: skip
         engine.reset = self.exchange.reset_all
         context.network.expect("exchange", PAYLOAD_BYTES_PER_PARAMETER * opened.parameters + PAYLOAD_BYTES)
@@ -126,7 +128,7 @@ class RunningNode:
         """Start all services in `nursery`; returns when they serve."""
         await nursery.start(self.membership.serve, self._route)
         await nursery.start(self.exchange.serve)
-        for service in (self.equivocation, self.beacons, self.reachability):
+        for service in (self.equivocation, self.beacons, self.reachability, self.stop):
             if service is not None:
                 await nursery.start(service.serve)
         nursery.start_soon(self._cut_contributions)
@@ -147,7 +149,10 @@ class RunningNode:
         await training.save(export)
         self._progress.enter("finished")
         done = self._progress.round
-        context.report.event("finished", f"all {context.manifest.pace.rounds} rounds done", round=done)
+        text = f"stopped after {done} rounds: two thirds of the members or more no longer improve"
+        if not training.stopped_early:
+            text = f"all {context.manifest.pace.rounds} rounds done"
+        context.report.event("finished", text, round=done)
         await trio.sleep(context.config.linger_s)
         await self._save_again()
 
@@ -224,6 +229,8 @@ class RunningNode:
             self.beacons.receive(peer, message)
         elif isinstance(message, DialMe | Dialed):
             self.reachability.receive(peer, message)
+        elif isinstance(message, StopVote):
+            self.stop.receive(peer, message)
         elif self.equivocation is not None:
             self.equivocation.receive(peer, message)
 
@@ -232,6 +239,7 @@ class RunningNode:
         match event:
             case Joined(peer=peer):
                 report.event("peer_joined", f"{peer} joined", peer=peer)
+                self.stop.welcome(peer)
                 if self.equivocation is not None:
                     self.equivocation.welcome(peer)
                 return
@@ -243,6 +251,7 @@ class RunningNode:
                 report.event(
                     "peer_reborn", f"{peer} restarted; the flow of its earlier incarnation is deleted", peer=peer
                 )
+                self.stop.welcome(peer)
             case _:
                 return
         if self.equivocation is not None:

@@ -30,6 +30,7 @@ from starling.node.daemon.exchange.service import Exchange
 from starling.node.daemon.exchange.shell import RoundOutcome
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.neighbors import Members, Neighbors
+from starling.node.daemon.membership.stop import StopService
 from starling.node.daemon.progress import Progress
 from starling.node.rpc import calls
 from starling.node.status.snapshot import EngineFigures
@@ -61,6 +62,7 @@ class Training:
     """A peer's model, if it is past the given round -> its round, or None; whether this node is live, with a model of its own to lose."""
     may_meet: Callable[[str], bool] = lambda _peer: True
     """Whether this node and a member can have a connection; edges are for those."""
+    stop: StopService | None = None  # the swarm's decision to stop early
     undone_rounds: int = 0  # one after the other in which all local steps were undone
     cannot_save: str = ""  # why the last attempt to save failed; "" if it succeeded
     edges: StickyEdges | None = None  # clock pace with sticky edges: the edges this node holds
@@ -84,6 +86,11 @@ class Training:
     def pace(self) -> PaceSection:
         """The manifest's."""
         return self.context.manifest.pace
+
+    @property
+    def stopped_early(self) -> bool:
+        """The swarm has agreed to stop, whatever rounds are left."""
+        return self.stop is not None and self.stop.agreed()
 
     @property
     def patience(self) -> int:
@@ -153,7 +160,7 @@ class Training:
 
     async def _steps(self, start: int) -> None:
         pace, current = self.pace, start
-        while pace.rounds == 0 or current < pace.rounds:
+        while (pace.rounds == 0 or current < pace.rounds) and not self.stopped_early:
             try:
                 ahead = await self._one_round(current)
                 following = await self._jump(current, ahead)
@@ -280,7 +287,7 @@ class Training:
         assert edges is not None, "they were made for clock pace"
         self.edges = edges if self.context.manifest.overlay.kind == "sticky" else None
         slot = start
-        while pace.rounds == 0 or slot < pace.rounds:
+        while (pace.rounds == 0 or slot < pace.rounds) and not self.stopped_early:
             try:
                 self.progress.current = slot
                 trained = await self.engine.call(calls.Free(on=not self.paused, round=slot))
@@ -324,6 +331,8 @@ class Training:
             progress.value, progress.value_round = evaluated.value, done
             progress.best, progress.best_round = evaluated.best, evaluated.best_round
             progress.values.add(done, self._elapsed(), evaluated.value)
+            if self.stop is not None:
+                self.stop.evaluated(done, evaluated.value)
             self.context.report.event(
                 "evaluated", f"{metric} {evaluated.value:.4g} after round {done}",
                 round=done, metric=metric, value=evaluated.value, loss=evaluated.loss, samples=evaluated.samples,

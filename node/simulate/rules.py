@@ -66,6 +66,10 @@ def check_one(scenario: Scenario) -> list[str]:
         raise ConfigError(
             "pace.overlap: rows of an array take their steps and exchanges in turn; try `--set simulate.engine=virtual`"
         )
+    if pace.stop_after and simulate.engine != "virtual":
+        raise ConfigError(
+            "pace.stop_after: rows of an array are measured together and do not vote; try `--set simulate.engine=virtual`"
+        )
     if simulate.running_mean and scenario.optimizer.kind != "sgd":
         raise ConfigError(
             f"simulate.running_mean: is about sgd's momentum, got optimizer={scenario.optimizer.kind}; "

@@ -30,7 +30,17 @@ from starling.gossip.membership.member_list import MAX_MEMBERS, AddressQuota, Me
 from starling.gossip.membership.roster import Roster
 from starling.gossip.seeds import derive
 from starling.gossip.wire import frames
-from starling.gossip.wire.schema import Attestations, Beacon, BeaconQuery, Control, Dialed, DialMe, Evidence, Record
+from starling.gossip.wire.schema import (
+    Attestations,
+    Beacon,
+    BeaconQuery,
+    Control,
+    Dialed,
+    DialMe,
+    Evidence,
+    Record,
+    StopVote,
+)
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.best_effort import BestEffort
@@ -59,7 +69,7 @@ NAMED_ONLY = (
     "announce an address as well, `--announce /ip4/ADDRESS/tcp/PORT`"
 )
 OtherControl = (
-    Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed
+    Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed | StopVote
 )  # control messages that are not about membership
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0

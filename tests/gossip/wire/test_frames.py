@@ -60,6 +60,7 @@ CONTROL = {
     "beacon_query": wire.BeaconQuery(7),
     "dial_me": wire.DialMe(2**60 + 7, 4001),
     "dialed": wire.Dialed(2**60 + 7, "192.0.2.7", True),
+    "stop_vote": wire.StopVote(40, True),
 }
 MESSAGES = {("exchange", name): it for name, it in EXCHANGE.items()} | {
     ("control", name): it for name, it in CONTROL.items()

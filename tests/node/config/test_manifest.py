@@ -54,7 +54,9 @@ def test_the_id_does_not_depend_on_the_order_in_a_file(keys):
     assert manifests.swarm_id(shuffled) == manifests.swarm_id(founded("task.hidden=2", "task.model=cnn"))
 
 
-@pytest.mark.parametrize("change", ["optimizer.clip_norm=1", "optimizer.decay=matrices", "mix.drift_reach=0.1"])
+@pytest.mark.parametrize(
+    "change", ["optimizer.clip_norm=1", "optimizer.decay=matrices", "mix.drift_reach=0.1", "pace.stop_after=3"]
+)
 def test_keys_that_came_later_change_the_id_only_where_they_are_used(change):
     """There are swarms from before them, whose manifests do not have them."""
     section, _, key = change.partition("=")[0].partition(".")

@@ -270,6 +270,7 @@ def test_wrong_keys_and_values_are_one_line(assignments, message):
         ),
         (["simulate.engine=virtual", "simulate.model=false"], r"simulate\.model: whole nodes have one"),
         (["pace.overlap=true"], r"pace\.overlap: rows of an array .*engine=virtual"),
+        (["pace.stop_after=3"], r"pace\.stop_after: rows of an array .*engine=virtual"),
         (["pace.overlap=true", "pace=clock"], r"pace\.overlap: has no effect in clock pace"),
         (["pace.overlap=true", "mix=gather", "overlay=pull"], r"pace\.overlap: gather .* leave it out"),
         (["pace.overlap=true", "mix=push_sum", "compress.select=full"], r"pace\.overlap: push_sum "),

@@ -1,0 +1,65 @@
+"""Tells members how this node votes on stopping, and knows their votes (`starling.gossip.membership.stop_votes`).
+
+A vote is sent to all members after every evaluation, which repeats what was lost, and to each that joins. Where `pace.stop_after` is 0
+nothing is sent, and what comes is ignored.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from starling.gossip.membership.stop_votes import StopVotes
+from starling.gossip.wire.schema import StopVote
+from starling.node.daemon.context import NodeContext
+from starling.node.daemon.membership.best_effort import BestEffort
+from starling.node.daemon.membership.neighbors import Members
+from starling.node.interfaces import TaskStatus
+from starling.node.rpc.calls import Opened
+
+
+class StopService:
+    """One node's part in the decision."""
+
+    def __init__(self, context: NodeContext, members: Members, opened: Opened) -> None:
+        pace = context.manifest.pace
+        self._me, self._members = context.me, members
+        self._best_effort = BestEffort(context.network)
+        self._round = opened.round
+        self.votes = None
+        if pace.stop_after:
+            self.votes = StopVotes(
+                pace.stop_after * pace.evaluate_every, pace.quorum, opened.higher_is_better, opened.best, opened.best_round or 0,
+            )  # fmt: skip
+
+    def evaluated(self, round: int, value: float) -> None:
+        """Note our value after `round` rounds, and tell all members how we vote now."""
+        if self.votes is not None:
+            self._round = round
+            self.votes.evaluated(round, value)
+            for peer in self._members.members:
+                if peer != self._me:
+                    self._tell(peer)
+
+    def welcome(self, peer: str) -> None:
+        """Tell a member that joined or began anew, and has not voted."""
+        if self.votes is not None:
+            self.votes.voted(peer, stop=False)
+            if self.votes.stalled:
+                self._tell(peer)
+
+    def _tell(self, peer: str) -> None:
+        assert self.votes is not None
+        self._best_effort.send_soon(peer, StopVote(self._round, self.votes.stalled))
+
+    def receive(self, peer: str, vote: StopVote) -> None:
+        """A member votes."""
+        if self.votes is not None:
+            self.votes.voted(peer, vote.stop)
+
+    def agreed(self) -> bool:
+        """Whether the swarm stops."""
+        return self.votes is not None and self.votes.agreed(self._me, self._members.members)
+
+    async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
+        """Send until cancelled."""
+        await self._best_effort.serve(task_status)

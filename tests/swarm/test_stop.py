@@ -1,0 +1,50 @@
+"""Whole nodes that no longer improve stop together, long before their rounds are done; those that improve go on."""
+
+import msgspec
+
+from starling.gossip.wire.schema import StopVote
+from starling.node.config.schema import OptimizerSection
+from starling.node.daemon.observe.snapshot import take_snapshot
+from tests.harness.stories import virtual
+from tests.harness.swarms import digits, rounds_done, story, until
+
+ROUNDS = 60
+
+
+def resting(every=2):
+    """Nothing is learned, so no evaluation after the first is better."""
+    agreed = digits(4, mix="dsgd", rounds=ROUNDS, evaluate_every=every, stop_after=2)
+    return msgspec.structs.replace(agreed, optimizer=OptimizerSection(lr=1e-12))
+
+
+@virtual(0)
+async def test_a_swarm_that_no_longer_improves_stops_and_says_why(seed):
+    swarm = story(resting(), seed)
+    async with swarm.running(4):
+        await swarm.finished()
+        for it in swarm.nodes.values():
+            progress = it.node.progress
+            assert 6 <= progress.round <= 8, "the first evaluation, two more, and a round for votes to arrive"
+            assert progress.value_round == progress.round
+            said = [event.text for event in take_snapshot(it.node).events if event.name == "finished"]
+            assert said == [
+                f"stopped after {progress.round} rounds: two thirds of the members or more no longer improve"
+            ]
+
+
+@virtual(0)
+async def test_one_member_s_word_stops_nobody_and_who_joins_late_hears_it(seed):
+    swarm = story(resting(every=ROUNDS), seed)
+    async with swarm.running(4):
+        await until(lambda: rounds_done(swarm, 2))
+        votes = {it.peer_id: it.node.running.stop.votes for it in swarm.nodes.values()}
+        first, *others = swarm.nodes.values()
+        votes[first.peer_id].stalled = True
+        for other in others:
+            other.node.running.stop.receive(first.peer_id, StopVote(2, True))
+        await swarm.crash(3)
+        await swarm.start(3)
+        late = swarm.nodes[3].node
+        await until(lambda: late.progress.state == "training" and late.running.stop.votes._votes.get(first.peer_id))
+        await until(lambda: rounds_done(swarm, 8))
+        assert not any(it.node.running.training.stopped_early for it in swarm.nodes.values())
