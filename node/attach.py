@@ -26,6 +26,7 @@ from starling.node.identity import Identity
 from starling.node.status import card as cards
 from starling.node.status import control, final
 from starling.node.status.control import typed
+from starling.node.status.record import RECORD_NAME, load
 from starling.node.status.snapshot import StatusSnapshot
 from starling.node.storage.run_dir import RunDir
 
@@ -158,6 +159,22 @@ class Attached:
         except control.ControlError:
             if self.running:
                 raise
+
+    def snapshots(self) -> Iterator[StatusSnapshot]:
+        """As iterating over it; of a node that does not run those of its record, or its last one. `starling.scalars` makes points of them.
+
+        Raises:
+            GossipError: the record is damaged.
+        """
+        if self.running:
+            yield from Attached.__iter__(self)
+        elif (record := self.run_dir / RECORD_NAME).exists():
+            try:
+                yield from load(record)
+            except ValueError as error:
+                raise GossipError(str(error)) from error
+        else:
+            yield self.status()
 
     def evaluate(self, data: str | Path | None = None) -> Evaluation:
         """Evaluate the model as it is now.

@@ -46,6 +46,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
             "peers": ("look:peers", "List the members a running node knows."),
             "tui": ("look:terminal", "Watch nodes, a demo or a recorded run in the terminal."),
             "web": ("web:web", "Watch nodes or a demo in a browser on this machine."),
+            "track": ("track:track", "Write a node's figures to a file or an experiment tracker."),
             "logs": ("logs:logs", "Print a node's log; -f goes on as it grows."),
             "eval": ("model:evaluate", "Evaluate a node's model on held-out data."),
             "ask": ("model:ask", "Let a model of text go on from a prompt."),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from starling.node.config.parts import CATALOGUES as catalogues  # noqa: N811
     from starling.node.config.schema import Manifest
     from starling.node.simulate.api import simulate
+    from starling.node.status.scalars import scalars
     from starling.node.status.snapshot import StatusSnapshot
     from starling.node.tasks import adapters
     from starling.node.tasks.api import Data, Source, Task
@@ -35,6 +36,7 @@ _MODULES = {
     "node.config.parts": ("catalogues",),
     "node.config.schema": ("Manifest",),
     "node.simulate.api": ("simulate",),
+    "node.status.scalars": ("scalars",),
     "node.status.snapshot": ("StatusSnapshot",),
     "node.tasks.api": ("Data", "Source", "Task"),
     "node.tasks.own": ("task",),
@@ -59,6 +61,7 @@ __all__ = [
     "found",
     "join",
     "run",
+    "scalars",
     "simulate",
     "task",
 ]

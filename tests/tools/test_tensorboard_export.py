@@ -7,9 +7,10 @@ import pytest
 from msgspec import structs
 
 from starling.node.status.record import line
+from starling.node.status.scalars import Scalar, scalars
 from tests.harness.records import at_second, write
 from tests.harness.tui.terminal import ROOT
-from tools.tensorboard_export import Scalar, main, scalars
+from tools.tensorboard_export import main
 
 
 def test_every_point_of_a_curve_is_told_once():
