@@ -196,7 +196,8 @@ def problem_of(snapshot: StatusSnapshot, run_dir: Path) -> str:
 
 
 def _status_table(seen: StatusSnapshot) -> RenderableType:
-    value_round = f" (round {show.count(seen.value_round)})" if seen.value_round is not None else ""
+    alone = "" if seen.alone is None else f", {show.figure(seen.alone)} before its exchanges"
+    value_round = f" (round {show.count(seen.value_round)}{alone})" if seen.value_round is not None else ""
     best = "" if seen.best_round is None else f"{show.figure(seen.best)} (round {show.count(seen.best_round)})"
     notes = (seen.state, "resumed" * seen.rejoined, "joined late" * seen.joined_late, seen.activity)
     paced = "" if seen.paced_per_s is None else f" alone, {show.speed(seen.paced_per_s)} with the swarm"

@@ -328,6 +328,8 @@ class NodeConfig(Section, frozen=True):
     """Cap on what is sent; 0 is none. The CLI takes 10mbit and the like."""
     down_bytes_per_s: Rate = 0
     """Cap on what is received; 0 is none."""
+    evaluate_alone: bool = False
+    """steps pace: evaluate the model also as it is before the round's exchanges, which run meanwhile; status shows both."""
     checkpoint_s: Long = 30.0
     """Seconds between checkpoints."""
     engine_timeout_s: Long = 300.0

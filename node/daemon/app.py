@@ -14,7 +14,7 @@ from pathlib import Path
 
 import trio
 
-from starling.gossip.errors import GossipError
+from starling.gossip.errors import ConfigError, GossipError
 from starling.node.config import attack_consent, consent, hours
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest, NodeConfig
@@ -192,6 +192,11 @@ def check_agreed(manifest: Manifest, config: NodeConfig, *, ours: bool) -> None:
         consent.find(manifest, _code(config))
         manifests.check(manifest, trusted=True)
     manifests.check_shard(manifest, config.shard)
+    if config.evaluate_alone and manifest.pace.kind != "steps":
+        raise ConfigError(
+            f"evaluate_alone: has no effect with pace={manifest.pace.kind}, where models are mixed between any two local steps; "
+            "leave it out, `--set evaluate_alone=false`"
+        )
 
 
 def _code(config: NodeConfig) -> str:

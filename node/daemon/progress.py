@@ -73,6 +73,9 @@ class Progress:
     """The engine's latest; loss and distance are the last that were measured."""
     value: float | None = None
     value_round: int | None = None
+    alone: float | None = (
+        None  # as `value`, before the exchanges of the round `value_round - 1`, where that was measured
+    )
     best: float | None = None  # value of the best model so far
     best_round: int | None = None
     computed: Computed = field(default_factory=Computed)

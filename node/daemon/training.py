@@ -11,6 +11,7 @@ who is here. An EngineError anywhere ends the current round only: the supervisor
 
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import trio
@@ -178,12 +179,13 @@ class Training:
             self.exchange.computing(round, self.neighbors.weights(round), self.order.digest(round))
             trained = await self._train(self._grant(round))
         self._update(structs.replace(trained, round=round))
-        if pace.overlap and (pace.rounds == 0 or round + 1 < pace.rounds):
-            outcome = await self._exchange_beside_training(round)
+        evaluates = (round + 1) % pace.evaluate_every == 0 or round + 1 == pace.rounds
+        if evaluates and self.context.config.evaluate_alone:
+            outcome = await self._exchange_beside_evaluation(round)
         else:
-            outcome = await self.exchange.round(round, self.neighbors.weights(round), self.order.digest(round))
+            outcome = await self._exchange(round)
         self._measure(structs.replace(trained.figures, loss=None, distance=outcome.distance))
-        if (round + 1) % pace.evaluate_every == 0 or round + 1 == pace.rounds:
+        if evaluates:
             await self.evaluate()
         await self._save_when_due()
         return outcome.behind
@@ -194,6 +196,30 @@ class Training:
         trained = await self.engine.call(grant)
         assert isinstance(trained, calls.Trained), trained
         return trained
+
+    async def _exchange(self, round: int) -> RoundOutcome:
+        """The round's exchanges and Mix."""
+        pace = self.pace
+        if pace.overlap and (pace.rounds == 0 or round + 1 < pace.rounds):
+            return await self._exchange_beside_training(round)
+        return await self.exchange.round(round, self.neighbors.weights(round), self.order.digest(round))
+
+    async def _exchange_beside_evaluation(self, round: int) -> RoundOutcome:
+        """The same, and meanwhile the evaluation of the model as it is before Mix, which the engine copies first."""
+        done = trio.Event()
+        self.progress.alone = None
+
+        async def evaluate() -> None:
+            with suppress(EngineError):  # the exchange meets it too
+                evaluated = await self.engine.call(calls.Evaluate(round + 1, keep=False))
+                if isinstance(evaluated, calls.Evaluated) and math.isfinite(evaluated.value):
+                    self.progress.alone = evaluated.value
+            done.set()
+
+        async with beside(evaluate):
+            outcome = await self._exchange(round)
+            await done.wait()
+        return outcome
 
     async def _exchange_beside_training(self, round: int) -> RoundOutcome:
         """The round's exchanges while the local steps of the next are done, then Mix. The round after it begins with its exchanges."""
@@ -335,7 +361,7 @@ class Training:
                 self.stop.evaluated(done, evaluated.value)
             self.context.report.event(
                 "evaluated", f"{metric} {evaluated.value:.4g} after round {done}",
-                round=done, metric=metric, value=evaluated.value, loss=evaluated.loss, samples=evaluated.samples,
+                round=done, metric=metric, value=evaluated.value, loss=evaluated.loss, samples=evaluated.samples, alone=progress.alone,
             )  # fmt: skip
 
     async def save(self, export: str = "") -> None:

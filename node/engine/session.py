@@ -111,7 +111,9 @@ class Session:
         self._unfrozen = False  # local steps are done ahead of the Mix that freezes them
         self._committed: list[Effect | Swapped] = []  # since the last Mix, in steps pace
         self._evaluation: Iterator[Result | None] | None = None
-        self._evaluated: tuple[int, nn.Module]  # rounds done, and the model of the evaluation under way
+        self._evaluated: tuple[
+            int, nn.Module, bool
+        ]  # rounds done, model, and Evaluate's `keep` of the evaluation under way
         self._evaluate_next = True
         self._mean_gap = self._pace.local_steps / 2.0  # mean local steps between any two exchanges of ours
         self._last_exchange = learner.local_steps
@@ -150,7 +152,9 @@ class Session:
             if (result := next(self._evaluation)) is None:
                 return None
             self._evaluation = None
-            self._best.offer(result.value, *self._evaluated)
+            round_, model, keep = self._evaluated
+            if keep:
+                self._best.offer(result.value, round_, model)
             del self._evaluated
             return calls.Evaluated(result.value, result.loss, result.samples, self._best.value, self._best.round)
         self._evaluate_next = True
@@ -350,7 +354,7 @@ class Session:
         if self._evaluation is not None:
             raise LocalProtocolError("an evaluation is under way")
         model, self._evaluation = self.learner.evaluation()
-        self._evaluated = call.round, model
+        self._evaluated = call.round, model, call.keep
 
     def save(self, call: calls.Save) -> calls.Done | calls.Refused:
         """Write the checkpoint and the best model, and a model alone if asked."""

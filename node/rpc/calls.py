@@ -135,6 +135,7 @@ class Evaluate(Call, frozen=True, tag="evaluate"):
     """Measure on held-out data, a slice between local steps at a time. -> Evaluated"""
 
     round: int = 0  # rounds done, which are noted if the model is the best so far
+    keep: bool = True  # it may become the best one
 
 
 class Evaluated(Call, frozen=True, tag="evaluated"):

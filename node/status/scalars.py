@@ -45,6 +45,8 @@ def _new(before: tuple[Point, ...], now: tuple[Point, ...]) -> Iterator[Point]:
 
 
 def _figures(now: StatusSnapshot) -> Iterator[tuple[str, float | None]]:
+    if now.value_round == now.round:
+        yield "evaluation/before_exchanges", now.alone
     yield "speed/local_steps_per_second", now.steps_per_s
     yield "speed/paced_local_steps_per_second", now.paced_per_s
     yield "swarm/members", now.members

@@ -250,6 +250,8 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
         gauge("gradient_noise_scale_samples", "Batch size beyond which more samples in a step help little."),
     ] = None
     """Gradient noise scale of this node's data, in samples; None unless `numerics.noise_every` is set and it is known."""
+    alone: float | None = None
+    """Value as `value`, of the model before the last exchanges that `value` is after; None unless `evaluate_alone` is set."""
 
 
 class EngineFigures(msgspec.Struct, frozen=True):

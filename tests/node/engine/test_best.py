@@ -129,3 +129,10 @@ def test_the_best_model_of_a_node_that_has_ended_is_exported_without_its_engine(
     ours.write()
     Attached(place.path).export(tmp_path / "b.safetensors", best=True, card=True)
     assert weight(tmp_path / "b.safetensors") == 3
+
+
+def test_a_model_that_is_measured_before_its_exchanges_is_never_the_best(tmp_path):
+    engine = opened(manifest(), checkpoint=tmp_path / "c.safetensors")
+    seen = done(engine, calls.Evaluate(1, keep=False))
+    assert (seen.best, seen.best_round) == (None, None)
+    assert done(engine, calls.Evaluate(2)).best_round == 2
