@@ -128,7 +128,8 @@ class RunningNode:
         """Start all services in `nursery`; returns when they serve."""
         await nursery.start(self.membership.serve, self._route)
         await nursery.start(self.exchange.serve)
-        for service in (self.equivocation, self.beacons, self.reachability, self.stop):
+        votes = self.stop if self.stop.votes is not None else None
+        for service in (self.equivocation, self.beacons, self.reachability, votes):
             if service is not None:
                 await nursery.start(service.serve)
         nursery.start_soon(self._cut_contributions)
