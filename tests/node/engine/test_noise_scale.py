@@ -38,6 +38,17 @@ def test_it_is_the_variance_of_a_sample_s_gradient_over_the_square_of_the_mean(s
     assert scale.figure == scale.trace / scale.square
 
 
+def test_halves_of_three_samples_are_one_and_two():
+    scale, gradient, batch = NoiseScale(1), torch.zeros(1), torch.tensor([[4.0], [1.0], [0.0]])
+
+    def compute(part, _seed):
+        gradient.copy_(part.mean(0))
+        return 0.0
+
+    scale.measure(compute, batch, gradient, 0)
+    assert (scale.trace, scale.square) == pytest.approx((3.5**2 / 1.5, 4.0 * 0.5))
+
+
 def test_steps_measure_in_turn_and_only_batches_that_have_halves():
     scale = NoiseScale(3)
     assert [step for step in range(1, 8) if scale.due(step, torch.zeros(2))] == [3, 6]
