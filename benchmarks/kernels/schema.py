@@ -17,6 +17,8 @@ RULES = ("median", "trimmed_mean", "geometric_median", "multi_krum", "nnm")
 """Combining rules that are measured."""
 ALL_RULES = ("mean", *RULES[:2], "meamed", "geometric_median", "krum", "multi_krum", "mda", "nna", "nnm")
 """Those that both libraries have."""
+MEMORY = ("plain", "drift")
+"""Settings whose memory is measured: pet and adamw with flows moved by differences, and by drift."""
 PEER = "byzfl"
 PEER_EXTRA = "benchmark"
 
@@ -86,3 +88,20 @@ class LinkCase(msgspec.Struct, frozen=True, kw_only=True):
     """Processor seconds of the sending process, all threads, by 2^30 bytes of messages."""
     rx_cpu_s_per_gib: float
     """Of the receiving one."""
+
+
+class MemoryCase(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of an engine process with one layout, in bytes per parameter beyond the same engine with a model of next to none."""
+
+    layout: str
+    d: int
+    degree: int
+    """Peers with which whole vectors are exchanged each round."""
+    held: float
+    """Resident between rounds."""
+    peak: float
+    """Most resident in rounds: local steps, exchanges, mixing."""
+    phases: dict[str, float]
+    """Most resident in each: open, train, exchange, mix, evaluate, save."""
+    torch_bytes: int
+    """Resident of the engine with next to no parameters: the interpreter, torch and the task."""

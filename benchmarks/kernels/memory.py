@@ -1,0 +1,180 @@
+"""Memory of an engine process, phase by phase, beyond what the same engine takes with a model of next to no parameters.
+
+`python -m starling.kernels.memory NAME D DEGREE`: an engine process as the daemon starts it, which exchanges whole vectors with `DEGREE`
+peers. A second process is all of them in turn, so that theirs are not counted. Peaks are the kernel's (VmHWM), so this needs Linux.
+
+Shapes: d parameters.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+from starling.gossip.errors import ConfigError, GossipError
+from starling.kernels.child import answer
+from starling.kernels.schema import MEMORY, MemoryCase
+from starling.node.config.schema import (
+    CompressSection,
+    Manifest,
+    MixSection,
+    NumericsSection,
+    OptimizerSection,
+    PaceSection,
+    PartitionSection,
+    TaskSection,
+)
+from starling.node.rpc import calls, pipe
+
+ROUNDS = 2
+LEAST = 50_000  # d of the engine that everything is compared with
+SETTINGS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = MappingProxyType(
+    {
+        "plain": ({"track": "difference"}, {"select": "full"}, {}),
+        "drift": ({}, {"select": "full"}, {}),
+    }
+)
+"""Name -> keys of mix, compress and numerics."""
+
+
+class Engine:
+    """An engine process, called by hand."""
+
+    def __init__(self, manifest: Manifest, label: str, checkpoint: str, numerics: NumericsSection) -> None:
+        ours, theirs = socket.socketpair()
+        words = [sys.executable, "-m", "starling.node.engine.process", str(theirs.fileno())]
+        self._process = subprocess.Popen(words, pass_fds=[theirs.fileno()])
+        theirs.close()
+        self._socket, self._calls = ours, 0
+        self.opened = cast(
+            "calls.Opened",
+            self.done(calls.Open(manifest, "", int(label == "peer"), "cpu", 1, checkpoint, label, numerics=numerics)),
+        )
+
+    def done(self, call: calls.Request) -> calls.Reply:
+        """The reply to a call. Raises GossipError: it was refused, or the process ended."""
+        self._calls += 1
+        self._socket.sendall(pipe.encode(self._calls, call))
+        _, reply = pipe.decode_reply(self._read(pipe.body_bytes(self._read(pipe.HEADER.size))))
+        if isinstance(reply, calls.Refused):
+            raise (ConfigError if reply.kind == "config" else GossipError)(reply.reason)
+        if isinstance(reply, pipe.Failed):
+            raise GossipError(reply.message)
+        return reply
+
+    def _read(self, count: int) -> bytes:
+        found = bytearray()
+        while len(found) < count:
+            if not (part := self._socket.recv(min(count - len(found), 1 << 20))):
+                raise GossipError("the engine's process ended; it may need more memory than there is")
+            found += part
+        return bytes(found)
+
+    def resident(self) -> tuple[int, int]:
+        """Bytes resident now, and at most since the last `forget`."""
+        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
+        found = dict(line.split(":", 1) for line in lines)
+        return tuple(int(found[key].split()[0]) << 10 for key in ("VmRSS", "VmHWM"))  # type: ignore[return-value]
+
+    def forget(self) -> None:
+        """Peaks are counted from here on."""
+        Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
+
+    def close(self) -> None:
+        """End the process."""
+        self._socket.close()
+        self._process.wait()
+
+
+@contextmanager
+def engines(agreed: Manifest, folder: Path, numerics: NumericsSection) -> Iterator[tuple[Engine, Engine]]:
+    """The engine that is measured, and its peers' one."""
+    hub = Engine(agreed, "hub", str(folder / "hub.checkpoint"), numerics)
+    peer = Engine(agreed, "peer", "", numerics)
+    try:
+        yield hub, peer
+    finally:
+        hub.close()
+        peer.close()
+
+
+def manifest(name: str, d: int, folder: Path) -> Manifest:
+    """Of a byte GPT with about d parameters, 12·layers·width², and no activations to speak of."""
+    text = folder / "text.txt"
+    text.write_bytes(bytes(range(32, 127)) * 40)
+    layers = 2 if d < 1_000_000 else 6
+    width = max(16, round((d / (12 * layers)) ** 0.5 / 16) * 16)
+    mix, compress, _ = SETTINGS[name]
+    return Manifest(
+        seed=5,
+        task=TaskSection(kind="text", width=width, layers=layers, heads=4, context=16, path=str(text), batch_size=1),
+        partition=PartitionSection(kind="iid", shards=2),
+        optimizer=OptimizerSection(kind="adamw", lr=1e-3), mix=MixSection(kind="pet", **mix),
+        compress=CompressSection(**compress), pace=PaceSection(kind="steps", local_steps=2, rounds=50),
+    )  # fmt: skip
+
+
+def phases(name: str, d: int, degree: int) -> tuple[int, dict[str, int], int]:
+    """The true d, the peak of each phase in bytes, and what is resident between rounds."""
+    peaks: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as made:
+        agreed, folder = manifest(name, d, Path(made)), Path(made)
+        with engines(agreed, folder, NumericsSection(**SETTINGS[name][2])) as (hub, peer):
+
+            def note(phase: str) -> None:
+                peaks[phase] = max(peaks.get(phase, 0), hub.resident()[1])
+                hub.forget()
+
+            note("open")
+            for turn in range(ROUNDS):
+                hub.done(calls.Train(turn, 2))
+                note("train")
+                peer.done(calls.Train(turn, 2))
+                for number in range(degree):
+                    _exchange(hub, peer, f"p{number}", turn, leads=number % 2 == 0)
+                note("exchange")
+                hub.done(calls.Mix(turn))
+                note("mix")
+                peer.done(calls.Mix(turn))
+            held = hub.resident()[0]
+            hub.done(calls.Evaluate(ROUNDS))
+            note("evaluate")
+            hub.done(calls.Save())
+            note("save")
+            return hub.opened.parameters, peaks, held
+
+
+def _exchange(hub: Engine, peer: Engine, name: str, turn: int, *, leads: bool) -> None:
+    """One transaction; the peers' process calls itself `name`, and the hub by a name that is as new."""
+    one, other, to_one, to_other = (hub, peer, f"hub of {name}", name) if leads else (peer, hub, name, f"hub of {name}")
+    offered = cast("calls.Offered", one.done(calls.Offer(to_other, 0, turn + 1, turn, 0.2, 0)))
+    asked = calls.Answer(to_one, 0, turn + 1, turn, 0.2, offered.gain, offered.payload)
+    answered = cast("calls.Answered", other.done(asked))
+    one.done(calls.Apply(to_other, 0, turn + 1, answered.payload))
+    other.done(calls.Commit(to_one, 0, turn + 1))
+
+
+def measure(name: str, d: int, degree: int) -> MemoryCase:
+    """Bytes per parameter of a layout. Raises ConfigError: it is unknown, or the machine has no such figures."""
+    if name not in SETTINGS:
+        raise ConfigError(f"--layout: {name!r} is unknown, choose one of {', '.join(MEMORY)}")
+    if not Path("/proc/self/clear_refs").exists():
+        raise ConfigError("bench memory: needs the peaks that Linux keeps in /proc; run it there")
+    _, least, held_least = phases(name, LEAST, degree)
+    true, found, held = phases(name, d, degree)
+    each = {phase: round((found[phase] - least[phase]) / true, 2) for phase in found}
+    return MemoryCase(
+        layout=name, d=true, degree=degree, held=round((held - held_least) / true, 2),
+        peak=max(each[phase] for phase in ("train", "exchange", "mix")), phases=each,
+        torch_bytes=held_least,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(answer(lambda: measure(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
