@@ -45,6 +45,7 @@ stacked.
 Correct = Callable[[Tensor], Tensor]
 """A gradient (…, d) -> the direction that the mixing algorithm wants stepped along instead."""
 CLIMB = 10.0  # `Phase.climb` of sgd (decision 23 has measurements)
+STRETCH = 1 << 20  # coordinates that are stepped at a time where coordinates do not look at each other: bounds what a step takes meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,15 @@ class Piece:
     decays: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What a tensor of an optimiser's state must be."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+
 Make = Callable[[list[nn.Parameter]], Sequence[torch.optim.Optimizer]]
 """Torch optimisers of the parameters that the pieces are, each of which is stepped by one of them."""
 
@@ -67,20 +77,23 @@ class Optimizer:
 
     `corrects_updates`: corrections are added to what the optimiser makes of a gradient, not to the gradient. `weighs_updates`: the same for
     a node's weight. `clip_norm`: longest gradient, > 0; None: any. `pieces`: what the vector is cut into, all of it and in order; none: it
-    is one parameter.
+    is one parameter. `by_coordinate`: a coordinate's step depends on no other, so long vectors (d,) are stepped `STRETCH` at a time, with
+    the same bits.
     """
 
     def __init__(
         self, make: Make, like: Tensor, *, corrects_updates: bool = False, weighs_updates: bool = False,
-        clip_norm: float | None = None, pieces: Sequence[Piece] = (),
+        clip_norm: float | None = None, pieces: Sequence[Piece] = (), by_coordinate: bool = False,
     ) -> None:  # fmt: skip
         without_tracer()
+        self._by_coordinate = by_coordinate and like.ndim == 1
         self._corrects_updates = corrects_updates
         self.weighs_updates = weighs_updates or corrects_updates
         self._clip_norm = clip_norm
         self._pieces = pieces
-        trials = [nn.Parameter(part) for part in self._cut(torch.zeros_like(like))]
-        self._parameters = [nn.Parameter(part) for part in self._cut(torch.empty_like(like))]
+        whole = self._cut(like)
+        trials = [nn.Parameter(torch.zeros_like(part[: self._tried(part)])) for part in whole]
+        self._parameters = [nn.Parameter(part) for part in whole]  # stand for others' data and gradients
         try:
             self._optimizers, tried = make(self._parameters), make(trials)
             for trial in trials:
@@ -89,7 +102,18 @@ class Optimizer:
                 each.step()
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(f"optimizer.kind: it cannot step a flat vector: {error}") from error
-        self._template = _tensors(tried, trials)
+        self._template = {
+            name: self._form(name, tensor, trials, whole) for name, tensor in _tensors(tried, trials).items()
+        }
+
+    def _tried(self, part: Tensor) -> int:
+        """How much of a parameter (n, …) a trial step is made of."""
+        return min(2, len(part)) if self._by_coordinate else len(part)
+
+    def _form(self, name: str, tensor: Tensor, trials: Sequence[Tensor], whole: Sequence[Tensor]) -> _Form:
+        number = int(name.partition(".")[0]) if len(trials) > 1 else 0
+        shape = whole[number].shape if tensor.shape == trials[number].shape else tensor.shape
+        return _Form(shape, tensor.dtype, tensor.device)
 
     def _cut(self, x: Tensor) -> list[Tensor]:
         """Views of x (d,), one per piece, in its shape; x itself, of any shape, where there are none."""
@@ -110,7 +134,7 @@ class Optimizer:
             gradient = gradient * weight
         if not self._corrects_updates:
             return correct(gradient), None
-        nothing = torch.zeros_like(gradient)
+        nothing = gradient.new_zeros(()).expand_as(gradient)
         shift = correct(nothing)
         return gradient, None if shift is nothing else shift
 
@@ -119,16 +143,43 @@ class Optimizer:
 
         `weight` multiplies the first where updates are weighed.
         """
-        for parameter, value, gradient in zip(self._parameters, self._cut(x), self._cut(direction), strict=True):
-            parameter.data, parameter.grad = value, gradient
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr * weight if self.weighs_updates else lr
-            optimizer.step()
+        parts = zip(self._parameters, self._cut(x), self._cut(direction), strict=True)
+        if self._by_coordinate and x.numel() > STRETCH:
+            for parameter, value, gradient in parts:
+                self._by_stretches(parameter, value, gradient)
+        else:
+            for parameter, value, gradient in parts:
+                parameter.data, parameter.grad = value, gradient
+            for optimizer in self._optimizers:
+                optimizer.step()
         for parameter in self._parameters:
             parameter.grad = None
         if shift is not None:
             x.sub_(shift, alpha=lr)
+
+    def _by_stretches(self, parameter: nn.Parameter, value: Tensor, gradient: Tensor) -> None:
+        """Step one parameter (n,), a stretch of it at a time; numbers that the state has once for all begin anew in each stretch."""
+        optimizer = next(each for each in self._optimizers if _steps(each, parameter))
+        before = dict(optimizer.state.get(parameter, {}))
+        after: dict[str, Any] = {}
+        for start in range(0, value.numel(), STRETCH):
+            part = slice(start, start + STRETCH)
+            parameter.data, parameter.grad = value[part], gradient[part]
+            optimizer.state[parameter] = {name: _part(each, part, value.shape) for name, each in before.items()}
+            optimizer.step()
+            for name, each in optimizer.state[parameter].items():
+                if not isinstance(each, Tensor) or each.shape != parameter.shape:
+                    after[name] = each
+                    continue
+                if name not in after:
+                    after[name] = before[name] if name in before else each.new_empty(value.shape)
+                if after[name][part].data_ptr() != each.data_ptr():
+                    after[name][part] = each
+        parameter.grad, parameter.data = None, value
+        optimizer.state[parameter] = after
 
     def state_dict(self) -> dict[str, Tensor]:
         """The state by torch's names, of several pieces after their number, for a checkpoint; shared, not copied. Empty before the
@@ -156,6 +207,13 @@ class Optimizer:
             prefix = f"{number}." if len(self._parameters) > 1 else ""
             own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
             next(each for each in self._optimizers if _steps(each, parameter)).state[parameter] = own
+
+
+def _part(each: Any, part: slice, shape: torch.Size) -> Any:
+    """A stretch of a state's tensor of `shape`, a view; a copy of any other."""
+    if not isinstance(each, Tensor):
+        return each
+    return each[part] if each.shape == shape else each.clone()
 
 
 def clipped(gradient: Tensor, norm: float) -> Tensor:
@@ -281,6 +339,7 @@ def optimizer(
         weighs_updates=weighs_updates,
         clip_norm=section.clip_norm,
         pieces=cut,
+        by_coordinate=section.kind in OPTIMIZERS.built_in and section.kind not in NOT_BY_ROWS,
     )
 
 
