@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -68,13 +69,24 @@ def bind(model: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
         raise ValueError("the layout is of another model")
     with torch.no_grad():
         params = torch.cat([parameter.reshape(-1) for parameter in named.values()])
-        grads = torch.zeros_like(params)
-        for parameter, value, grad in zip(
-            named.values(), as_named(params, layout).values(), as_named(grads, layout).values(), strict=True
-        ):
+        for parameter, value in zip(named.values(), as_named(params, layout).values(), strict=True):
             parameter.data = value
-            parameter.grad = grad
-    return params, grads
+    return params, bind_gradients(model, layout)
+
+
+def bind_gradients(model: nn.Module, layout: Layout) -> Tensor:
+    """A new vector (d,) for the gradients of a model, zero, in place of what it had; `release_gradients` undoes it."""
+    named = _trainable(model)
+    grads = torch.zeros(layout.dim, dtype=layout.dtype, device=next(iter(named.values())).device)
+    for parameter, grad in zip(named.values(), as_named(grads, layout).values(), strict=True):
+        parameter.grad = grad
+    return grads
+
+
+def release_gradients(model: nn.Module) -> None:
+    """Leave a model without gradients, whose vector is freed if nobody else has it."""
+    for parameter in _trainable(model).values():
+        parameter.grad = None
 
 
 def as_named(flat: Tensor, layout: Layout) -> dict[str, Tensor]:
@@ -85,6 +97,26 @@ def as_named(flat: Tensor, layout: Layout) -> dict[str, Tensor]:
         name: flat[start : start + math.prod(shape)].view(shape)
         for name, shape, start in zip(layout.names, layout.shapes, layout.offsets, strict=False)  # offsets end with d
     }
+
+
+STRETCH = 1 << 20
+"""Coordinates that are worked on at a time, so that what is made meanwhile does not grow with the vector."""
+
+
+def stretches(index: slice | Tensor, count: int) -> Iterator[tuple[slice, slice | Tensor]]:
+    """Places [0, count) in pieces of `STRETCH`, each with its part of `index`: that many coordinates in order, a slice without a step."""
+    for start in range(0, count, STRETCH):
+        part = slice(start, min(start + STRETCH, count))
+        if isinstance(index, slice):
+            first = index.start or 0
+            yield part, slice(first + part.start, first + part.stop)
+        else:
+            yield part, index[part]
+
+
+def blank(count: int, like: Tensor) -> Tensor:
+    """(count,) zeros of the dtype and the device of `like` that take no memory, and must not be written to."""
+    return like.new_zeros(()).expand(count)
 
 
 def finite(x: Tensor) -> bool:

@@ -45,8 +45,8 @@ MUTANTS = (
     Mutant("gossip/mix/drift.py", "1.0 - ratio * noise", "1.0 - noise", ("**/mix/test_drift.py",)),
     Mutant("gossip/mix/directions.py", "weight > theta or", "False or", ("**/mix/test_drift.py",)),
     Mutant(
-        "gossip/mix/edge_ledger.py", "shared[index] += effect.theta * change",
-        "shared[index] += change", ("**/test_edge_ledger.py", "**/test_pet.py"),
+        "gossip/mix/edge_ledger.py", "shared[at] += effect.theta * change[part]",
+        "shared[at] += change[part]", ("**/test_edge_ledger.py", "**/test_pet.py"),
     ),
     Mutant(
         "gossip/compress/select/low_rank.py", 'self.start(derive(seed, "turn", turn))', "self.start(seed)", ("**/test_low_rank.py",)

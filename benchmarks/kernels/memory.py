@@ -6,7 +6,6 @@ peers. A second process is all of them in turn, so that theirs are not counted. 
 Shapes: d parameters.
 """
 
-import os
 import socket
 import subprocess
 import sys
@@ -110,10 +109,19 @@ def manifest(name: str, d: int, folder: Path) -> Manifest:
     text.write_bytes(bytes(range(32, 127)) * 40)
     layers = 2 if d < 1_000_000 else 6
     width = max(16, round((d / (12 * layers)) ** 0.5 / 16) * 16)
+    task: dict[str, Any] = {
+        "kind": "text",
+        "width": width,
+        "layers": layers,
+        "heads": 4,
+        "context": 16,
+        "path": str(text),
+    }
+    task["batch_size"] = 1
     mix, compress, _ = SETTINGS[name]
     return Manifest(
         seed=5,
-        task=TaskSection(kind="text", width=width, layers=layers, heads=4, context=16, path=str(text), batch_size=1),
+        task=TaskSection(**task),
         partition=PartitionSection(kind="iid", shards=2),
         optimizer=OptimizerSection(kind="adamw", lr=1e-3), mix=MixSection(kind="pet", **mix),
         compress=CompressSection(**compress), pace=PaceSection(kind="steps", local_steps=2, rounds=50),

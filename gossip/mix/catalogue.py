@@ -70,3 +70,8 @@ def gathers(edge: Averaging | Swapping | Gathering) -> TypeIs[Gathering]:
 def tracks(edge: Averaging | Swapping | Gathering) -> TypeIs[Tracking]:
     """Whether exchanges are about directions as well."""
     return getattr(edge, "track", None) in ("drift", "both")
+
+
+def replaces(mixer: Mixer) -> bool:
+    """Whether `absorb` takes the shared vector for the model and looks at nothing else, so that the model itself may be mixed in place."""
+    return bool(getattr(mixer, "replaces", False))

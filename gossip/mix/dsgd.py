@@ -35,6 +35,11 @@ class Dsgd(MixerBase):
     order: Order = "atc"
     asynchronous: ClassVar[bool] = True
 
+    @property
+    def replaces(self) -> bool:
+        """Atc."""
+        return self.order == "atc"
+
     def start(self, x: Tensor) -> Origin | None:
         """Awc averages the model before its local steps."""
         return Origin(x.clone()) if self.order == "awc" else None

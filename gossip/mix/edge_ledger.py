@@ -3,11 +3,13 @@
 Shapes: D numbers of the shared vector, E numbers kept per edge.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from starling.gossip.api import Averaging, Effect, Swapped, Swapping
 from starling.gossip.lazy_torch import Tensor, torch
+from starling.gossip.vector import blank, stretches
 
 DOMINANT = 3.0  # times the whole correction. An honest peer's flow is about as long; that of a steady Byzantine push, ten times
 
@@ -24,26 +26,56 @@ class Ledger:
 
 def opened(like: Tensor) -> Ledger:
     """No edges. `like` (D,) has the shared vector's length, dtype and device."""
-    return Ledger(torch.zeros_like(like), torch.zeros_like(like), {}, {})
+    dim = like.numel()
+    return Ledger(torch.zeros(dim, dtype=like.dtype, device=like.device), blank(dim, like), {}, {})
 
 
-def average(edge: Averaging, ledger: Ledger, shared: Tensor, effects: Sequence[Effect]) -> tuple[Tensor, Ledger]:
-    """shared[S] += θ·v and c_ij[S] <- flow(c_ij[S], G·v − w'·u) for each effect in turn; the total is summed anew where touched."""
-    shared, total, flows = shared.clone(), ledger.total.clone(), dict(ledger.flows)
+def average(
+    edge: Averaging, ledger: Ledger, shared: Tensor, effects: Iterable[Effect], *, owned: bool = False
+) -> tuple[Tensor, Ledger]:
+    """shared[S] += θ·v and c_ij[S] <- flow(c_ij[S], G·v − w'·u) for each effect in turn; the total is summed anew where touched.
+
+    `owned`: nobody else uses `shared` and the ledger, which are changed in place and returned, a stretch at a time; of the effects only one
+    is looked at at a time.
+    """
+    dim, flows = shared.numel(), dict(ledger.flows)
+    shared, total = (shared, ledger.total) if owned else (shared.clone(), ledger.total.clone())
+    ours = set(flows) if owned else set[str]()
+    touched: list[slice | Tensor] = []
     for effect in effects:
-        index = effect.support.index(shared.numel())
-        change = effect.support.spread(effect.value, shared.numel())
-        shared[index] += effect.theta * change
-        if not moves(effect):
-            continue
-        flow = flows[effect.peer].clone() if effect.peer in flows else torch.zeros_like(shared)
-        flow[index] = edge.flow(flow[index], _moved(effect, change, shared.numel()))
-        flows[effect.peer] = flow
-        total[index] = _sum(ledger.rest, flows, ledger.settled, index)
+        index, change = effect.support.index(dim), effect.support.spread(effect.value, dim)
+        drift = None if effect.drift is None else effect.support.spread(effect.drift.value, dim)
+        moving = moves(effect)
+        if moving and effect.peer not in ours:
+            flows[effect.peer] = flows[effect.peer].clone() if effect.peer in flows else torch.zeros_like(total)
+            ours.add(effect.peer)
+        for part, at in stretches(index, change.numel()):
+            shared[at] += effect.theta * change[part]
+            if moving:
+                flow = flows[effect.peer]
+                flow[at] = edge.flow(flow[at], _moved(effect, change[part], None if drift is None else drift[part]))
+        if moving and not (isinstance(index, slice) and index in (each for each in touched if isinstance(each, slice))):
+            touched.append(index)
+    for index in touched:
+        count = len(range(*index.indices(dim))) if isinstance(index, slice) else index.numel()
+        for _, at in stretches(index, count):
+            total[at] = _sum(ledger.rest, flows, ledger.settled, at)
     return shared, Ledger(total, ledger.rest, flows, ledger.settled)
 
 
-def moves(effect: Effect) -> bool:
+class Moving(Protocol):
+    """An effect as far as it says whether it moves a flow."""
+
+    @property
+    def gain(self) -> float:
+        """Flow per unit of difference."""
+
+    @property
+    def drift(self) -> object | None:
+        """What moves it besides."""
+
+
+def moves(effect: Moving) -> bool:
     """Whether it changes a flow."""
     return effect.gain != 0.0 or effect.drift is not None
 
@@ -53,14 +85,16 @@ def anticipated(edge: Averaging, ledger: Ledger, effect: Effect) -> Tensor:
     dim = ledger.total.numel()
     index, change = effect.support.index(dim), effect.support.spread(effect.value, dim)
     kept = ledger.flows[effect.peer][index] if effect.peer in ledger.flows else torch.zeros_like(change)
-    return edge.flow(kept, _moved(effect, change, dim)) - kept
+    drift = None if effect.drift is None else effect.support.spread(effect.drift.value, dim)
+    return edge.flow(kept, _moved(effect, change, drift)) - kept
 
 
-def _moved(effect: Effect, change: Tensor, dim: int) -> Tensor:
-    """G·v − w'·u of a (dim,) vector, where `change` is v. Odd in both, one rounding at a time."""
+def _moved(effect: Effect, change: Tensor, drift: Tensor | None) -> Tensor:
+    """G·v − w'·u, where `change` is v and `drift` u, at the same coordinates. Odd in both, one rounding at a time."""
     moved = effect.gain * change
     if effect.drift is not None:
-        moved = moved - effect.drift.weight * effect.support.spread(effect.drift.value, dim)
+        assert drift is not None
+        moved = moved - effect.drift.weight * drift
     return moved
 
 

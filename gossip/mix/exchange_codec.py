@@ -65,11 +65,17 @@ class ExchangeCodec:
 
         Raises ValueError: "not_finite": the values are too far apart for their type.
         """
-        difference, _ = self.clip(mine - theirs, self.clip_norm)
+        return self.encode_difference(mine - theirs, support, dim, generator, wish)
+
+    def encode_difference(
+        self, difference: Tensor, support: Support, dim: int, generator: Generator, wish: Indices | None = None
+    ) -> tuple[bytes, Tensor]:
+        """As `encode_response`, given own values less theirs (k,)."""
+        difference, _ = self.clip(difference, self.clip_norm)
         shrink = _SHRINK
         while True:
             payload = codec.encode_values(difference, self.response, dim, generator, wish)
-            v, _ = codec.decode_values(payload, support, dim, mine.dtype, (self.response,), wish_limit=dim)
+            v, _ = codec.decode_values(payload, support, dim, difference.dtype, (self.response,), wish_limit=dim)
             if not self.clip(v, self.clip_norm)[1]:
                 return payload, v
             difference, shrink = difference * shrink, shrink * shrink  # ends at 0 after a dozen turns at the latest

@@ -92,6 +92,7 @@ class Pet(MixerBase):
     drift_limit: NonNegative | None = None
     drift_reach: NonNegative = 0.0
     asynchronous: ClassVar[bool] = True
+    replaces: ClassVar[bool] = True
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
@@ -162,6 +163,10 @@ class Pet(MixerBase):
             return gradient - state.c, state
         state = drift.observe(state, gradient)
         return gradient - drift.correction(state, self.drift_limit or math.inf), state
+
+    def offset(self, state: Any) -> Tensor | None:
+        """What `correct` takes from any direction, where that is the same vector whatever the direction; None where it is not."""
+        return None if self._drifts or not self.size(1) else state.c
 
     def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
         """The averaged model; gradients are collected anew."""

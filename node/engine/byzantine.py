@@ -30,8 +30,9 @@ from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 from starling.node.config import consent
 from starling.node.engine.learner import Learner
-from starling.node.engine.pairwise_exchange import Exchanges
+from starling.node.engine.pairwise_exchange import Done, Exchanges
 from starling.node.engine.privacy.csprng import Csprng
+from starling.node.engine.sealed import opened
 from starling.node.engine.session import Session
 from starling.node.rpc import calls
 from starling.node.tasks.api import Data
@@ -257,9 +258,9 @@ class ByzantineSession(Session):
         """(D,) forged."""
         return self.adversary.forge(super().vector_for(peer), self._round, peer)
 
-    def take(self, done: Effect | Swapped) -> calls.Done:
+    def take(self, done: Done) -> calls.Done:
         """Add the effect of the honest exchange."""
-        return super().take(self.adversary.correct(done))
+        return super().take(self.adversary.correct(done if isinstance(done, Swapped) else opened(done)))
 
 
 def open_session(opening: calls.Open, clock: Callable[[], float], csprng: Csprng) -> Session:

@@ -11,7 +11,7 @@ Shapes: d parameters.
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -25,17 +25,18 @@ from starling.gossip.compress.support import Full
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix import edge_ledger
 from starling.gossip.mix.base import PlainAveraging, origin
-from starling.gossip.mix.catalogue import gathers, swaps
+from starling.gossip.mix.catalogue import gathers, replaces, swaps
 from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.gather import Gather, Gathered
 from starling.gossip.mix.rule_memory import assign_slots, cleared, slot_of
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
-from starling.gossip.vector import bind, finite, layout
+from starling.gossip.vector import bind, bind_gradients, finite, layout, release_gradients
 from starling.node.catalogues import task
 from starling.node.config import consent, memory
 from starling.node.config.schema import NumericsSection
 from starling.node.config.weight import weight
+from starling.node.engine.compression import selector_facts
 from starling.node.engine.devices import device
 from starling.node.engine.mixing import mixer, settled_edges
 from starling.node.engine.noise_scale import NoiseScale
@@ -44,6 +45,7 @@ from starling.node.engine.optimizers import optimizer_of, phase, ramp, schedule
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.privacy.dp_sgd import PrivateGradients
 from starling.node.engine.rehearsal import calling, rehearse
+from starling.node.engine.sealed import Sealed, opened
 from starling.node.engine.start import initial
 from starling.node.rpc.calls import Open
 from starling.node.tasks.api import Source
@@ -56,6 +58,7 @@ _OPTIMIZER = "optimizer."
 _KNOWN = "known."
 _BUFFER = "buffer."
 _SCALE = "numerics.scale"
+SPARED = 1 << 20  # parameters of a model of which a copy is held in memory, to go back to
 SPENT = ".privacy.json"  # beside the checkpoint, which ends in something else
 
 
@@ -93,7 +96,9 @@ class Learner:
         self._noise = None if every is None else NoiseScale(every)
         if opening.numerics.micro_batch is not None or every is not None:
             self._gradients.check(self.data.batch(manifest.task.batch_size, generator(0, "rehearsal")))
-        self.x, self._gradient = bind(self._model, self.layout)
+        self.x, gradient = bind(self._model, self.layout)
+        self._gradient: Tensor | None = gradient  # (d,); None while there are no local steps
+        del gradient
         self.private = None
         if opening.privacy.noise:
             ledger = Path(opening.checkpoint).with_suffix(SPENT) if opening.checkpoint else None
@@ -101,9 +106,10 @@ class Learner:
                 opening.privacy, manifest, self.task, self._model, self.layout, self.data, csprng=csprng, path=ledger
             )
         self.mixer = mixer(manifest)
-        self.origin = origin(self.mixer, self.x)
+        compares = not gathers(self.mixer.edge) and selector_facts(manifest.compress, self.mixer.edge).compares
+        self._origin = origin(self.mixer, self.x) if swaps(self.mixer.edge) or compares else None
         self.state: Any = None
-        self.ledger = edge_ledger.opened(self.origin)
+        self.ledger: Ledger
         self.kept: dict[str, Tensor] = {}
         self._slots: dict[str, int] = {}  # of peers that a rule remembers
         self._begin()
@@ -111,7 +117,8 @@ class Learner:
         self._weight = weight(manifest, self.data.samples)
         self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
-        self._good = self.x.clone()
+        self.spare: Callable[[], Tensor | None] = lambda: None  # (d,) the model of the last checkpoint, if there is one
+        self._good = self.x.clone() if self.layout.dim <= SPARED else None
         self._buffers = dict(self._model.named_buffers())
         self._good_buffers = _copied(self._buffers)
         self.local_steps = 0
@@ -124,8 +131,13 @@ class Learner:
         """
         chance = generator(self._manifest.seed, "batch", self._node, self.local_steps)
         self.local_steps += 1
+        if (gradient := self._gradient) is None:
+            gradient = self._gradient = bind_gradients(self._model, self.layout)
         self._model.train()
-        value, fine = self._learn(chance) if self.private is None else self._learn_privately(self.private)
+        if self.private is None:
+            value, fine = self._learn(chance, gradient)
+        else:
+            value, fine = self._learn_privately(self.private, gradient)
         state = self.state
 
         def correct(gradient: Tensor) -> Tensor:
@@ -133,23 +145,161 @@ class Learner:
             direction, state = self.mixer.correct(state, gradient)
             return direction
 
-        direction, shift = self._optimizer.corrected(self._gradient, correct, self._weight)
+        offset = self._optimizer.offset(self.mixer, state)
+        direction, shift = self._optimizer.corrected(
+            gradient, correct if offset is None else lambda same: same, self._weight
+        )
         if not fine or not finite(direction):
             self.undone += 1
             self._reset_buffers()
             return None
         rate = self._schedule.at(round) * self._ramp(round)
         self._optimizer.step(self.x, direction, rate, shift, self._weight)
+        if offset is not None:
+            self.x.add_(offset, alpha=rate)
         if not finite(self.x):
             self.undone += 1
-            self.x.copy_(self._good)
+            self.x.copy_(self._last_good())
             self._reset_buffers()
             self._optimizer = optimizer_of(self._manifest, self.x, self._model)  # its memory is what blew up
             return None
         self.state = state
         return value
 
-    def _learn(self, chance: Generator) -> tuple[float, bool]:
+    def _learn(self, chance: Generator, gradient: Tensor) -> tuple[float, bool]:
+        """A batch's gradient -> its loss, and whether that is a number."""
+        batch = self.data.batch(self._manifest.task.batch_size, chance)
+        seed = derive(self._manifest.seed, "layers", self._node, self.local_steps)
+
+        def compute(batch: Any, seed: int) -> float:
+            return self._gradients.compute(batch, gradient, seed, self._reset_buffers)
+
+        if self._noise is not None and self._noise.due(self.local_steps, batch):
+            value = self._noise.measure(compute, batch, gradient, seed)
+        else:
+            value = compute(batch, seed)
+        return value, math.isfinite(value)
+
+    @property
+    def noise_scale(self) -> float | None:
+        """In samples; None where it is not measured, or not known yet."""
+        return None if self._noise is None else self._noise.figure
+
+    def take_notes(self) -> tuple[str, ...]:
+        """What was changed by itself in local steps since the last call, and why."""
+        notes = tuple(self._gradients.notes)
+        self._gradients.notes.clear()
+        return notes
+
+    def _learn_privately(self, private: PrivateGradients, gradient: Tensor) -> tuple[float, bool]:
+SPENT = ".privacy.json"  # beside the checkpoint, which ends in something else
+
+
+class Learner:
+    """Model, data, optimiser, mixer. Raises ConfigError if the manifest or the node's settings cannot be used on this machine."""
+
+    def __init__(self, opening: Open, csprng: Csprng) -> None:
+        manifest = opening.manifest
+        self._manifest = manifest
+        self._node = opening.node
+        kind = manifest.task.kind
+        consent.find(manifest, opening.code)
+        self.device = device(opening.device)
+        there = torch.cuda.mem_get_info()[1] if self.device == "cuda" else memory.there()
+        memory.check(manifest, there)
+        self.task = calling(kind, "making the task", lambda: task(kind, manifest.task.params()))
+        path = Path(opening.data) if opening.data else None
+        source = Source(path, manifest.partition, opening.shard, manifest.seed)
+        self.data = calling(kind, "data()", lambda: self.task.data(source, self.device))
+        self._start = opening.start
+        self._model = initial(self.task, manifest, self._start).to(self.device)
+        memory.check(manifest, there, sum(each.nbytes for each in self._model.parameters()))
+        if ":" in kind:
+            rehearse(kind, self.task, self._model, self.data, manifest.task.batch_size)
+        try:
+            self.layout = layout(self._model)
+        except ValueError as error:
+            raise ConfigError(f"task.kind: {kind!r}: {error}") from error
+        self._gradients = Gradients(opening.numerics, self.task, self._model, self.device)
+        if opening.privacy.noise and opening.numerics != NumericsSection():
+            raise ConfigError(
+                "numerics: with privacy.noise gradients are of single samples, in float32 and in chunks that fit; leave its keys out"
+            )
+        every = opening.numerics.noise_every
+        self._noise = None if every is None else NoiseScale(every)
+        if opening.numerics.micro_batch is not None or every is not None:
+            self._gradients.check(self.data.batch(manifest.task.batch_size, generator(0, "rehearsal")))
+        self.x, gradient = bind(self._model, self.layout)
+        self._gradient: Tensor | None = gradient  # (d,); None while there are no local steps
+        del gradient
+        self.private = None
+        if opening.privacy.noise:
+            ledger = Path(opening.checkpoint).with_suffix(SPENT) if opening.checkpoint else None
+            self.private = PrivateGradients(
+                opening.privacy, manifest, self.task, self._model, self.layout, self.data, csprng=csprng, path=ledger
+            )
+        self.mixer = mixer(manifest)
+        compares = not gathers(self.mixer.edge) and selector_facts(manifest.compress, self.mixer.edge).compares
+        self._origin = origin(self.mixer, self.x) if swaps(self.mixer.edge) or compares else None
+        self.state: Any = None
+        self.ledger: Ledger
+        self.kept: dict[str, Tensor] = {}
+        self._slots: dict[str, int] = {}  # of peers that a rule remembers
+        self._begin()
+        self._optimizer = optimizer_of(manifest, self.x, self._model)
+        self._weight = weight(manifest, self.data.samples)
+        self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
+        self._joined_at: int | None = None
+        self.spare: Callable[[], Tensor | None] = lambda: None  # (d,) the model of the last checkpoint, if there is one
+        self._good = self.x.clone() if self.layout.dim <= SPARED else None
+        self._buffers = dict(self._model.named_buffers())
+        self._good_buffers = _copied(self._buffers)
+        self.local_steps = 0
+        self.undone = 0
+
+    def local_step(self, round: int) -> float | None:
+        """One step at the rate of `round` -> its loss, nan if it looked at no data, or None if it was undone.
+
+        Either way the batch counts as used.
+        """
+        chance = generator(self._manifest.seed, "batch", self._node, self.local_steps)
+        self.local_steps += 1
+        if (gradient := self._gradient) is None:
+            gradient = self._gradient = bind_gradients(self._model, self.layout)
+        self._model.train()
+        if self.private is None:
+            value, fine = self._learn(chance, gradient)
+        else:
+            value, fine = self._learn_privately(self.private, gradient)
+        state = self.state
+
+        def correct(gradient: Tensor) -> Tensor:
+            nonlocal state
+            direction, state = self.mixer.correct(state, gradient)
+            return direction
+
+        offset = self._optimizer.offset(self.mixer, state)
+        direction, shift = self._optimizer.corrected(
+            gradient, correct if offset is None else lambda same: same, self._weight
+        )
+        if not fine or not finite(direction):
+            self.undone += 1
+            self._reset_buffers()
+            return None
+        rate = self._schedule.at(round) * self._ramp(round)
+        self._optimizer.step(self.x, direction, rate, shift, self._weight)
+        if offset is not None:
+            self.x.add_(offset, alpha=rate)
+        if not finite(self.x):
+            self.undone += 1
+            self.x.copy_(self._last_good())
+            self._reset_buffers()
+            self._optimizer = optimizer_of(self._manifest, self.x, self._model)  # its memory is what blew up
+            return None
+        self.state = state
+        return value
+
+    def _learn(self, chance: Generator, gradient: Tensor) -> tuple[float, bool]:
         """A batch's gradient -> its loss, and whether that is a number."""
         batch = self.data.batch(self._manifest.task.batch_size, chance)
         seed = derive(self._manifest.seed, "layers", self._node, self.local_steps)
@@ -174,9 +324,13 @@ class Learner:
         return notes
 
     def _learn_privately(self, private: PrivateGradients) -> tuple[float, bool]:
+        value = self._gradients.compute(batch, gradient, seed, self._reset_buffers)
+        return value, math.isfinite(value)
+
+    def _learn_privately(self, private: PrivateGradients, gradient: Tensor) -> tuple[float, bool]:
         """A noised gradient -> the mean loss of its samples. Whether the step is taken must not depend on the data."""
-        gradient, value = private.gradient()
-        self._gradient.copy_(gradient)
+        noised, value = private.gradient()
+        gradient.copy_(noised)
         return value, True
 
     @property
@@ -191,8 +345,31 @@ class Learner:
 
     def mark_good(self) -> None:
         """Keep the model as the one to restore when a step leaves the finite numbers."""
-        self._good.copy_(self.x)
+        if self._good is not None:
+            self._good.copy_(self.x)
         self._good_buffers = _copied(self._buffers)
+
+    def _last_good(self) -> Tensor:
+        """Of a large model no copy is kept: that of the last checkpoint, else the one that training began with."""
+        if self._good is not None:
+            return self._good
+        spare = self.spare()
+        return self.beginning() if spare is None else spare
+
+    def rest(self) -> None:
+        """Free what only local steps need."""
+        self._gradient = None
+        release_gradients(self._model)
+
+    @property
+    def form(self) -> Tensor:
+        """(D,) of the shared vector's length, dtype and device; its numbers mean nothing."""
+        return self.ledger.total
+
+    @property
+    def origin(self) -> Tensor:
+        """(D,) the shared vector that all nodes began with; kept only where exchanges compare with it."""
+        return origin(self.mixer, self.beginning()) if self._origin is None else self._origin
 
     def _reset_buffers(self) -> None:
         """Undo the changes of a forward pass."""
@@ -210,27 +387,25 @@ class Learner:
 
     def publish(self, phase: Phase) -> None:
         """Let the mixer act after local steps."""
-        before = self.x.clone()
-        x, self.state = self.mixer.publish(self.state, before, phase)
-        if x is not before:
+        x, self.state = self.mixer.publish(self.state, self.x if replaces(self.mixer) else self.x.clone(), phase)
+        if x is not self.x:
             self.x.copy_(x)
 
     def shared(self) -> Tensor:
         """(D,) the vector that is exchanged; changes with the model where it is the model."""
         return self.mixer.shared(self.state, self.x)
 
-    def absorb(self, done: Sequence[Effect | Swapped], phase: Phase) -> None:
+    def absorb(self, done: Sequence[Effect | Swapped | Sealed], phase: Phase) -> None:
         """Add committed effects in the given order; in steps pace once a round, also if there are none."""
         shared = self.shared()
         swapped = [swap for swap in done if isinstance(swap, Swapped)]
         if swapped:
             assert swaps(self.mixer.edge)
             shared, self.kept = edge_ledger.swap(self.mixer.edge, self.kept, shared, self.origin, swapped)
-        effects = [effect for effect in done if isinstance(effect, Effect)]
+        effects = [effect for effect in done if not isinstance(effect, Swapped)]
         if effects:
             shared = self._book(effects, shared)
-        x, self.state = self.mixer.absorb(self.state, self.x.clone(), shared, phase)
-        self.x.copy_(x)
+        self._absorb(shared, phase)
 
     def gather(self, asked: Sequence[str], received: Tensor, present: Tensor, phase: Phase) -> Tensor | None:
         """Combine our vector with those of peers, as `PullExchange.received` gives them -> (k,) bool: excluded; None: unknown."""
@@ -241,9 +416,15 @@ class Learner:
             combined, state, held = self.mixer.combine(before, shared, received, present, self._losses(), slots)
             if finite(combined):  # else our own vector stays
                 shared, self.state, self._slots = combined, state, taken
-        x, self.state = self.mixer.absorb(self.state, self.x.clone(), shared, phase)
-        self.x.copy_(x)
+        self._absorb(shared, phase)
         return held
+
+    def _absorb(self, shared: Tensor, phase: Phase) -> None:
+        """The shared vector (D,) is this now; it may be the model itself."""
+        x = self.x if shared is self.x and replaces(self.mixer) else self.x.clone()
+        x, self.state = self.mixer.absorb(self.state, x, shared, phase)
+        if x is not self.x:
+            self.x.copy_(x)
 
     def _assigned(
         self, count: int, asked: Sequence[str], present: Tensor
@@ -272,21 +453,25 @@ class Learner:
 
         return losses
 
-    def flow_only(self, done: Effect | Swapped) -> Effect:
+    def flow_only(self, done: Effect | Swapped | Sealed) -> Effect | Sealed:
         """Update the state of an effect's edge ahead of its round -> the effect that remains for the vector."""
-        shared = torch.zeros_like(self.origin)
-        if isinstance(done, Effect):
+        shared = torch.zeros_like(self.form)
+        if not isinstance(done, Swapped):
             self._book([done], shared)
             return replace(done, gain=0.0, drift=None)
         assert swaps(self.mixer.edge)
         change, self.kept = edge_ledger.swap(self.mixer.edge, self.kept, shared, self.origin, [done])
         return Effect(done.peer, Full(), change, 1.0, 0.0)
 
-    def _book(self, effects: Sequence[Effect], shared: Tensor) -> Tensor:
+    def _book(self, effects: Sequence[Effect | Sealed], shared: Tensor) -> Tensor:
+        """Add effects to the flows and to `shared` (D,), which is changed only where it is ours alone, or the model that is mixed."""
         edge = self.mixer.edge
         rule = PLAIN if swaps(edge) or gathers(edge) else edge
-        shared, self.ledger = edge_ledger.average(rule, self.ledger, shared, effects)
-        if any(map(edge_ledger.moves, effects)):
+        if shared is not self.x or not replaces(self.mixer):
+            shared = shared.clone()
+        moved = any(map(edge_ledger.moves, effects))
+        shared, self.ledger = edge_ledger.average(rule, self.ledger, shared, map(opened, effects), owned=True)
+        if moved:
             self.state = self.mixer.corrected(self.state, self.ledger.total)
         return shared
 
@@ -313,7 +498,8 @@ class Learner:
     def _begin(self) -> None:
         """Start the mixer anew, without edges."""
         self.state = self.mixer.start(self.x.clone())
-        self.ledger = edge_ledger.opened(self.origin)
+        shared = self.mixer.shared(self.state, self.x)
+        self.ledger = edge_ledger.opened(shared)
         self.kept, self._slots = {}, {}
 
     def evaluation(self) -> tuple[nn.Module, Iterator[Result | None]]:

@@ -45,7 +45,9 @@ stacked.
 Correct = Callable[[Tensor], Tensor]
 """A gradient (…, d) -> the direction that the mixing algorithm wants stepped along instead."""
 CLIMB = 10.0  # `Phase.climb` of sgd (decision 23 has measurements)
-STRETCH = 1 << 20  # coordinates that are stepped at a time where coordinates do not look at each other: bounds what a step takes meanwhile
+STRETCH = (
+    1 << 20
+)  # coordinates that are stepped at a time where coordinates do not look at each other: bounds what a step takes meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,10 @@ class Optimizer:
         nothing = gradient.new_zeros(()).expand_as(gradient)
         shift = correct(nothing)
         return gradient, None if shift is nothing else shift
+
+    def offset(self, mixer: Any, state: Any) -> Tensor | None:
+        """(d,) what a step adds to x at rate 1, where updates are corrected by a vector that the mixing algorithm holds anyway."""
+        return mixer.offset(state) if self._corrects_updates and hasattr(mixer, "offset") else None
 
     def step(self, x: Tensor, direction: Tensor, lr: float, shift: Tensor | None = None, weight: float = 1.0) -> None:
         """Change x (d,), detached from autograd, in place along a direction (d,), and then by −lr·shift (d,), at a rate lr >= 0.

@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 
 from starling.gossip.api import Averaging, Drift, Effect, Swapped, Swapping, Tracking
 from starling.gossip.compress.select.coordinates import kept, with_wish
-from starling.gossip.compress.support import Indices, Support
+from starling.gossip.compress.support import Full, Indices, Support
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
 from starling.gossip.mix import directions, edge_ledger
 from starling.gossip.mix.catalogue import gathers, swaps, tracks
@@ -27,19 +27,21 @@ from starling.node.config.schema import Manifest
 from starling.node.engine.compression import exchange_codec, parts, selection, selector_facts
 from starling.node.engine.consensus import ConsensusDistance, of_model, rms
 from starling.node.engine.learner import Learner
+from starling.node.engine.sealed import Sealed, opened, sealed
 from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Drop, Offer, Offered
 
 _ROUNDING = 1e-6  # relative difference of a gain between two machines
 _APART = 8  # rounds that an honest initiator may be from us in clock pace; in steps pace none
 _FULL = 0.8  # of the clip: a clipped difference is at least so long after most codecs
-Done = Effect | Swapped
+Done = Effect | Swapped | Sealed
 Misdirect = Callable[[Tensor, Tensor, Tensor | None, str], tuple[Tensor, Tensor, Tensor | None]]
 """(z (D,), N (1,), reach (1,) or None, peer) -> those to be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """As initiator: `mine` (k,) values on the support; where messages are swapped, no support, `mine` (D,) and the message `sent` (D,).
+    """As initiator: `mine` (k,) values on the support, (0,) where they are not needed; where messages are swapped, no support, `mine` (D,)
+    and the message `sent` (D,).
 
     `most` is the largest w' of an honest answer, `reach` how long its drift may make the flow.
     """
@@ -59,7 +61,7 @@ class _Offer:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """As responder: `mine` (k,) our values at the answer, `apart` the distance of the models."""
+    """As responder: `mine` (k,) our values at the answer, (0,) where they are not needed, `apart` the distance of the models."""
 
     inc: int
     seq: int
@@ -76,13 +78,13 @@ class Exchanges:
         self._manifest = manifest
         self._node = node
         self._learner = learner
-        origin = learner.origin
-        self._dim, self._dtype, self._device = origin.numel(), origin.dtype, origin.device
+        form = learner.form
+        self._dim, self._dtype, self._device = form.numel(), form.dtype, form.device
         self._edge = learner.mixer.edge
         self._distances = distances
         self._model = learner.layout.dim
         facts = parts(learner.layout, self._dim)
-        self.codec = exchange_codec(manifest, origin.dtype, facts)
+        self.codec = exchange_codec(manifest, form.dtype, facts)
         request = self.codec.response if swaps(self._edge) else self.codec.request
         chosen = selector_facts(compress, self._edge)
         self._compares = chosen.compares
@@ -126,8 +128,8 @@ class Exchanges:
         except ValueError as error:
             raise _ours(error) from error
         self._offers[call.peer] = _Offer(
-            call.inc, call.seq, support, call.theta, gain, call.theta, call.theta, support.take(shared), most=most,
-            reach=reach,
+            call.inc, call.seq, support, call.theta, gain, call.theta, call.theta, self._remembered(support, shared),
+            most=most, reach=reach,
         )  # fmt: skip
         return Offered(payload, gain)
 
@@ -169,10 +171,13 @@ class Exchanges:
         most = max(self._gain(averaging, call.theta, ratio, count, credible) for count in steps)
         if not 0.0 <= call.gain <= most * (1.0 + _ROUNDING):
             raise ValueError("gain_out_of_bounds")
-        mine = support.take(shared).cpu()
+        mine = (shared if isinstance(support, Full) else support.take(shared)).cpu()
+        torch.sub(mine, theirs, out=theirs)  # the difference, in the memory of what came
+        length, apart = self._measured(theirs, support)
         wish = self._wish(call, shared)
         chance = self._chance(call)
-        payload, v = self.codec.encode_response(mine, theirs, support, self._dim, chance, wish)
+        payload, v = self.codec.encode_difference(theirs, support, self._dim, chance, wish)
+        difference = payload
         effect = Effect(call.peer, support, v.to(self._device), call.theta, call.gain).opposite(call.peer)
         if tracks(averaging):
             own = self._direction(averaging, call.peer, support, exclusive=exclusive)
@@ -183,8 +188,8 @@ class Exchanges:
             )
             if drifted is not None:
                 effect = replace(effect, drift=Drift(-drifted.value.to(self._device), drifted.weight))
-        length, apart = self._measured(mine - theirs, support)
-        self._pending[call.peer] = _Pending(call.inc, call.seq, effect, mine.to(self._device), apart)
+        done = self._seal(effect, difference, self.parted(payload)[1], -1.0)
+        self._pending[call.peer] = _Pending(call.inc, call.seq, done, self._remembered(support, shared), apart)
         limit = self._manifest.mix.clip_norm
         return Answered(payload, limit / length if 0.0 < limit < length else 1.0)
 
@@ -231,7 +236,8 @@ class Exchanges:
         self._note(done, offer.mine)
         if isinstance(done, Effect):
             self._distances.record(call.peer, self._measured(done.value, done.support)[1])
-        elif swaps(self._edge):
+            return self._seal(done, answer, values, 1.0)
+        if swaps(self._edge):
             self._distances.record(call.peer, self._swap_distance(self._edge, done))
         return done
 
@@ -248,7 +254,7 @@ class Exchanges:
     def clipped(self, done: Done) -> bool:
         """Whether a difference was clipped, judged by its length, which a codec shortens a little."""
         limit = self._manifest.mix.clip_norm
-        return isinstance(done, Effect) and limit > 0.0 and float(done.value.norm()) >= _FULL * limit
+        return not isinstance(done, Swapped) and limit > 0.0 and float(opened(done).value.norm()) >= _FULL * limit
 
     def drop(self, call: Drop) -> None:
         """Forget one transaction, if it is there."""
@@ -277,9 +283,12 @@ class Exchanges:
             if other == peer:
                 continue
             match pending.done:
-                case Effect(_, support, value, theta, _):
+                case Effect() | Sealed() as done:
                     changed = changed.clone() if changed is shared else changed
-                    changed[support.index(self._dim)] += theta * support.spread(value, self._dim)
+                    effect = opened(done)
+                    changed[effect.support.index(self._dim)] += effect.theta * effect.support.spread(
+                        effect.value, self._dim
+                    )
                 case Swapped(_, sent, _, mine, give, _):
                     changed = changed + self._given(other, sent, mine, give)
         if swaps(self._edge):
@@ -302,8 +311,8 @@ class Exchanges:
         z, noise = tracking.direction(self._learner.state)
         if exclusive:
             for other, pending in sorted(self._pending.items()):
-                if other != peer and isinstance(pending.done, Effect) and edge_ledger.moves(pending.done):
-                    change = edge_ledger.anticipated(tracking, self._learner.ledger, pending.done)
+                if other != peer and not isinstance(pending.done, Swapped) and edge_ledger.moves(pending.done):
+                    change = edge_ledger.anticipated(tracking, self._learner.ledger, opened(pending.done))
                     z[pending.done.support.index(self._dim)] -= change
         reach = tracking.reach(self._learner.state)
         if self.misdirect is not None:
@@ -312,7 +321,7 @@ class Exchanges:
 
     def _held(self, tracking: Tracking, effect: Effect, unbooked: Sequence[Done]) -> directions.Held:
         """Our flow of an edge, after all of an effect but its drift."""
-        earlier = [done for done in unbooked if isinstance(done, Effect) and done.peer == effect.peer]
+        earlier = [opened(done) for done in unbooked if not isinstance(done, Swapped) and done.peer == effect.peer]
         flow, rest = edge_ledger.held(tracking, self._learner.ledger, effect, earlier)
         return directions.Held(flow.cpu(), rest)
 
@@ -329,8 +338,21 @@ class Exchanges:
     def _note(self, done: Done, mine: Tensor) -> None:
         """An exchange tells what the peer's values are after it: the difference less the peer's step towards ours."""
         known = self._known_of(done.peer)
-        if known is not None and isinstance(done, Effect):
-            self._known[done.peer] = done.support.put(known, mine + (1.0 - done.theta) * done.value)
+        if known is not None and not isinstance(done, Swapped):
+            self._known[done.peer] = done.support.put(known, mine + (1.0 - done.theta) * opened(done).value)
+
+    def _remembered(self, support: Support, shared: Tensor) -> Tensor:
+        """(k,) our values, for `_note`; (0,) where nothing is compared."""
+        return support.take(shared) if self._compares else shared[:0]
+
+    def _seal(self, effect: Effect, response: bytes, values: bytes, sign: float) -> Effect | Sealed:
+        """An effect as the bytes of its response's difference, and of its drift's values, times `sign`, 1 or −1."""
+
+        def decoded(data: bytes) -> Tensor:
+            found = self.codec.decode_response(data, effect.support, self._dim, self._dtype, self._limit)[0]
+            return found.mul_(sign).to(self._device)
+
+        return sealed(effect, lambda: decoded(response), lambda: decoded(values))
 
     def _measured(self, difference: Tensor, support: Support) -> tuple[float, float | None]:
         """Norm of a difference (k,), and root mean square of its model part; None where that cannot be separated from a tracker."""

@@ -21,13 +21,13 @@ LARGEST = 1e12  # largest number accepted in a vector: sums of squares of such s
 
 
 class PullExchange:
-    """Vectors sent and received by `node`, a round at a time; `origin` (D,) has the dtype and the device of all."""
+    """Vectors sent and received by `node`, a round at a time; `form` (D,) has the dtype and the device of all."""
 
-    def __init__(self, exchange_codec: ExchangeCodec, *, node: str, seed: int, origin: Tensor) -> None:
+    def __init__(self, exchange_codec: ExchangeCodec, *, node: str, seed: int, form: Tensor) -> None:
         self._codec = exchange_codec
         self._node = node
         self._seed = seed
-        self._dim, self._dtype, self._device = origin.numel(), origin.dtype, origin.device
+        self._dim, self._dtype, self._device = form.numel(), form.dtype, form.device
         self._received: dict[str, Tensor] = {}
 
     def publish(self, call: Publish, shared: Tensor) -> Published:

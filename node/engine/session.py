@@ -12,6 +12,7 @@ Shapes: d parameters.
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median_low
@@ -19,7 +20,7 @@ from statistics import median_low
 import torch
 from torch import Tensor, nn
 
-from starling.gossip.api import Averaging, Effect, Gathering, Phase, Swapped, Swapping
+from starling.gossip.api import Averaging, Gathering, Phase, Swapped, Swapping
 from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from starling.gossip.mix.catalogue import gathers, swaps, tracks
 from starling.node.engine import tensor_file
@@ -29,7 +30,7 @@ from starling.node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
 from starling.node.engine.consensus import ConsensusDistance
 from starling.node.engine.devices import Gpu
 from starling.node.engine.learner import Learner
-from starling.node.engine.pairwise_exchange import Exchanges
+from starling.node.engine.pairwise_exchange import Done, Exchanges
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.pull_exchange import PullExchange
 from starling.node.engine.threads import Threads, one_thread
@@ -89,7 +90,7 @@ class Session:
         self._threads = Threads(clock, fixed=opening.threads > 0 or self._fixed_threads)
         self.exchanges = Exchanges(opening.manifest, opening.node, learner, self._distances)
         self.pulls = PullExchange(
-            self.exchanges.codec, node=opening.node, seed=opening.manifest.seed, origin=learner.origin
+            self.exchanges.codec, node=opening.node, seed=opening.manifest.seed, form=learner.form
         )
         self._schema = learner.layout.digest
         self._checkpoints = None
@@ -98,6 +99,7 @@ class Session:
         if opening.checkpoint:
             self._checkpoints = Checkpoints(file, swarm=swarm, schema=self._schema.hex())
             resumed = self._resume(self._checkpoints.load(), opening.checkpoint)
+            learner.spare = self._spare
         self._best = Best(
             file.with_name(BEST) if opening.checkpoint else None, swarm=swarm, schema=self._schema.hex(),
             higher_is_better=learner.task.higher_is_better,
@@ -109,7 +111,7 @@ class Session:
         self._frozen: Tensor | None = None
         self._frozen_in = learner.phase(0, 0.0)  # phase of the frozen vector
         self._unfrozen = False  # local steps are done ahead of the Mix that freezes them
-        self._committed: list[Effect | Swapped] = []  # since the last Mix, in steps pace
+        self._committed: list[Done] = []  # since the last Mix, in steps pace
         self._evaluation: Iterator[Result | None] | None = None
         self._evaluated: tuple[
             int, nn.Module, bool
@@ -135,6 +137,14 @@ class Session:
             raise ConfigError(f"checkpoint {path}: {error}; move the file away to start afresh") from error
         self._round = checkpoint.round
         return True
+
+    def _spare(self) -> Tensor | None:
+        """(d,) the model of the last checkpoint; None if there is none that can be read."""
+        assert self._checkpoints is not None
+        with suppress(ConfigError):
+            if (saved := self._checkpoints.load()) is not None:
+                return saved.tensors["x"]
+        return None
 
     @property
     def busy(self) -> bool:
@@ -176,7 +186,9 @@ class Session:
     def _freeze(self) -> None:
         self._unfrozen, self._frozen_in = False, self._phase
         self.learner.publish(self._frozen_in)
-        self._frozen = self._as_sent(self.learner.shared())
+        self.learner.rest()
+        shared = self.learner.shared()
+        self._frozen = shared if shared is self.learner.x and not self._sent_noise else self._as_sent(shared)
 
     @property
     def _phase(self) -> Phase:
@@ -209,6 +221,8 @@ class Session:
             raise LocalProtocolError("a round is granted in steps pace, one at a time")
         if not call.ahead:
             self.thaw()
+        elif self._frozen is self.learner.x:
+            self._frozen = self._as_sent(self.learner.x)
         self._round, self._granted = call.round, call
         self._tally = _Tally(self._clock())
         self._left = call.steps
@@ -316,7 +330,7 @@ class Session:
             raise LocalProtocolError("there is no frozen vector between Mix and the end of the next Train")
         return self._frozen
 
-    def take(self, done: Effect | Swapped) -> calls.Done:
+    def take(self, done: Done) -> calls.Done:
         """Add the effect of a committed exchange: at the next Mix in steps pace, else at once."""
         if self._pace.kind == "steps":
             self._committed.append(done)
@@ -327,7 +341,7 @@ class Session:
             self._last_exchange = steps
             self.learner.absorb([done], phase)
         clipped = self.exchanges.clipped(done)
-        return calls.Done(clipped, clip=1.0 if isinstance(done, Effect) and not clipped else None)
+        return calls.Done(clipped, clip=None if clipped or isinstance(done, Swapped) else 1.0)
 
     def _book_now(self, peer: str) -> None:
         """Add a peer's committed effects to its flow before that is settled or deleted, or it would grow anew at Mix."""

@@ -128,7 +128,7 @@ def test_the_matrix_simulation_trains_and_scores_as_a_node_does():
     many = problem(agreed, ["a", "b"])
     gradients = many.gradients(torch.tensor([0, 1]), torch.tensor([0, 0]), many.start.repeat(2, 1))
     before = learner.x.clone()
-    done(engine, calls.Train(0, 1))
+    learner.local_step(0)
     torch.testing.assert_close(gradients[0], learner._gradient)
     assert not torch.equal(before, learner.x)
     said = done(engine, calls.Evaluate())
