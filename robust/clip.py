@@ -6,6 +6,7 @@ Shapes: d parameters or k kept coordinates.
 import math
 
 from starling.gossip.lazy_torch import Tensor, torch
+from starling.gossip.vector import finite, stretches
 
 
 def clip(v: Tensor, tau: float) -> tuple[Tensor, bool]:
@@ -19,10 +20,20 @@ def clip(v: Tensor, tau: float) -> tuple[Tensor, bool]:
     """
     if not 0.0 <= tau < math.inf:
         raise ValueError(f"tau must be finite and >= 0, got {tau}")
-    norm = float(torch.linalg.vector_norm(v, dtype=torch.float64))
-    if math.isnan(norm) or (math.isinf(norm) and not bool(torch.isfinite(v).all())):
+    norm = _norm(v)
+    if math.isnan(norm) or (math.isinf(norm) and not finite(v)):
         raise ValueError("not_finite")
     if tau == 0.0 or norm <= tau:
         return v, False
-    direction = v.double() / v.abs().max()  # squares of float64 may overflow; those of this do not
-    return (direction * (tau / torch.linalg.vector_norm(direction))).to(v.dtype), True
+    peak = torch.linalg.vector_norm(v, math.inf)  # squares of float64 may overflow; those of shares of this do not
+    shrink = tau / _norm(v, peak)
+    shortened = torch.empty_like(v)
+    for part, _ in stretches(slice(None), v.numel()):
+        shortened[part] = v[part].double() / peak * shrink
+    return shortened, True
+
+
+def _norm(v: Tensor, unit: Tensor | None = None) -> float:
+    """Euclidean norm of v/unit, or of v, in float64, a stretch of v (d,) at a time."""
+    parts = (v[part].double() for part, _ in stretches(slice(None), v.numel()))
+    return math.hypot(*(float(torch.linalg.vector_norm(part if unit is None else part / unit)) for part in parts))

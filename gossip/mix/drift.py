@@ -29,6 +29,7 @@ import math
 from dataclasses import dataclass, replace
 
 from starling.gossip.lazy_torch import Tensor, torch
+from starling.gossip.vector import stretches
 
 LIMIT = 1.0  # of |c| with any optimiser but sgd, in rms of raw gradients of the same coordinate (decision 32)
 REMEMBERED = 0.98  # share of a coordinate's mean square that a local step keeps
@@ -57,16 +58,28 @@ def start(x: Tensor, *, limited: bool = False) -> Gradients:
 def observe(state: Gradients, gradient: Tensor) -> Gradients:
     """One more raw gradient (…, d), by Welford's update, whose spread is never negative."""
     before = torch.where(state.used, 0.0, state.count)
-    count, delta = before + 1.0, torch.where(state.used, gradient, gradient - state.mean)
-    spread = torch.where(state.used, 0.0, state.spread) + delta.square().sum(-1, keepdim=True) * (before / count)
-    power = state.power
-    if power.shape[-1]:
-        square = gradient.square()
-        power = torch.where(power == 0.0, square, REMEMBERED * power + (1.0 - REMEMBERED) * square)
+    count, spread = before + 1.0, torch.where(state.used, 0.0, state.spread)
+    mean, power = torch.empty_like(gradient), torch.empty_like(state.power)
+    for part, _ in stretches(slice(None), gradient.shape[-1]):
+        g = gradient[..., part]
+        delta = torch.where(state.used, g, g - state.mean[..., part])
+        spread = spread + delta.square().sum(-1, keepdim=True) * (before / count)
+        mean[..., part] = g - delta * (before / count)
+        if power.shape[-1]:
+            square, old = g.square(), state.power[..., part]
+            power[..., part] = torch.where(old == 0.0, square, REMEMBERED * old + (1.0 - REMEMBERED) * square)
     return replace(
-        state, mean=gradient - delta * (before / count), spread=spread, count=count, used=torch.zeros_like(state.used),
-        power=power,
+        state, mean=mean, spread=spread, count=count, used=torch.zeros_like(state.used), power=power,
     )  # fmt: skip
+
+
+def corrected(state: Gradients, gradient: Tensor, limit: float) -> Tensor:
+    """The gradient (…, d) less the `correction`."""
+    direction = torch.empty_like(gradient)
+    for part, _ in stretches(slice(None), gradient.shape[-1]):
+        cut = replace(state, c=state.c[..., part], power=state.power[..., part])
+        direction[..., part] = gradient[..., part] - correction(cut, limit)
+    return direction
 
 
 def correction(state: Gradients, limit: float) -> Tensor:

@@ -42,7 +42,9 @@ def average(
     shared, total = (shared, ledger.total) if owned else (shared.clone(), ledger.total.clone())
     ours = set(flows) if owned else set[str]()
     touched: list[slice | Tensor] = []
-    for effect in effects:
+
+    def book(effect: Effect) -> slice | Tensor | None:
+        """-> where flows have changed."""
         index, change = effect.support.index(dim), effect.support.spread(effect.value, dim)
         drift = None if effect.drift is None else effect.support.spread(effect.drift.value, dim)
         moving = moves(effect)
@@ -54,7 +56,11 @@ def average(
             if moving:
                 flow = flows[effect.peer]
                 flow[at] = edge.flow(flow[at], _moved(effect, change[part], None if drift is None else drift[part]))
-        if moving and not (isinstance(index, slice) and index in (each for each in touched if isinstance(each, slice))):
+        return index if moving else None
+
+    for index in map(book, effects):  # an effect is gone before the next is asked for
+        seen = isinstance(index, slice) and index in [each for each in touched if isinstance(each, slice)]
+        if index is not None and not seen:
             touched.append(index)
     for index in touched:
         count = len(range(*index.indices(dim))) if isinstance(index, slice) else index.numel()

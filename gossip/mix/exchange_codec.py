@@ -70,15 +70,19 @@ class ExchangeCodec:
     def encode_difference(
         self, difference: Tensor, support: Support, dim: int, generator: Generator, wish: Indices | None = None
     ) -> tuple[bytes, Tensor]:
-        """As `encode_response`, given own values less theirs (k,)."""
-        difference, _ = self.clip(difference, self.clip_norm)
+        """As `encode_response`, given own values less theirs (k,), which are changed: to what was encoded."""
+        clipped, longer = self.clip(difference, self.clip_norm)
+        if longer:
+            difference.copy_(clipped)
+        del clipped
         shrink = _SHRINK
         while True:
             payload = codec.encode_values(difference, self.response, dim, generator, wish)
             v, _ = codec.decode_values(payload, support, dim, difference.dtype, (self.response,), wish_limit=dim)
             if not self.clip(v, self.clip_norm)[1]:
                 return payload, v
-            difference, shrink = difference * shrink, shrink * shrink  # ends at 0 after a dozen turns at the latest
+            difference.mul_(shrink)
+            shrink *= shrink  # ends at 0 after a dozen turns at the latest
 
     def decode_response(
         self, payload: bytes, support: Support, dim: int, dtype: torch.dtype, wish_limit: int = 0

@@ -162,7 +162,7 @@ class Pet(MixerBase):
         if not self._drifts:
             return gradient - state.c, state
         state = drift.observe(state, gradient)
-        return gradient - drift.correction(state, self.drift_limit or math.inf), state
+        return drift.corrected(state, gradient, self.drift_limit or math.inf), state
 
     def offset(self, state: Any) -> Tensor | None:
         """What `correct` takes from any direction, where that is the same vector whatever the direction; None where it is not."""

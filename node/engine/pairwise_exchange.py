@@ -178,7 +178,9 @@ class Exchanges:
         chance = self._chance(call)
         payload, v = self.codec.encode_difference(theirs, support, self._dim, chance, wish)
         difference = payload
-        effect = Effect(call.peer, support, v.to(self._device), call.theta, call.gain).opposite(call.peer)
+        del mine, theirs
+        effect = Effect(call.peer, support, v.neg_().to(self._device), call.theta, call.gain)
+        del v
         if tracks(averaging):
             own = self._direction(averaging, call.peer, support, exclusive=exclusive)
             known = self.told(values, noise, support)
@@ -347,9 +349,10 @@ class Exchanges:
 
     def _seal(self, effect: Effect, response: bytes, values: bytes, sign: float) -> Effect | Sealed:
         """An effect as the bytes of its response's difference, and of its drift's values, times `sign`, 1 or −1."""
+        support = effect.support  # not the effect, whose values would stay
 
         def decoded(data: bytes) -> Tensor:
-            found = self.codec.decode_response(data, effect.support, self._dim, self._dtype, self._limit)[0]
+            found = self.codec.decode_response(data, support, self._dim, self._dtype, self._limit)[0]
             return found.mul_(sign).to(self._device)
 
         return sealed(effect, lambda: decoded(response), lambda: decoded(values))
