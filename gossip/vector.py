@@ -103,10 +103,11 @@ STRETCH = 1 << 20
 """Coordinates that are worked on at a time, so that what is made meanwhile does not grow with the vector."""
 
 
-def stretches(index: slice | Tensor, count: int) -> Iterator[tuple[slice, slice | Tensor]]:
-    """Places [0, count) in pieces of `STRETCH`, each with its part of `index`: that many coordinates in order, a slice without a step."""
-    for start in range(0, count, STRETCH):
-        part = slice(start, min(start + STRETCH, count))
+def stretches(index: slice | Tensor, count: int, each: int = 0) -> Iterator[tuple[slice, slice | Tensor]]:
+    """Places [0, count) in pieces of `each`, 0: `STRETCH`, with their part of `index`: that many coordinates in order, or such a slice."""
+    each = each or STRETCH
+    for start in range(0, count, each):
+        part = slice(start, min(start + each, count))
         if isinstance(index, slice):
             first = index.start or 0
             yield part, slice(first + part.start, first + part.stop)
@@ -117,6 +118,11 @@ def stretches(index: slice | Tensor, count: int) -> Iterator[tuple[slice, slice 
 def blank(count: int, like: Tensor) -> Tensor:
     """(count,) zeros of the dtype and the device of `like` that take no memory, and must not be written to."""
     return like.new_zeros(()).expand(count)
+
+
+def squares(x: Tensor) -> float:
+    """Σ of the squares of x (k,), in float64, a stretch of x at a time."""
+    return sum(float(x[part].double().square().sum()) for part, _ in stretches(slice(None), x.numel()))
 
 
 def finite(x: Tensor) -> bool:

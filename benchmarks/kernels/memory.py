@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.kernels.child import answer
-from starling.kernels.schema import MEMORY, MemoryCase
+from starling.kernels.schema import MemoryCase
 from starling.node.config.schema import (
     CompressSection,
     Manifest,
@@ -31,12 +31,27 @@ from starling.node.config.schema import (
 )
 from starling.node.rpc import calls, pipe
 
-ROUNDS = 2
+ROUNDS = 2  # of whole vectors; of masks as many as visit every coordinate, so that all flows are there
+STEPS = (
+    4  # local steps of a round. With them, and so low a rate, gradients differ more than their noise: drift moves flows
+)
 LEAST = 50_000  # d of the engine that everything is compared with
 SETTINGS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = MappingProxyType(
     {
         "plain": ({"track": "difference"}, {"select": "full"}, {}),
+        "plain+mask": ({"track": "difference"}, {"select": "mask", "ratio": 0.1}, {}),
         "drift": ({}, {"select": "full"}, {}),
+        "lean": ({"track": "difference", "flows": "bfloat16"}, {"select": "full"}, {"moments": "bfloat16"}),
+        "lean+mask": (
+            {"track": "difference", "flows": "bfloat16"},
+            {"select": "mask", "ratio": 0.1},
+            {"moments": "bfloat16"},
+        ),
+        "leanest+mask": (
+            {"track": "difference", "flows": "bfloat16"},
+            {"select": "mask", "ratio": 0.1},
+            {"moments": "int8"},
+        ),
     }
 )
 """Name -> keys of mix, compress and numerics."""
@@ -105,26 +120,21 @@ def engines(agreed: Manifest, folder: Path, numerics: NumericsSection) -> Iterat
 
 def manifest(name: str, d: int, folder: Path) -> Manifest:
     """Of a byte GPT with about d parameters, 12·layers·width², and no activations to speak of."""
-    text = folder / "text.txt"
-    text.write_bytes(bytes(range(32, 127)) * 40)
+    texts = folder / "texts"
+    texts.mkdir(exist_ok=True)
+    for number, first in enumerate((32, 79)):  # of different letters, so that gradients differ and drift moves flows
+        (texts / f"{number}.txt").write_bytes(bytes(range(first, first + 48)) * 80)
     layers = 2 if d < 1_000_000 else 6
     width = max(16, round((d / (12 * layers)) ** 0.5 / 16) * 16)
-    task: dict[str, Any] = {
-        "kind": "text",
-        "width": width,
-        "layers": layers,
-        "heads": 4,
-        "context": 16,
-        "path": str(text),
-    }
-    task["batch_size"] = 1
+    task: dict[str, Any] = {"kind": "text", "width": width, "layers": layers, "heads": 4, "context": 16}
+    task |= {"path": str(texts), "batch_size": 4}
     mix, compress, _ = SETTINGS[name]
     return Manifest(
         seed=5,
         task=TaskSection(**task),
-        partition=PartitionSection(kind="iid", shards=2),
-        optimizer=OptimizerSection(kind="adamw", lr=1e-3), mix=MixSection(kind="pet", **mix),
-        compress=CompressSection(**compress), pace=PaceSection(kind="steps", local_steps=2, rounds=50),
+        partition=PartitionSection(kind="by_file", shards=2),
+        optimizer=OptimizerSection(kind="adamw", lr=1e-6), mix=MixSection(kind="pet", **mix),
+        compress=CompressSection(**compress), pace=PaceSection(kind="steps", local_steps=STEPS, rounds=50),
     )  # fmt: skip
 
 
@@ -140,25 +150,26 @@ def phases(name: str, d: int, degree: int) -> tuple[int, dict[str, int], int]:
                 hub.forget()
 
             note("open")
-            for turn in range(ROUNDS):
-                hub.done(calls.Train(turn, 2))
+            rounds = max(ROUNDS, round(1.0 / SETTINGS[name][1].get("ratio", 1.0)))
+            for turn in range(rounds):
+                hub.done(calls.Train(turn, STEPS))
                 note("train")
-                peer.done(calls.Train(turn, 2))
+                peer.done(calls.Train(turn, STEPS))
                 for number in range(degree):
-                    _exchange(hub, peer, f"p{number}", turn, leads=number % 2 == 0)
+                    exchange(hub, peer, f"p{number}", turn, leads=number % 2 == 0)
                 note("exchange")
                 hub.done(calls.Mix(turn))
                 note("mix")
                 peer.done(calls.Mix(turn))
             held = hub.resident()[0]
-            hub.done(calls.Evaluate(ROUNDS))
+            hub.done(calls.Evaluate(rounds))
             note("evaluate")
             hub.done(calls.Save())
             note("save")
             return hub.opened.parameters, peaks, held
 
 
-def _exchange(hub: Engine, peer: Engine, name: str, turn: int, *, leads: bool) -> None:
+def exchange(hub: Engine, peer: Engine, name: str, turn: int, *, leads: bool) -> None:
     """One transaction; the peers' process calls itself `name`, and the hub by a name that is as new."""
     one, other, to_one, to_other = (hub, peer, f"hub of {name}", name) if leads else (peer, hub, name, f"hub of {name}")
     offered = cast("calls.Offered", one.done(calls.Offer(to_other, 0, turn + 1, turn, 0.2, 0)))
@@ -171,9 +182,9 @@ def _exchange(hub: Engine, peer: Engine, name: str, turn: int, *, leads: bool) -
 def measure(name: str, d: int, degree: int) -> MemoryCase:
     """Bytes per parameter of a layout. Raises ConfigError: it is unknown, or the machine has no such figures."""
     if name not in SETTINGS:
-        raise ConfigError(f"--layout: {name!r} is unknown, choose one of {', '.join(MEMORY)}")
+        raise ConfigError(f"NAME: {name!r} is unknown, choose one of {', '.join(SETTINGS)}")
     if not Path("/proc/self/clear_refs").exists():
-        raise ConfigError("bench memory: needs the peaks that Linux keeps in /proc; run it there")
+        raise ConfigError("kernels.memory: needs the peaks that Linux keeps in /proc; run it there")
     _, least, held_least = phases(name, LEAST, degree)
     true, found, held = phases(name, d, degree)
     each = {phase: round((found[phase] - least[phase]) / true, 2) for phase in found}

@@ -17,8 +17,6 @@ RULES = ("median", "trimmed_mean", "geometric_median", "multi_krum", "nnm")
 """Combining rules that are measured."""
 ALL_RULES = ("mean", *RULES[:2], "meamed", "geometric_median", "krum", "multi_krum", "mda", "nna", "nnm")
 """Those that both libraries have."""
-MEMORY = ("plain", "drift")
-"""Settings whose memory is measured: pet and adamw with flows moved by differences, and by drift."""
 PEER = "byzfl"
 PEER_EXTRA = "benchmark"
 

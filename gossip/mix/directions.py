@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from starling.gossip.api import Drift
 from starling.gossip.compress import codec
 from starling.gossip.compress.header import REACH, TRAILER
-from starling.gossip.compress.support import Support
+from starling.gossip.compress.support import Full, Support
 from starling.gossip.lazy_torch import Generator, Tensor, torch
 from starling.gossip.mix.drift import gate, within
 from starling.gossip.mix.exchange_codec import ROUNDING, ExchangeCodec
@@ -50,10 +50,12 @@ class Held:
 
 
 def on(support: Support, z: Tensor, noise: Tensor, reach: Tensor | None = None) -> Direction:
-    """The part of z (D,), with noise (1,) and perhaps a reach (1,), that an exchange is about."""
+    """The part of z (D,), perhaps z itself, with noise (1,) and perhaps a reach (1,), that an exchange is about."""
     known = float(noise)
     far = math.inf if reach is None else float(reach)
-    return Direction(support.take(z).cpu() if known < math.inf else None, known, far)
+    if known == math.inf:
+        return Direction(None, known, far)
+    return Direction((z if isinstance(support, Full) else support.take(z)).cpu(), known, far)
 
 
 def split(payload: bytes) -> tuple[bytes, bytes, float]:
@@ -109,12 +111,14 @@ def answer(
     generator: Generator, held: Held | None = None,
 ) -> tuple[bytes, Drift | None]:  # fmt: skip
     """A response with u and w', and what they do at the initiator; None where the gate is shut. `held`: the flow, where it is limited.
+    The memory of `theirs.z` is used for what is encoded.
 
     Raises ValueError: "not_finite".
     """
     values, weight, drift = b"", 0.0, None
     if mine.z is not None and theirs.z is not None:
-        values, u = agreed.encode_response(mine.z, theirs.z, support, dim, generator)
+        torch.sub(mine.z, theirs.z, out=theirs.z)
+        values, u = agreed.encode_difference(theirs.z, support, dim, generator)
         weight = gate(theta, support.ratio(dim), mine.noise + theirs.noise, u)
         if held is not None:
             weight = held.most(weight, support.spread(u, dim), min(mine.reach, theirs.reach))

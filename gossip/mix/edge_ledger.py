@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from starling.gossip.api import Averaging, Effect, Swapped, Swapping
+from starling.gossip.compress.support import Support
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.vector import blank, stretches
+from starling.gossip.vector import blank, squares, stretches
 
+STRETCH = 1 << 18  # coordinates that are added at a time: what is made meanwhile stays in the processor's cache
 DOMINANT = 3.0  # times the whole correction. An honest peer's flow is about as long; that of a steady Byzantine push, ten times
 
 
@@ -41,30 +43,35 @@ def average(
     dim, flows = shared.numel(), dict(ledger.flows)
     shared, total = (shared, ledger.total) if owned else (shared.clone(), ledger.total.clone())
     ours = set(flows) if owned else set[str]()
-    touched: list[slice | Tensor] = []
+    touched: list[slice | Support] = []
 
-    def book(effect: Effect) -> slice | Tensor | None:
+    def book(effect: Effect) -> slice | Support | None:
         """-> where flows have changed."""
         index, change = effect.support.index(dim), effect.support.spread(effect.value, dim)
         drift = None if effect.drift is None else effect.support.spread(effect.drift.value, dim)
         moving = moves(effect)
         if moving and effect.peer not in ours:
-            flows[effect.peer] = flows[effect.peer].clone() if effect.peer in flows else torch.zeros_like(total)
+            there = flows.get(effect.peer)
+            flows[effect.peer] = torch.zeros_like(total, dtype=_dtype(edge, total)) if there is None else there.clone()
             ours.add(effect.peer)
-        for part, at in stretches(index, change.numel()):
+        for part, at in stretches(index, change.numel(), STRETCH):
             shared[at] += effect.theta * change[part]
             if moving:
                 flow = flows[effect.peer]
-                flow[at] = edge.flow(flow[at], _moved(effect, change[part], None if drift is None else drift[part]))
-        return index if moving else None
+                moved = _moved(effect, change[part], None if drift is None else drift[part])
+                flow[at] = edge.flow(flow[at], moved).to(flow.dtype)
+        if not moving:
+            return None
+        return index if isinstance(index, slice) else effect.support
 
-    for index in map(book, effects):  # an effect is gone before the next is asked for
-        seen = isinstance(index, slice) and index in [each for each in touched if isinstance(each, slice)]
-        if index is not None and not seen:
-            touched.append(index)
-    for index in touched:
+    for where in map(book, effects):  # an effect is gone before the next is asked for, and so are lists of coordinates
+        seen = isinstance(where, slice) and where in [each for each in touched if isinstance(each, slice)]
+        if where is not None and not seen:
+            touched.append(where)
+    for where in touched:
+        index = where if isinstance(where, slice) else where.index(dim)
         count = len(range(*index.indices(dim))) if isinstance(index, slice) else index.numel()
-        for _, at in stretches(index, count):
+        for _, at in stretches(index, count, STRETCH):
             total[at] = _sum(ledger.rest, flows, ledger.settled, at)
     return shared, Ledger(total, ledger.rest, flows, ledger.settled)
 
@@ -116,7 +123,7 @@ def held(edge: Averaging, ledger: Ledger, effect: Effect, earlier: Sequence[Effe
         return edge.flow(torch.zeros_like(change), effect.gain * change), 0.0
     whole = ledger.flows[effect.peer]
     kept = whole[index]
-    rest = float(whole.double().square().sum()) - float(kept.double().square().sum())
+    rest = 0.0 if kept.numel() == dim else squares(whole) - squares(kept)
     return edge.flow(kept, effect.gain * change), max(0.0, rest)
 
 
@@ -164,6 +171,11 @@ def dominated(before: Ledger, after: Ledger) -> bool:
     They would now push as hard the other way; starting all edges again, without correction, errs by less.
     """
     return bool((before.total - after.total).norm() > DOMINANT * before.total.norm())
+
+
+def _dtype(edge: Averaging, like: Tensor) -> torch.dtype:
+    """Of flows, which are numbers of that dtype already when they come out of `edge.flow`."""
+    return torch.bfloat16 if getattr(edge, "flows", "") == "bfloat16" else like.dtype
 
 
 def _ledger(rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Tensor]) -> Ledger:

@@ -78,6 +78,8 @@ class Pet(MixerBase):
         settled_edges: flows of orderly closed edges that stay revocable.
         track: what moves a flow. difference: that of the models, G·v. drift: that of mean gradients, −w'·u. both. Left out: difference
             with sgd or a kappa, else drift.
+        flows: numbers in which flows are kept. bfloat16 takes half the memory: what an exchange leaves is rounded to the nearest, which
+            is odd as well, and by far less than its noise.
         drift_limit: bound of every |c| coordinate while drift is tracked, in rms of our own gradients there, > 0, or 0: none. Left out: 1,
             and 0 with sgd.
         drift_reach: longest that drift makes a flow, in lengths of the mean gradient of either end, 0 for any. What a peer lies of its
@@ -89,6 +91,7 @@ class Pet(MixerBase):
     leak: ShareBelowOne = 0.0
     settled_edges: Annotated[int, Meta(ge=0, le=64)] = SETTLED_EDGES
     track: Track | None = None
+    flows: Literal["float32", "bfloat16"] = "float32"
     drift_limit: NonNegative | None = None
     drift_reach: NonNegative = 0.0
     asynchronous: ClassVar[bool] = True
@@ -146,10 +149,12 @@ class Pet(MixerBase):
         return 2.0 * kappa * theta * ratio / (phase.local_steps * lr)
 
     def flow(self, kept: Tensor, moved: Tensor) -> Tensor:
-        """The flow less its leak, moved, within the limit."""
+        """The flow less its leak, moved, within the limit, in numbers of `flows`."""
+        kept = kept.to(moved.dtype)
         if self.leak:
             kept = kept * (1.0 - self.leak)
-        return (kept + moved).clamp(-self.flow_limit, self.flow_limit)
+        flow = (kept + moved).clamp(-self.flow_limit, self.flow_limit)
+        return flow.to(torch.bfloat16).to(flow.dtype) if self.flows == "bfloat16" else flow
 
     def start(self, x: Tensor) -> Correction | drift.Gradients:
         """No correction."""

@@ -16,7 +16,7 @@ from starling.node.catalogues import TASKS
 from starling.node.config.schema import Manifest
 from starling.node.status.format import size as shown
 
-_COPIES = 10  # of the parameters: the model, gradients, the last good one, sums of flows, the optimiser's trial step
+_COPIES = 5  # of the parameters: the model, gradients, an exchange under way, the least that an optimiser keeps (docs/memory.md)
 _EVALUATED = 256  # held-out samples at once
 
 

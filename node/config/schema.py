@@ -279,6 +279,8 @@ class NumericsSection(Section, frozen=True):
     """Local steps between two measurements of the gradient noise scale, which status shows; left out: none."""
     compile: bool = False
     """Compile the loss by torch.compile, for up to minutes at the start. Where that fails steps are done without; an event says why."""
+    moments: Literal["float32", "bfloat16", "int8"] = "float32"
+    """In which adam, adamw, nadam and radam keep their moments: bfloat16 takes half the memory, int8 a quarter. docs/memory.md."""
 
 
 class MetricsSection(Section, frozen=True):

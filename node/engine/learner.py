@@ -36,12 +36,13 @@ from starling.node.catalogues import task
 from starling.node.config import consent, memory
 from starling.node.config.schema import NumericsSection
 from starling.node.config.weight import weight
+from starling.node.engine import heap
 from starling.node.engine.compression import selector_facts
 from starling.node.engine.devices import device
 from starling.node.engine.mixing import mixer, settled_edges
 from starling.node.engine.noise_scale import NoiseScale
 from starling.node.engine.numerics import Gradients
-from starling.node.engine.optimizers import optimizer_of, phase, ramp, schedule
+from starling.node.engine.optimizers import Optimizer, optimizer_of, phase, ramp, schedule
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.privacy.dp_sgd import PrivateGradients
 from starling.node.engine.rehearsal import calling, rehearse
@@ -113,7 +114,8 @@ class Learner:
         self.kept: dict[str, Tensor] = {}
         self._slots: dict[str, int] = {}  # of peers that a rule remembers
         self._begin()
-        self._optimizer = optimizer_of(manifest, self.x, self._model)
+        self._moments = opening.numerics.moments
+        self._optimizer = self._new_optimizer()
         self._weight = weight(manifest, self.data.samples)
         self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
@@ -154,14 +156,15 @@ class Learner:
             self._reset_buffers()
             return None
         rate = self._schedule.at(round) * self._ramp(round)
-        self._optimizer.step(self.x, direction, rate, shift, self._weight)
+        chance = generator(self._manifest.seed, "moments", self._node, self.local_steps)
+        self._optimizer.step(self.x, direction, rate, shift, self._weight, chance)
         if offset is not None:
             self.x.add_(offset, alpha=rate)
         if not finite(self.x):
             self.undone += 1
             self.x.copy_(self._last_good())
             self._reset_buffers()
-            self._optimizer = optimizer_of(self._manifest, self.x, self._model)  # its memory is what blew up
+            self._optimizer = self._new_optimizer()  # its memory is what blew up
             return None
         self.state = state
         return value
@@ -349,6 +352,10 @@ class Learner:
             self._good.copy_(self.x)
         self._good_buffers = _copied(self._buffers)
 
+    def _new_optimizer(self) -> Optimizer:
+        """Without memory."""
+        return optimizer_of(self._manifest, self.x, self._model, self._moments)
+
     def _last_good(self) -> Tensor:
         """Of a large model no copy is kept: that of the last checkpoint, else the one that training began with."""
         if self._good is not None:
@@ -360,6 +367,12 @@ class Learner:
         """Free what only local steps need."""
         self._gradient = None
         release_gradients(self._model)
+        self.trim()
+
+    def trim(self) -> None:
+        """Give freed memory back, where the model is so large that it matters."""
+        if self.layout.dim > SPARED:
+            heap.trim()
 
     @property
     def form(self) -> Tensor:
@@ -500,6 +513,7 @@ class Learner:
         self.state = self.mixer.start(self.x.clone())
         shared = self.mixer.shared(self.state, self.x)
         self.ledger = edge_ledger.opened(shared)
+        self.state = self.mixer.corrected(self.state, self.ledger.total)  # the same zeros, once
         self.kept, self._slots = {}, {}
 
     def evaluation(self) -> tuple[nn.Module, Iterator[Result | None]]:
@@ -558,7 +572,7 @@ class Learner:
     def install(self, x: Tensor, round: int) -> None:
         """Take over another node's model in `round`: empty memory, no flows, and a rate that climbs from there."""
         self.check(x)
-        self._optimizer = optimizer_of(self._manifest, self.x, self._model)
+        self._optimizer = self._new_optimizer()
         self._joined_at = round
         self._replace(x)
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from starling.gossip.api import Phase
 from starling.gossip.errors import ConfigError
@@ -35,6 +35,7 @@ from starling.node.catalogues import OPTIMIZERS
 from starling.node.config.schema import Manifest, OptimizerSection
 from starling.node.engine.eager import without_tracer
 from starling.node.engine.mixing import mixer
+from starling.node.engine.moments import NAMES, SCALES, Kept, Moments, kept
 
 NOT_BY_ROWS = frozenset({"adafactor", "asgd", "muon"})
 """Those that look at the vector as a whole or at its matrices, or keep scalars that depend on past rates; of all others rows can be
@@ -46,8 +47,8 @@ Correct = Callable[[Tensor], Tensor]
 """A gradient (…, d) -> the direction that the mixing algorithm wants stepped along instead."""
 CLIMB = 10.0  # `Phase.climb` of sgd (decision 23 has measurements)
 STRETCH = (
-    1 << 20
-)  # coordinates that are stepped at a time where coordinates do not look at each other: bounds what a step takes meanwhile
+    1 << 18
+)  # coordinates stepped at a time where they do not look at each other: bounds what a step takes meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +81,17 @@ class Optimizer:
     `corrects_updates`: corrections are added to what the optimiser makes of a gradient, not to the gradient. `weighs_updates`: the same for
     a node's weight. `clip_norm`: longest gradient, > 0; None: any. `pieces`: what the vector is cut into, all of it and in order; none: it
     is one parameter. `by_coordinate`: a coordinate's step depends on no other, so long vectors (d,) are stepped `STRETCH` at a time, with
-    the same bits.
+    the same bits. `kept`: how moments are kept between steps, if not as they are.
     """
 
     def __init__(
         self, make: Make, like: Tensor, *, corrects_updates: bool = False, weighs_updates: bool = False,
         clip_norm: float | None = None, pieces: Sequence[Piece] = (), by_coordinate: bool = False,
+        kept: Kept | None = None,
     ) -> None:  # fmt: skip
         without_tracer()
         self._by_coordinate = by_coordinate and like.ndim == 1
+        self._kept = kept
         self._corrects_updates = corrects_updates
         self.weighs_updates = weighs_updates or corrects_updates
         self._clip_norm = clip_norm
@@ -104,18 +107,27 @@ class Optimizer:
                 each.step()
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(f"optimizer.kind: it cannot step a flat vector: {error}") from error
-        self._template = {
-            name: self._form(name, tensor, trials, whole) for name, tensor in _tensors(tried, trials).items()
-        }
+        self._template = dict(
+            form
+            for name, tensor in _tensors(tried, trials).items()
+            for form in self._forms(name, tensor, trials, whole)
+        )
 
     def _tried(self, part: Tensor) -> int:
         """How much of a parameter (n, …) a trial step is made of."""
         return min(2, len(part)) if self._by_coordinate else len(part)
 
-    def _form(self, name: str, tensor: Tensor, trials: Sequence[Tensor], whole: Sequence[Tensor]) -> _Form:
-        number = int(name.partition(".")[0]) if len(trials) > 1 else 0
-        shape = whole[number].shape if tensor.shape == trials[number].shape else tensor.shape
-        return _Form(shape, tensor.dtype, tensor.device)
+    def _forms(
+        self, name: str, tensor: Tensor, trials: Sequence[Tensor], whole: Sequence[Tensor]
+    ) -> list[tuple[str, _Form]]:
+        """What has to hold of a state, given a trial's `tensor`."""
+        number, bare = int(name.partition(".")[0]) if len(trials) > 1 else 0, name.rpartition(".")[2]
+        of = whole[number]
+        if self._kept is not None and bare in NAMES:
+            forms = self._kept.forms(name, of.numel()).items()
+            return [(each, _Form(torch.Size((count,)), dtype, tensor.device)) for each, (count, dtype) in forms]
+        shape = of.shape if tensor.shape == trials[number].shape else tensor.shape
+        return [(name, _Form(shape, tensor.dtype, tensor.device))]
 
     def _cut(self, x: Tensor) -> list[Tensor]:
         """Views of x (d,), one per piece, in its shape; x itself, of any shape, where there are none."""
@@ -144,18 +156,21 @@ class Optimizer:
         """(d,) what a step adds to x at rate 1, where updates are corrected by a vector that the mixing algorithm holds anyway."""
         return mixer.offset(state) if self._corrects_updates and hasattr(mixer, "offset") else None
 
-    def step(self, x: Tensor, direction: Tensor, lr: float, shift: Tensor | None = None, weight: float = 1.0) -> None:
+    def step(
+        self, x: Tensor, direction: Tensor, lr: float, shift: Tensor | None = None, weight: float = 1.0,
+        chance: Generator | None = None,
+    ) -> None:  # fmt: skip
         """Change x (d,), detached from autograd, in place along a direction (d,), and then by −lr·shift (d,), at a rate lr >= 0.
 
-        `weight` multiplies the first where updates are weighed.
+        `weight` multiplies the first where updates are weighed; `chance` rounds moments where they are kept in less than float32.
         """
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr * weight if self.weighs_updates else lr
         parts = zip(self._parameters, self._cut(x), self._cut(direction), strict=True)
-        if self._by_coordinate and x.numel() > STRETCH:
+        if self._kept is not None or (self._by_coordinate and x.numel() > STRETCH):
             for parameter, value, gradient in parts:
-                self._by_stretches(parameter, value, gradient)
+                self._by_stretches(parameter, value, gradient, chance)
         else:
             for parameter, value, gradient in parts:
                 parameter.data, parameter.grad = value, gradient
@@ -166,26 +181,52 @@ class Optimizer:
         if shift is not None:
             x.sub_(shift, alpha=lr)
 
-    def _by_stretches(self, parameter: nn.Parameter, value: Tensor, gradient: Tensor) -> None:
+    def _by_stretches(self, parameter: nn.Parameter, value: Tensor, gradient: Tensor, chance: Generator | None) -> None:
         """Step one parameter (n,), a stretch of it at a time; numbers that the state has once for all begin anew in each stretch."""
         optimizer = next(each for each in self._optimizers if _steps(each, parameter))
-        before = dict(optimizer.state.get(parameter, {}))
+        before: dict[str, Any] = dict(optimizer.state.get(parameter, {}))
         after: dict[str, Any] = {}
         for start in range(0, value.numel(), STRETCH):
-            part = slice(start, start + STRETCH)
+            part = slice(start, min(start + STRETCH, value.numel()))
             parameter.data, parameter.grad = value[part], gradient[part]
-            optimizer.state[parameter] = {name: _part(each, part, value.shape) for name, each in before.items()}
+            optimizer.state[parameter] = self._opened(before, part, value.shape)
             optimizer.step()
             for name, each in optimizer.state[parameter].items():
-                if not isinstance(each, Tensor) or each.shape != parameter.shape:
-                    after[name] = each
-                    continue
-                if name not in after:
-                    after[name] = before[name] if name in before else each.new_empty(value.shape)
-                if after[name][part].data_ptr() != each.data_ptr():
-                    after[name][part] = each
+                self._close(after, before, name, each, part, value, chance)
         parameter.grad, parameter.data = None, value
         optimizer.state[parameter] = after
+
+    def _opened(self, state: Mapping[str, Any], part: slice, shape: torch.Size) -> dict[str, Any]:
+        """The state of a stretch: views, moments that are kept otherwise as copies, and copies of what has another shape."""
+        found: dict[str, Any] = {}
+        for name, each in state.items():
+            if self._kept is not None and name in NAMES:
+                found[name] = self._kept.read(state, name, part.start, part.stop)
+            elif name.endswith(SCALES):
+                continue
+            elif not isinstance(each, Tensor):
+                found[name] = each
+            else:
+                found[name] = each[part] if each.shape == shape else each.clone()
+        return found
+
+    def _close(
+        self, after: dict[str, Any], before: Mapping[str, Any], name: str, each: Any, part: slice, value: Tensor,
+        chance: Generator | None,
+    ) -> None:  # fmt: skip
+        """Keep one tensor of a stretch's state in that of the whole parameter `value` (n,)."""
+        if not isinstance(each, Tensor) or each.shape != value[part].shape:
+            after[name] = each
+        elif self._kept is not None and name in NAMES:
+            for tensor, (count, dtype) in self._kept.forms(name, value.numel()).items():
+                if tensor not in after:
+                    after[tensor] = before.get(tensor, value.new_empty(count, dtype=dtype))
+            self._kept.write(after, name, part.start, each, chance)
+        else:
+            if name not in after:
+                after[name] = before.get(name, each.new_empty(value.shape))
+            if after[name][part].data_ptr() != each.data_ptr():
+                after[name][part] = each
 
     def state_dict(self) -> dict[str, Tensor]:
         """The state by torch's names, of several pieces after their number, for a checkpoint; shared, not copied. Empty before the
@@ -213,13 +254,6 @@ class Optimizer:
             prefix = f"{number}." if len(self._parameters) > 1 else ""
             own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
             next(each for each in self._optimizers if _steps(each, parameter)).state[parameter] = own
-
-
-def _part(each: Any, part: slice, shape: torch.Size) -> Any:
-    """A stretch of a state's tensor of `shape`, a view; a copy of any other."""
-    if not isinstance(each, Tensor):
-        return each
-    return each[part] if each.shape == shape else each.clone()
 
 
 def clipped(gradient: Tensor, norm: float) -> Tensor:
@@ -298,9 +332,11 @@ def _needs_shapes(section: OptimizerSection) -> bool:
 
 def optimizer(
     section: OptimizerSection, like: Tensor, *, corrects_updates: bool = False, weighs_updates: bool = False,
-    model: nn.Module | None = None,
+    model: nn.Module | None = None, moments: Moments = "float32",
 ) -> Optimizer:  # fmt: skip
     """The section's optimiser with empty state for vectors like `like` (d,), those of `model` if given.
+
+    `moments`: how those of Adam's family are kept.
 
     Raises ConfigError: an unknown name or parameter, or it needs a model.
     """
@@ -346,6 +382,7 @@ def optimizer(
         clip_norm=section.clip_norm,
         pieces=cut,
         by_coordinate=section.kind in OPTIMIZERS.built_in and section.kind not in NOT_BY_ROWS,
+        kept=kept(moments, section.kind),
     )
 
 
@@ -361,11 +398,13 @@ def weighs_updates(manifest: Manifest) -> bool:
     return manifest.optimizer.kind != "sgd" and not trackers
 
 
-def optimizer_of(manifest: Manifest, like: Tensor, model: nn.Module | None = None) -> Optimizer:
+def optimizer_of(
+    manifest: Manifest, like: Tensor, model: nn.Module | None = None, moments: Moments = "float32"
+) -> Optimizer:
     """The optimiser of a node of this swarm; as `optimizer`."""
     return optimizer(
         manifest.optimizer, like, corrects_updates=corrects_updates(manifest), weighs_updates=weighs_updates(manifest),
-        model=model,
+        model=model, moments=moments,
     )  # fmt: skip
 
 

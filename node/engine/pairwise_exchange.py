@@ -189,7 +189,7 @@ class Exchanges:
                 self.codec, payload, own, known, support, call.theta, self._dim, chance, held
             )
             if drifted is not None:
-                effect = replace(effect, drift=Drift(-drifted.value.to(self._device), drifted.weight))
+                effect = replace(effect, drift=Drift(drifted.value.neg_().to(self._device), drifted.weight))
         done = self._seal(effect, difference, self.parted(payload)[1], -1.0)
         self._pending[call.peer] = _Pending(call.inc, call.seq, done, self._remembered(support, shared), apart)
         limit = self._manifest.mix.clip_norm

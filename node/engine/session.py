@@ -254,6 +254,7 @@ class Session:
         excluded, order = None, sorted(asked)
         self._frozen = None
         committed, self._committed = self._committed, []
+        self.learner.trim()
         if gathers(self.learner.mixer.edge):
             received, present = self.pulls.received(asked)
             self.pulls.forget_all()
@@ -262,7 +263,9 @@ class Session:
         else:
             committed.sort(key=lambda done: done.peer)  # stable: each peer's in order
             self.learner.absorb(committed, self._frozen_in)
+            del committed
         self.learner.mark_good()
+        self.learner.trim()
         if excluded is None:
             return None
         return tuple(peer for peer, bad in zip(order, excluded.tolist(), strict=True) if bad)

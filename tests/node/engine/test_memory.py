@@ -1,0 +1,58 @@
+"""Bytes a parameter of an engine between rounds, counted from the tensors that are alive: the table of docs/memory.md."""
+
+import gc
+
+import pytest
+import torch
+from msgspec import structs
+
+from starling.kernels import memory
+from starling.node.config.schema import NumericsSection
+from starling.node.engine import learner
+from starling.node.engine.engine import Engine
+from starling.node.rpc import calls
+from tests.harness.engines import done, opening
+
+D = 150_000
+DEGREE = 3
+HELD = {"plain": 28.0, "drift": 36.0, "lean": 18.0, "leanest+mask": 16.0}
+
+
+class Inside:
+    """An engine of this process, called as `starling.kernels.memory.Engine` is."""
+
+    def __init__(self, call):
+        self.engine = Engine(clock=lambda: 0.0)
+        self.parameters = self.done(call).parameters
+
+    def done(self, call):
+        return done(self.engine, call)
+
+
+def alive():
+    """Bytes of all tensors' memory."""
+    gc.collect()
+    tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_an_engine_holds_what_the_table_says(name, tmp_path, monkeypatch):
+    """Model, moments, flows of three edges and their sum, and nothing that only one phase of a round needs."""
+    monkeypatch.setattr(learner, "SPARED", 1000)
+    before = alive()
+    agreed = memory.manifest(name, D, tmp_path)
+    ends = [
+        Inside(structs.replace(opening(agreed, shard, label), numerics=NumericsSection(**memory.SETTINGS[name][2])))
+        for shard, label in enumerate(("hub", "peer"))
+    ]
+    for turn in range(10 if name.endswith("mask") else 2):
+        for end in ends:
+            end.done(calls.Train(turn, memory.STEPS))
+        for number in range(DEGREE):
+            memory.exchange(*ends, f"p{number}", turn, leads=number % 2 == 0)
+        for end in ends:
+            end.done(calls.Mix(turn))
+    held = (alive() - before) / sum(end.parameters for end in ends)
+    assert HELD[name] - 0.1 <= held <= HELD[name] + 0.7
