@@ -63,7 +63,7 @@ MUTANTS = (
     Mutant("gossip/membership/detector.py", ">= self.timing.timeout_s:", ">= 0.0:", ("gossip/membership/test_detector.py",)),
     Mutant("gossip/overlay/weights.py", "degree = max(mine, theirs)", "degree = min(mine, theirs)", ("gossip/overlay/test_graphs.py",)),
     Mutant("node/engine/pairwise_exchange.py", "call.gain <= most * (", "call.gain <= 100.0 * most * (", ("**/test_pairwise_exchange.py",)),
-    Mutant("node/engine/pairwise_exchange.py", "mine + (1.0 - done.theta) * done.value", "mine", ("**/test_pairwise_exchange.py",)),
+    Mutant("node/engine/pairwise_exchange.py", "mine + (1.0 - done.theta) * opened(done).value", "mine", ("**/test_pairwise_exchange.py",)),
     Mutant(
         "node/engine/pairwise_exchange.py", "min(max(call.round, round - _APART), round + _APART)", "call.round",
         ("**/test_pairwise_exchange.py",),

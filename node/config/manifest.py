@@ -29,7 +29,7 @@ _SIGN_DOMAIN = b"starling/manifest/1\0"
 _LATER: dict[str, dict[str, object]] = {
     "task": {"start": "", "fingerprint": ()},
     "optimizer": {"clip_norm": None, "decay": "all"},
-    "mix": {"drift_reach": 0.0, "typical_samples": None},
+    "mix": {"drift_reach": 0.0, "flows": "float32", "typical_samples": None},
     "pace": {"overlap": False, "stop_after": 0},
 }
 """Keys that format 2 did not begin with, and their defaults."""

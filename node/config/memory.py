@@ -1,7 +1,7 @@
 """How much memory a task takes at the least, told before it is allocated: a manifest comes from other people. Torch-free.
 
-Measured with `getrusage` on engines of all built-in tasks: what is estimated is 0.7 to 1.0 of the peak after two local steps and an
-evaluation, so that nothing is refused that would run.
+What is estimated is below the peak of any engine, also of a lean one that exchanges masks, so that nothing is refused that would run. With
+flows, moments and whole vectors the peak of a large model is up to three times as high.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from starling.node.catalogues import TASKS
 from starling.node.config.schema import Manifest
 from starling.node.status.format import size as shown
 
-_COPIES = 5  # of the parameters: the model, gradients, an exchange under way, the least that an optimiser keeps (docs/memory.md)
+_COPIES = 4  # of the parameters while a model is opened, the least that any engine takes at its peak (docs/memory.md)
 _EVALUATED = 256  # held-out samples at once
 
 

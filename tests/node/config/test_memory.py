@@ -90,7 +90,7 @@ def test_an_engine_refuses_before_it_makes_the_task(monkeypatch):
 
 
 def test_an_engine_refuses_a_model_whose_copies_would_not_fit(monkeypatch):
-    monkeypatch.setattr(memory, "there", lambda: 90_000)  # five times 4,810 numbers are more
+    monkeypatch.setattr(memory, "there", lambda: 70_000)  # four times 4,810 numbers are more
     monkeypatch.setattr(memory, "TASKS", SimpleNamespace(keyed=lambda kind: None))
     reply = engines.Engine().handle(engines.opening(engines.manifest()))
     assert isinstance(reply, calls.Refused)
