@@ -57,8 +57,12 @@ def test_the_id_does_not_depend_on_the_order_in_a_file(keys):
 @pytest.mark.parametrize(
     "change",
     [
-        "optimizer.clip_norm=1", "optimizer.decay=matrices", "mix.drift_reach=0.1", "mix.flows=bfloat16", "pace.stop_after=3",
-    ],  # fmt: skip
+        "optimizer.clip_norm=1",
+        "optimizer.decay=matrices",
+        "mix.drift_reach=0.1",
+        "mix.flows=bfloat16",
+        "pace.stop_after=3",
+    ],
 )
 def test_keys_that_came_later_change_the_id_only_where_they_are_used(change):
     """There are swarms from before them, whose manifests do not have them."""
