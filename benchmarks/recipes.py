@@ -135,6 +135,8 @@ class SimulateRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="s
     """Values of the metric whose first crossing is a figure."""
     compare: tuple[tuple[Name, Name], ...] = ()
     """Pairs of cases of which ratios are figures."""
+    all_reduce: tuple[Nodes, AtLeastOne] | None = None
+    """Members and steps of an all-reduce of float32 gradients in each step, with whose bytes those of the cases are compared."""
     timed: bool = False
     """Whether the time it takes on this machine is a figure."""
     plot: Plot | None = None

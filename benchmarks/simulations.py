@@ -10,6 +10,8 @@ Figures of a case `c`, over its seeds; the metric is the mean over nodes, as the
     c.diverged      seeds that ended in numbers that are not finite
     c.rounds_to_t, c.bytes_to_t, c.seconds_to_t
                     medians of when it first was at target t: rounds, bytes sent by a node, virtual seconds; none if a seed never was
+    c.fewer         times fewer bytes than a ring all-reduce of float32 gradients each step takes, 2(n − 1)/n · 4d a node and step, where
+                    the recipe says how many members and steps; none if nothing was sent
     c.wall_s        the longest run on this machine, where the recipe asks for it
 
 What diverged has no final, worst and floor. Where a case `a` is compared with `b`:
@@ -134,6 +136,11 @@ def _figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Iterator[tuple[str,
     yield "rounds", fmean(curve["round"][-1] for curve in curves)
     yield "bytes", fmean(curve["bytes_per_node"][-1] for curve in curves)
     yield "diverged", float(diverged)
+    if recipe.all_reduce is not None:
+        nodes, steps = recipe.all_reduce
+        each = 2.0 * (nodes - 1) / nodes * 4.0 * fmean(run["parameters"] for run in runs) * steps
+        sent = fmean(curve["bytes_per_node"][-1] for curve in curves)
+        yield "fewer", each / sent if sent else None
     for target in recipe.targets:
         at = [reached(curve["mean"], target, higher_is_better=better) for curve in curves]
         for name, key in (("rounds", "round"), ("bytes", "bytes_per_node"), ("seconds", "seconds")):

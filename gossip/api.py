@@ -204,6 +204,22 @@ class Gathering(Protocol):
         """How they are combined."""
 
 
+class Broadcasting(Protocol):
+    """An exchange in which every node sends all others one message made of its shared vector, and all make the same step of the sum."""
+
+    def settled(self, state: Any) -> Tensor:
+        """(…, d) the model between rounds, which is equal at all nodes."""
+
+    def advance(
+        self, state: Any, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor
+    ) -> tuple[Any, Tensor]:
+        """The step of a round -> the new state, and (…, n) bool whose messages were shortened. `absorb` follows.
+
+        `shared` (…, D); `sent` (…, D) our own message as all decode it, 0 if none went out; `messages` (…, n, D) of all members in order of
+        peer id, our own among them, finite; `present` (…, n) bool.
+        """
+
+
 class Mixer(Protocol):
     """A mixing algorithm as seen from one node: pure functions over an opaque state.
 
@@ -212,7 +228,7 @@ class Mixer(Protocol):
     """
 
     @property
-    def edge(self) -> Averaging | Swapping | Gathering:
+    def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
         """Kind of its exchanges."""
 
     @property

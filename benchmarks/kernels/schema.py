@@ -9,6 +9,8 @@ CODECS = (
     "mask:0.1+int4",
     "top_k:0.01+int4",
     "top_k:0.01+fp16",
+    "chunk_top_k:0.05+int4",
+    "chunk_top_k:0.05+spread2",
     "torch.topk:0.01+numpy",
 )
 """SELECTOR[:RATIO]+QUANTIZER. The last is the baseline: torch.topk, indices as int32 and values as float32, as numpy packs them."""

@@ -94,6 +94,7 @@ QUANTIZERS: Catalogue[Quantizer, QuantizerFacts] = Catalogue(
             for levels in (127, 31, 15, 7, 3, 1)
         },
         "sign": Entry(f"{_CODECS}.kinds:sign", QuantizerFacts()),
+        "spread2": Entry(f"{_CODECS}.spread:Spread2", QuantizerFacts()),
         **{
             name: Entry(f"{_CODECS}.kinds:minifloat", QuantizerFacts(), {"format": name})
             for name in ("fp8_e4m3", "fp8_e5m2", "fp4_e2m1", "fp4_e3m0")

@@ -91,6 +91,7 @@ class Published(Call, frozen=True, tag="published"):
 
     payload: bytes
     digest: bytes
+    longest: int = 0  # bytes of the longest payload that a peer can have published; 0: as many as ours
 
 
 class VerifyUpdate(Call, frozen=True, tag="verify"):
@@ -111,6 +112,8 @@ class Done(Call, frozen=True, tag="done"):
     """Of Revoke, whether the remaining flows were compensating for the revoked one: they have to go as well."""
     clip: float | None = None
     """Of Apply and Commit: 1 where the difference was not clipped; None where it may have been, or nothing is clipped here."""
+    parted: tuple[str, ...] = ()
+    """Of Mix where nodes broadcast, the peers that began the round from the anchor that most did, if ours is another; else nobody."""
     distance: float | None = None
     """Of Mix, the consensus distance as this node sees it (`starling.node.engine.consensus`), >= 0; None: no exchange says."""
 

@@ -6,7 +6,8 @@ There are no edges: answering a pull does not change the answering node, and the
 round, signed once (`starling.gossip.exchange.attestation`), and sent in the same bytes to all who pull it; the two newest are kept.
 
 Answering. A pull of
-    a published round, or an earlier one              that vector, or the newest if that is no longer kept
+    a published round, or an earlier one              that vector, or the newest if that is no longer kept; late where only the
+                                                      vector of that round will do (`exact`)
     one that is more than max_lead before it          late
     one not yet published, up to max_lead ahead       deferred until it is published: one per peer, a newer replaces it; MAX_DEFERRED in
                                                       all, else full; answered wait if this node has not begun that round
@@ -16,7 +17,7 @@ answered busy. More than MAX_QUESTIONS pulls of a peer for one round are a fault
 
 Pulling. Each question has its own number and is repeated until it is answered or its deadline is over. An answer is accepted if it is of
 the round asked for, the one before, or up to max_lead later; of the incarnation in the peer's membership record; and signed. Then the
-engine verifies the vector (`VerifyUpdate`), and `reply` takes its result.
+engine verifies the vector (`VerifyUpdate`), and `reply` takes its result. Where messages add up (`exact`) no other round's is accepted.
     answer to a question that is answered or given up           ignored
     answer of another incarnation                               ignored: the peer's record is under way
     answer to no question of ours, wrong round or signature     a fault; the question counts as aborted
@@ -71,6 +72,9 @@ class Pulls:
     afford: Callable[[int, float], bool]  # (bytes, now) -> whether so much may be sent to a peer now
     max_lead: int = 16  # rounds a peer may be ahead of us and be deferred, or behind us and be answered
     nonce: int = 0  # of our first question; numbers of an earlier run of this node must not be used again
+    kept: int = KEPT  # published vectors kept
+    exact: bool = False
+    """Only the vector of the round asked for will do, as those of all rounds are added up: no other is given or taken."""
     round: int = 0
     phase: Literal["computing", "asking"] = "computing"
     outcomes: dict[str, Outcome] = field(default_factory=dict)  # of the questions of this round that are resolved
@@ -136,7 +140,7 @@ class Pulls:
         """
         assert self.publishable(published.round)
         self._published[published.round] = published  # the rounds rise, so the oldest is the first
-        while len(self._published) > KEPT:
+        while len(self._published) > self.kept:
             del self._published[next(iter(self._published))]
         self._answered = {}
         waiting = self._due(published.round)
@@ -232,7 +236,8 @@ class Pulls:
         if not self._answers(peer, pulled.nonce) or pulled.incarnation != self.incarnation_of(peer):
             return []
         reason = ""
-        if not self.round - 1 <= pulled.round <= self.round + self.max_lead:
+        first, last = (self.round, self.round) if self.exact else (self.round - 1, self.round + self.max_lead)
+        if not first <= pulled.round <= last:
             reason = "wrong_round"
         elif not genuine(attestation_of(self.swarm, peer, pulled), self.verify):
             reason = "bad_signature"
@@ -272,9 +277,11 @@ class Pulls:
 
     def _vector(self, peer: str, pull: Pull, now: float) -> Pulled | NotNow:
         it = self._published.get(pull.round, self._published[self._newest])
-        if it.round > pull.round + self.max_lead:
+        if it.round > pull.round + self.max_lead or (self.exact and it.round != pull.round):
             return NotNow(pull.nonce, self.round, "late")
-        if self._answered.get(peer, 0) >= MAX_ANSWERS or not self.afford(len(it.payload), now):
+        if self._answered.get(peer, 0) >= MAX_ANSWERS * (self.kept if self.exact else 1) or not self.afford(
+            len(it.payload), now
+        ):
             return NotNow(pull.nonce, self.round, "busy")
         self._answered[peer] = self._answered.get(peer, 0) + 1
         return msgspec.structs.replace(it, nonce=pull.nonce)

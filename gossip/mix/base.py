@@ -6,7 +6,7 @@ Shapes: d parameters.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from starling.gossip.api import Averaging, Gathering, Mixer, Phase, Swapping
+from starling.gossip.api import Averaging, Broadcasting, Gathering, Mixer, Phase, Swapping
 from starling.gossip.lazy_torch import Tensor
 
 
@@ -34,7 +34,7 @@ class MixerBase:
     asynchronous: ClassVar[bool] = False
 
     @property
-    def edge(self) -> Averaging | Swapping | Gathering:
+    def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
         """Plain averaging."""
         return PlainAveraging()
 

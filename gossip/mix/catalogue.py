@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from typing_extensions import TypeIs
 
-from starling.gossip.api import Averaging, Gathering, Mixer, Swapping, Tracking
+from starling.gossip.api import Averaging, Broadcasting, Gathering, Mixer, Swapping, Tracking
 from starling.gossip.catalogue import Catalogue, Entry
 
 
@@ -17,6 +17,7 @@ class MixerFacts:
     swaps: bool = False  # ends send messages of their own instead of applying one difference
     exact: bool = False  # messages must arrive as they are: no lossy codec, no mask
     gathers: bool = False  # nodes ask peers for their vectors and combine them by a rule
+    broadcasts: bool = False  # every node sends all others one message, and all add the same sum
     symmetric: bool = False  # both ends must give a link the same weight
     rated: bool = False  # divides by the rate of the local optimiser, which adamw does not know by itself
     trackers: bool = False  # local steps go along an estimate of the mean gradient, into which a node's own enters
@@ -46,6 +47,7 @@ MIXERS: Catalogue[Mixer, MixerFacts] = Catalogue(
         "psgd": Entry(f"{_MIX}.all_gather:Psgd", MixerFacts(static=True, swaps=True)),
         "outer": Entry(f"{_MIX}.outer:Outer", MixerFacts()),
         "gather": Entry(f"{_MIX}.gather:Gather", MixerFacts(gathers=True)),
+        "sparse_outer": Entry(f"{_MIX}.sparse_outer:SparseOuter", MixerFacts(broadcasts=True)),
         "defended_tracking": Entry(
             f"{_MIX}.defended_tracking:DefendedTracking",
             MixerFacts(swaps=True, exact=True, symmetric=True, trackers=True),
@@ -57,17 +59,31 @@ MIXERS: Catalogue[Mixer, MixerFacts] = Catalogue(
 )
 
 
-def swaps(edge: Averaging | Swapping | Gathering) -> TypeIs[Swapping]:
+Kind = Averaging | Swapping | Gathering | Broadcasting
+"""Of exchanges."""
+
+
+def swaps(edge: Kind) -> TypeIs[Swapping]:
     """Whether ends swap messages of their own instead of applying one difference."""
     return hasattr(edge, "message")
 
 
-def gathers(edge: Averaging | Swapping | Gathering) -> TypeIs[Gathering]:
+def gathers(edge: Kind) -> TypeIs[Gathering]:
     """Whether nodes ask peers for their vectors and combine those received."""
     return hasattr(edge, "rule")
 
 
-def tracks(edge: Averaging | Swapping | Gathering) -> TypeIs[Tracking]:
+def broadcasts(edge: Kind) -> TypeIs[Broadcasting]:
+    """Whether every node sends all others one message and all add the same sum."""
+    return hasattr(edge, "advance")
+
+
+def pulls(edge: Kind) -> TypeIs[Gathering | Broadcasting]:
+    """Whether nodes ask peers for what they published: answering changes nothing at the node that answers."""
+    return gathers(edge) or broadcasts(edge)
+
+
+def tracks(edge: Kind) -> TypeIs[Tracking]:
     """Whether exchanges are about directions as well."""
     return getattr(edge, "track", None) in ("drift", "both")
 

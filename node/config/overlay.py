@@ -2,6 +2,7 @@
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.sparse_outer import MOST_MEMBERS
 from starling.gossip.overlay import catalogue
 from starling.gossip.overlay.api import Overlay
 from starling.gossip.overlay.measure import check_static, matrix
@@ -34,6 +35,11 @@ def check_members(manifest: Manifest, n: int) -> None:
     graph = overlay_of(manifest)
     catalogue.check(graph, n)
     facts = MIXERS.facts(manifest.mix.kind, trusted=True)
+    if facts.broadcasts and n > MOST_MEMBERS:
+        raise ConfigError(
+            f"mix.kind: {manifest.mix.kind} sends every message to all members, of whom there may be {MOST_MEMBERS}, got {n}; "
+            "try `--set mix.kind=pet`"
+        )
     if facts.gathers:
         rounds = min(graph.period(n) or 1, _SOME)
         check_rule(manifest, max(len(graph.row(0, n, turn)) for turn in range(rounds)))

@@ -91,7 +91,8 @@ class MixSection(PartSection, frozen=True):
 
     SECTION = "mix"
     kind: Name = "pet"
-    """The algorithm; docs/algorithms.md compares them. gather: by a rule of `robust`, among members one need not trust."""
+    """The algorithm; docs/algorithms.md compares them. gather: by a rule of `robust`, among members one need not trust.
+    sparse_outer: the fewest bytes, where data are split evenly."""
     theta: Annotated[float, Meta(gt=0, le=0.5)] = 0.5
     """clock pace: mixing weight of a pairwise exchange. In steps pace the overlay gives the weights."""
     clip_norm: NonNegative = 10.0
@@ -156,10 +157,10 @@ class CompressSection(PartSection, frozen=True):
     request: Name = "fp16"
     """Codec of the initiator's values: identity, fp16, bf16, or any of those of `response`."""
     response: Name = "int4"
-    """Codec of the difference that both ends apply, or of messages that are swapped.
+    """Codec of the difference that both ends apply, or of messages that are swapped or sent to all.
 
-    identity, fp16, bf16, int8 … int2 (by chance), int8_nearest … int2_nearest, qsgd127 … qsgd1, sign, fp8_e4m3, fp8_e5m2, fp4_e2m1,
-    fp4_e3m0, two or three steps of one as sign_x2, int2_nearest_x3, int3_x2, int4_x2 …, or a package's.
+    identity, fp16, bf16, int8 … int2 (by chance), int8_nearest … int2_nearest, qsgd127 … qsgd1, sign, spread2 (of largest coordinates),
+    fp8_e4m3, fp8_e5m2, fp4_e2m1, fp4_e3m0, two or three steps of one as sign_x2, int2_nearest_x3, int3_x2, int4_x2 …, or a package's.
     """
 
 

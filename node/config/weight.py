@@ -31,8 +31,8 @@ def capped(manifest: Manifest, samples: int) -> str:
 
 def check(manifest: Manifest, *, trusted: bool) -> None:
     """Raises ConfigError where weights cannot be defended: a rule among strangers takes the node with most samples for an outlier."""
-    mix = manifest.mix
-    if mix.typical_samples is not None and MIXERS.facts(mix.kind, trusted=trusted).gathers:
+    mix, facts = manifest.mix, MIXERS.facts(manifest.mix.kind, trusted=trusted)
+    if mix.typical_samples is not None and (facts.gathers or facts.broadcasts):
         raise ConfigError(
             f"mix.typical_samples: cannot be used with mix={mix.kind}, whose rule leaves out those who differ, and strangers count their "
             f"own samples; got {mix.typical_samples}; leave it out, or try `--set preset=vouched`"

@@ -29,6 +29,7 @@ MIX: Final[Words] = MappingProxyType({
     "r_fast": "gradient tracking by running sums (R-FAST)",
     "psgd": "gathering of all updates",
     "outer": "outer steps on averaged progress (DiLoCo)",
+    "sparse_outer": "sparse outer steps told to all",
     "gather": "robust combination of pulled models",
     "defended_tracking": "defended gradient tracking",
 })  # fmt: skip
@@ -94,7 +95,7 @@ ADMISSION: Final[Words] = MappingProxyType({
     "open": "anyone with the invite", "invite": "those whom the founder or a member invited", "allow": "those whom the founder listed",
 })  # fmt: skip
 PACE: Final[Words] = MappingProxyType({"steps": "rounds", "clock": "slots of time"})
-_PLAIN = MappingProxyType({"identity": "uncompressed", "sign": "signs"})
+_PLAIN = MappingProxyType({"identity": "uncompressed", "sign": "signs", "spread2": "two magnitudes"})
 _CODEC = re.compile(r"(?P<base>[a-z]+\d*(?:_e\d+m\d+)?)(?P<nearest>_nearest)?(?:_x(?P<steps>\d))?")
 
 

@@ -1,6 +1,7 @@
 """A node with all of its services: members, exchanges, training. Constructed when the engine has opened the task."""
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 
@@ -71,7 +72,8 @@ class RunningNode:
         self.exchange: Exchange | PulledExchange
         self.neighbors: Neighbors
         self.equivocation: EquivocationDetector | None = None  # only where models are signed
-        if MIXERS.facts(context.manifest.mix.kind, trusted=True).gathers:
+        facts = MIXERS.facts(context.manifest.mix.kind, trusted=True)
+        if facts.gathers or facts.broadcasts:
             self._open_pulled(overlay, transactions)
         else:
             self._open_pairwise(overlay, transactions)
@@ -197,12 +199,14 @@ class RunningNode:
         self._progress.joined_late = start > opened.round and not opened.resumed
         return start
 
-    async def _fetch(self, newer_than: int, live: bool) -> int | None:
-        """Take over the model on which members agree, if it is past round `newer_than`. -> its round"""
+    async def _fetch(self, newer_than: int, live: bool, first: Sequence[str]) -> int | None:
+        """Take over the model on which members agree, if it is past round `newer_than`; `first` are asked before others. -> its round"""
         me, moment, membership = self.context.me, int(self.context.unix_time() * 1e6), self.membership
         others = [peer for peer in membership.members if peer != me and self.policy.allows(peer)]
         others.sort(key=lambda peer: derive(moment, "source", me, peer))  # no peer can arrange to be asked first
+        before = set(first)
         order = disjoint(others, lambda peer: {*membership.prefixes(peer), self.inviter_of(peer)} - {""})
+        order.sort(key=lambda peer: peer not in before)
         return await self._model_sync.fetch(order, newer_than, live=live)
 
     def to_share(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ who is here. An EngineError anywhere ends the current round only: the supervisor
 """
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -43,6 +43,7 @@ LONGEST_FETCH_PAUSE_S = 640.0  # … up to this
 FEW = 0.5  # of the local steps of its rounds: a node that does less says so
 FEW_ROUNDS = 20  # not before so many rounds
 UNDONE_ROUNDS = 3  # without a single local step that was kept, one after the other: then a node says so
+PARTED_ROUNDS = 8  # one after the other that this node began from another anchor than most others: then it takes theirs
 STABLE_S = 0.5  # the member list must be unchanged for so long before round 0
 
 
@@ -59,8 +60,9 @@ class Training:
     exchange: Exchange | PulledExchange  # does a round's exchanges; in clock pace they are pairwise
     clock: SwarmClock
     progress: Progress
-    fetch: Callable[[int, bool], Awaitable[int | None]]
-    """A peer's model, if it is past the given round -> its round, or None; whether this node is live, with a model of its own to lose."""
+    fetch: Callable[[int, bool, Sequence[str]], Awaitable[int | None]]
+    """A peer's model, if it is past the given round -> its round, or None; whether this node is live, with a model of its own to lose;
+    peers to ask first."""
     may_meet: Callable[[str], bool] = lambda _peer: True
     """Whether this node and a member can have a connection; edges are for those."""
     stop: StopService | None = None  # the swarm's decision to stop early
@@ -74,6 +76,8 @@ class Training:
     _ahead: calls.Trained | None = (
         None  # of the round to do next, whose local steps ran beside the exchanges of the last
     )
+    _parted: int = 0  # rounds, one after the other, as `PARTED_ROUNDS` counts them
+    _together: tuple[str, ...] = ()  # in the last of these, those who have one anchor
     _due: int = 0  # local steps of all rounds since the start, those jumped over included
     _fetch_at: float = -math.inf  # not before, after claims for which nobody had a model to show
     _fetch_pause_s: float = FETCH_PAUSE_S
@@ -188,6 +192,7 @@ class Training:
         if evaluates:
             await self.evaluate()
         await self._save_when_due()
+        self._parted, self._together = (self._parted + 1 if outcome.parted else 0), outcome.parted
         return outcome.behind
 
     async def _train(self, grant: calls.Train) -> calls.Trained:
@@ -270,6 +275,11 @@ class Training:
                 self._fetch_pause_s = min(2.0 * self._fetch_pause_s, LONGEST_FETCH_PAUSE_S)
                 return following
             self._fetch_pause_s = FETCH_PAUSE_S
+        elif self._parted >= PARTED_ROUNDS:
+            self._parted = 0  # if too few have another anchor by now, the next rounds tell
+            text = f"other members begin their rounds from one anchor and this node from another, for {PARTED_ROUNDS} rounds; it is fetched"
+            self.context.report.event("anchor_parted", text, level="warning", round=following)
+            return max(following, await self.catch_up(following, current, live=True, first=self._together))
         return max(following, min(ahead, last) if last else ahead)
 
     def _fit(self, passed: int) -> None:
@@ -294,12 +304,12 @@ class Training:
             self.context.report.event("few_steps", text, level="warning", done=done, due=self._due)
         self.progress.few_steps = text if few else ""
 
-    async def catch_up(self, round: int, newer_than: int, *, live: bool = False) -> int:
+    async def catch_up(self, round: int, newer_than: int, *, live: bool = False, first: Sequence[str] = ()) -> int:
         """Replace a stale model by a peer's, if that is past `newer_than`, and delete every flow. -> its round, else `round`
 
-        `live`: this node has trained, and needs more voices than its own for it.
+        `live`: this node has trained, and needs more voices than its own for it; `first`: peers to ask before others.
         """
-        fetched = await self.fetch(newer_than, live)
+        fetched = await self.fetch(newer_than, live, first)
         if fetched is None:
             return round
         await self.exchange.reset_all()

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from starling.gossip.api import Averaging, Gathering, Quantizer, Selector, Swapping
+from starling.gossip.api import Quantizer, Selector
 from starling.gossip.catalogue import construct
 from starling.gossip.compress.budget import plan
 from starling.gossip.compress.catalogue import BUDGET, SELECTIONS, SELECTORS, SelectorFacts, by_code, quantizer
@@ -15,7 +15,7 @@ from starling.gossip.compress.select.coordinates import Mask, kept
 from starling.gossip.compress.select.dct import DctTopK
 from starling.gossip.compress.select.layers import layers_of, listed_size
 from starling.gossip.compress.select.low_rank import LowRank, matrices_of
-from starling.gossip.mix.catalogue import gathers, swaps
+from starling.gossip.mix.catalogue import Kind, pulls, swaps
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.vector import Layout
 from starling.node.config.schema import CompressSection, Manifest
@@ -52,10 +52,10 @@ def exchange_codec(manifest: Manifest, dtype: torch.dtype, facts: Mapping[str, A
     return ExchangeCodec(request, response, manifest.mix.clip_norm, clip, low_rank, chunk)
 
 
-def selector_facts(section: CompressSection, edge: Averaging | Swapping | Gathering) -> SelectorFacts:
+def selector_facts(section: CompressSection, edge: Kind) -> SelectorFacts:
     """Of the selector in exchanges of this kind: only of a difference is there a peer's vector to compare with, or a wish to answer."""
     facts = SELECTIONS.facts(section.select, trusted=True)
-    return replace(facts, compares=False, wishes=False) if swaps(edge) or gathers(edge) else facts
+    return replace(facts, compares=False, wishes=False) if swaps(edge) or pulls(edge) else facts
 
 
 def selection(

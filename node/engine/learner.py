@@ -25,7 +25,7 @@ from starling.gossip.compress.support import Full
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix import edge_ledger
 from starling.gossip.mix.base import PlainAveraging, origin
-from starling.gossip.mix.catalogue import gathers, replaces, swaps
+from starling.gossip.mix.catalogue import broadcasts, pulls, replaces, swaps
 from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.gather import Gather, Gathered
 from starling.gossip.mix.rule_memory import assign_slots, cleared, slot_of
@@ -107,7 +107,7 @@ class Learner:
                 opening.privacy, manifest, self.task, self._model, self.layout, self.data, csprng=csprng, path=ledger
             )
         self.mixer = mixer(manifest)
-        compares = not gathers(self.mixer.edge) and selector_facts(manifest.compress, self.mixer.edge).compares
+        compares = not pulls(self.mixer.edge) and selector_facts(manifest.compress, self.mixer.edge).compares
         self._origin = origin(self.mixer, self.x) if swaps(self.mixer.edge) or compares else None
         self.state: Any = None
         self.ledger: Ledger
@@ -303,6 +303,28 @@ class Learner:
         if x is not self.x:
             self.x.copy_(x)
 
+    @property
+    def anchor(self) -> Tensor | None:
+        """(d,) where nodes broadcast: the model between rounds, equal at all of them."""
+        return self.mixer.edge.settled(self.state) if broadcasts(self.mixer.edge) else None
+
+    @property
+    def settled(self) -> Tensor:
+        """(d,) the model that others may take over and a checkpoint keeps: the anchor, where there is one."""
+        anchor = self.anchor
+        return self.x if anchor is None else anchor
+
+    def advance(self, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, phase: Phase) -> Tensor:
+        """The outer step of a round, `shared` (d,) as it was frozen and the messages as `PullExchange.messages` gives them.
+
+        -> (n,) bool: shortened.
+        """
+        assert broadcasts(self.mixer.edge)
+        state, shortened = self.mixer.edge.advance(self.state, shared, sent, messages, present)
+        x, self.state = self.mixer.absorb(state, self.x.clone(), shared, phase)
+        self.x.copy_(x)
+        return shortened
+
     def _assigned(
         self, count: int, asked: Sequence[str], present: Tensor
     ) -> tuple[dict[str, int], Gathered, Tensor | None]:
@@ -343,7 +365,7 @@ class Learner:
     def _book(self, effects: Sequence[Effect | Sealed], shared: Tensor) -> Tensor:
         """Add effects to the flows and to `shared` (D,), which is changed only where it is ours alone, or the model that is mixed."""
         edge = self.mixer.edge
-        rule = PLAIN if swaps(edge) or gathers(edge) else edge
+        rule = PLAIN if swaps(edge) or pulls(edge) else edge
         if shared is not self.x or not replaces(self.mixer):
             shared = shared.clone()
         moved = any(map(edge_ledger.moves, effects))
@@ -403,7 +425,7 @@ class Learner:
             }
         buffers = {_BUFFER + name: buffer for name, buffer in self._buffers.items()}
         scale = {} if self._gradients.scale is None else {_SCALE: self._gradients.scale.state()}
-        return {_X: self.x, **memory, **known, **buffers, **scale}
+        return {_X: self.settled, **memory, **known, **buffers, **scale}
 
     def restore(self, tensors: Mapping[str, Tensor], local_steps: int) -> None:
         """Resume from a checkpoint; of the mixer only its rule's memory is kept. If a ValueError is raised nothing has changed."""

@@ -19,7 +19,8 @@ from starling.gossip.compress.select.coordinates import kept, with_wish
 from starling.gossip.compress.support import Full, Indices, Support
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
 from starling.gossip.mix import directions, edge_ledger
-from starling.gossip.mix.catalogue import gathers, swaps, tracks
+from starling.gossip.mix.broadcast_codec import BroadcastCodec
+from starling.gossip.mix.catalogue import broadcasts, pulls, swaps, tracks
 from starling.gossip.mix.exchange_codec import edge
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
@@ -85,12 +86,15 @@ class Exchanges:
         self._model = learner.layout.dim
         facts = parts(learner.layout, self._dim)
         self.codec = exchange_codec(manifest, form.dtype, facts)
+        self.broadcast: BroadcastCodec | None = None  # where nodes broadcast, how messages are made
         request = self.codec.response if swaps(self._edge) else self.codec.request
         chosen = selector_facts(compress, self._edge)
         self._compares = chosen.compares
         self._select = selection(
             compress, request, self.codec.response, facts, wishes=chosen.wishes, directions=tracks(self._edge)
         )
+        if broadcasts(self._edge):
+            self.broadcast = BroadcastCodec(self._select(0, self._dim), self.codec.response)
         self._limit = kept(compress.ratio, self._dim) if chosen.wishes else 0
         self.misdirect: Misdirect | None = None  # what a Byzantine node sends instead
         self._offers: dict[str, _Offer] = {}
@@ -111,7 +115,7 @@ class Exchanges:
             give, take = _weights(call)
             self._offers[call.peer] = _Offer(call.inc, call.seq, None, call.theta, 0.0, give, take, mine.clone(), sent)
             return Offered(payload, 0.0)
-        assert not gathers(self._edge), "vectors are pulled"
+        assert not pulls(self._edge), "vectors are pulled"
         selector = self._select(call.budget_bytes, self._dim)
         support = selector.select(shared, self._known_of(call.peer), self._seed(call), call.seq)
         wish = self._wishes.pop(call.peer, None)
@@ -152,7 +156,7 @@ class Exchanges:
         try:
             if swaps(self._edge):
                 return self._answer_swap(self._edge, call, shared)
-            assert not gathers(self._edge), "vectors are pulled"
+            assert not pulls(self._edge), "vectors are pulled"
             return self._answer_difference(self._edge, call, shared, round, unbooked, exclusive=exclusive)
         except ValueError as error:
             raise RemoteProtocolError(call.peer, str(error)) from error

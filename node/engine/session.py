@@ -3,7 +3,7 @@
 steps   Train does a round's local steps and freezes the shared vector; exchanges read the frozen one, and Mix adds their effects in
         order of peer id. An answer committed later than its round's Mix (its Ack was lost) is added at the next. Where rounds overlap,
         Train of the next runs while the vector is frozen, and Mix freezes anew after adding the effects.
-        Where vectors are pulled, Publish encodes the frozen one, VerifyUpdate keeps those of peers, and Mix combines them.
+        Where vectors are pulled or broadcast, Publish encodes the frozen one, VerifyUpdate keeps those of peers, and Mix combines them.
 clock   Free lets training run; exchanges read the live vector, and their effects are added at once, between two local steps.
 
 Shapes: d parameters.
@@ -20,9 +20,9 @@ from statistics import median_low
 import torch
 from torch import Tensor, nn
 
-from starling.gossip.api import Averaging, Gathering, Phase, Swapped, Swapping
+from starling.gossip.api import Phase, Swapped
 from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from starling.gossip.mix.catalogue import gathers, swaps, tracks
+from starling.gossip.mix.catalogue import Kind, broadcasts, gathers, swaps, tracks
 from starling.node.engine import tensor_file
 from starling.node.engine.best import NAME as BEST
 from starling.node.engine.best import Best
@@ -79,6 +79,7 @@ class Session:
         self._clock = clock
         self._csprng = csprng
         self._pace = opening.manifest.pace
+        self._node = opening.node
         self._most_threads = torch.get_num_threads()
         torch.set_num_threads(opening.threads or self._most_threads)
         self.learner = learner = Learner(opening, csprng)
@@ -90,8 +91,9 @@ class Session:
         self._threads = Threads(clock, fixed=opening.threads > 0 or self._fixed_threads)
         self.exchanges = Exchanges(opening.manifest, opening.node, learner, self._distances)
         self.pulls = PullExchange(
-            self.exchanges.codec, node=opening.node, seed=opening.manifest.seed, form=learner.form
-        )
+            self.exchanges.codec, node=opening.node, seed=opening.manifest.seed, form=learner.form,
+            broadcast=self.exchanges.broadcast if broadcasts(learner.mixer.edge) else None,
+        )  # fmt: skip
         self._schema = learner.layout.digest
         self._checkpoints = None
         self._round = 0  # the one to do next
@@ -241,18 +243,20 @@ class Session:
         self._must_rest()
         if self._frozen is None and self._committed:
             self.train(calls.Train(call.round, 0))
+        anchor = self.learner.anchor
+        parted = () if anchor is None else self.pulls.parted(anchor)
         excluded = self.thaw(call.asked)
         self._round = call.round + 1
         if self._unfrozen:
             self._freeze()
-        return calls.Done(clipped_or_excluded=excluded, distance=self._distances.figure())
+        return calls.Done(clipped_or_excluded=excluded, distance=self._distances.figure(), parted=parted)
 
     def thaw(self, asked: Sequence[str] = ()) -> tuple[str, ...] | None:
         """Combine what was committed or received since the last Mix. -> of peers in `asked`, those the rule excluded, if it says so"""
         if self._frozen is None:
             return None
         excluded, order = None, sorted(asked)
-        self._frozen = None
+        frozen, self._frozen = self._frozen, None
         committed, self._committed = self._committed, []
         self.learner.trim()
         if gathers(self.learner.mixer.edge):
@@ -260,6 +264,11 @@ class Session:
             self.pulls.forget_all()
             self._distances.record_vectors(order, received, present, self.learner.shared())
             excluded = self.learner.gather(order, received, present, self._frozen_in)
+        elif broadcasts(self.learner.mixer.edge):
+            sent, messages, present = self.pulls.messages(asked)
+            self.pulls.forget_all()
+            excluded = self.learner.advance(frozen, sent, messages, present, self._frozen_in)
+            order = sorted({*order, self._node})
         else:
             committed.sort(key=lambda done: done.peer)  # stable: each peer's in order
             self.learner.absorb(committed, self._frozen_in)
@@ -268,12 +277,12 @@ class Session:
         self.learner.trim()
         if excluded is None:
             return None
-        return tuple(peer for peer, bad in zip(order, excluded.tolist(), strict=True) if bad)
+        return tuple(peer for peer, bad in zip(order, excluded.tolist(), strict=True) if bad and peer in asked)
 
     @one_thread()
     def publish(self, call: calls.Publish) -> calls.Published:
         """The frozen vector, encoded for all who pull it."""
-        return self.pulls.publish(call, self.vector_for(""))
+        return self.pulls.publish(call, self.vector_for(""), self.learner.anchor)
 
     @one_thread()
     def verify(self, call: calls.VerifyUpdate) -> calls.Done:
@@ -403,7 +412,7 @@ class Session:
     def snapshot(self, _call: calls.Snapshot) -> calls.Held:
         """Hold a copy of the model for `read`, instead of the one before."""
         facts: dict[str, str | int] = {"kind": _MODEL, "round": self._round, "schema": self._schema.hex()}
-        data = tensor_file.pack({"x": self._as_sent(self.learner.x)}, facts)
+        data = tensor_file.pack({"x": self._as_sent(self.learner.settled)}, facts)
         self._held = (self._held[0] + 1, data)
         return calls.Held(self._held[0], len(data), hashlib.sha256(data).digest(), self._round, self._schema)
 
@@ -454,9 +463,9 @@ class Session:
             raise LocalProtocolError("local steps of the round are left to do")
 
 
-def _sent_noise(opening: calls.Open, edge: Averaging | Swapping | Gathering) -> float:
+def _sent_noise(opening: calls.Open, edge: Kind) -> float:
     """Standard deviation of the noise on vectors sent. Raises ConfigError if increments are sent, on which noise would add up."""
-    if opening.privacy.exchange_noise and (swaps(edge) or tracks(edge)):
+    if opening.privacy.exchange_noise and (swaps(edge) or tracks(edge) or broadcasts(edge)):
         chosen = f"mix.track = {edge.track!r}" if tracks(edge) else f"mix.kind = {opening.manifest.mix.kind!r}"
         raise ConfigError(
             f"privacy.exchange_noise: must be 0 with {chosen}, whose messages add up, "

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from starling.gossip.api import Mixer, Selector
 from starling.gossip.compress.budget import FILL
 from starling.gossip.mix.base import origin
-from starling.gossip.mix.catalogue import swaps, tracks
+from starling.gossip.mix.catalogue import broadcasts, swaps, tracks
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout
@@ -45,7 +45,7 @@ def exchange(scenario: Scenario, agreed: Manifest, mixer: Mixer, layout: Layout)
     codec = exchange_codec(agreed, layout.dtype, parts(layout, dim))
     rate = min(scenario.network.rates, default=scenario.network.bytes_per_s)
     budget = 0 if scenario.compress.params().get("budget_bytes") else int(rate * scenario.pace.slot_s * FILL)
-    request = codec.response if swaps(mixer.edge) else codec.request
+    request = codec.response if swaps(mixer.edge) or broadcasts(mixer.edge) else codec.request
     wishes, directions = selector_facts(agreed.compress, mixer.edge).wishes, tracks(mixer.edge)
     select = selection(
         scenario.compress, request, codec.response, parts(layout, dim), wishes=wishes, directions=directions

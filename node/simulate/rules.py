@@ -151,6 +151,11 @@ def _check_attack(scenario: Scenario) -> list[str]:
         return []
     if not scenario.simulate.model:
         raise ConfigError("attack.kind: without a model there is nothing to attack; try `--set simulate.model=true`")
+    if scenario.mix.kind == "sparse_outer":
+        raise ConfigError(
+            f"attack.kind: attacks on sparse messages are not simulated, got {attack.kind or 'bad nodes'} with mix=sparse_outer; "
+            "try `--set mix.kind=gather`"
+        )
     target = ATTACKS.facts(attack.kind, trusted=True).targets if attack.kind else ""
     if target == "drift" and not _drifts(scenario):
         raise ConfigError(

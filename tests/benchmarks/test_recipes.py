@@ -96,7 +96,15 @@ def curve(values, per_round=100.0, **over):
 
 def simulated(case: str, seed: int, values=(1.0, 0.1), **over: object) -> results.Run:
     """What is kept of a simulation, as far as figures are made of it."""
-    run = {"case": case, "seed": seed, "higher_is_better": False, "metric": "error", "diverged": None, "wall_s": 2.0}
+    run = {
+        "case": case,
+        "seed": seed,
+        "higher_is_better": False,
+        "metric": "error",
+        "diverged": None,
+        "wall_s": 2.0,
+        "parameters": 10,
+    }
     return {**run, "curve": curve(values), **over}
 
 
@@ -280,6 +288,15 @@ def test_figures_of_a_case_are_over_its_seeds():
     assert figures["default.bytes_per_node"] == 600
     assert figures["default.sent_over_payload"] == 2400 / (80 * 20)
     assert figures["default.exchanges_per_round"] == 0.5
+
+
+def test_bytes_are_compared_with_those_of_a_ring_all_reduce_each_step():
+    """Four members, 10 parameters, 6 steps: 2·3/4·40 bytes a step, 360 in all; the case sent 100 a round in ten rounds."""
+    recipe = SimulateRecipe(title="x", scenario="x.toml", seeds=(1,), cases={"a": ()}, all_reduce=(4, 6))
+    table = simulations.figures(recipe, [simulated("a", 1)])
+    assert table["a.fewer"] == pytest.approx(0.36)
+    silent = simulated("a", 1) | {"curve": curve((1.0, 0.1), 0.0)}
+    assert simulations.figures(recipe, [silent])["a.fewer"] is None
 
 
 def test_cases_are_compared_seed_by_seed():

@@ -20,9 +20,10 @@ from starling.gossip.errors import EngineError, RemoteProtocolError
 from starling.gossip.exchange.attestation import Attestation, Verify, attestation_of, body
 from starling.gossip.exchange.calls import VerifyUpdate
 from starling.gossip.exchange.commands import Outcome
-from starling.gossip.exchange.pull import Pulls
+from starling.gossip.exchange.pull import KEPT, Pulls
 from starling.gossip.exchange.timeouts import Deadline, Timeouts
 from starling.gossip.limits import TokenBucket
+from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES, Exchange, Pulled, Pulling
 from starling.node.daemon.context import NodeContext
@@ -36,6 +37,7 @@ from starling.node.status.snapshot import Exchanges
 
 MAX_UNDER_WAY_BYTES = 256 << 20  # of payloads being sent to peers; further requests meanwhile are answered with busy
 MAX_LEAD = 16  # rounds: nodes run ahead of each other by several without a fault
+KEPT_MESSAGES = 8  # rounds whose messages a node that lags may still ask for, where messages add up
 FRAME_BYTES = 512  # A frame without its payload is shorter
 
 
@@ -58,8 +60,12 @@ class PulledExchange:
         self._attested = attested
         self._noted = noted
         timeouts = Timeouts(Deadline(pace.min_wait_s, pace.max_wait_s))
-        self._core = Pulls(context.swarm, timeouts, verify, members.incarnation_of, self._afford, MAX_LEAD, first)
-        self._longest = 0  # payload expected from a peer: all are as long as ours
+        adds_up = MIXERS.facts(context.manifest.mix.kind, trusted=True).broadcasts
+        self._core = Pulls(
+            context.swarm, timeouts, verify, members.incarnation_of, self._afford, MAX_LEAD,
+            kept=KEPT_MESSAGES if adds_up else KEPT, exact=adds_up, nonce=first,
+        )  # fmt: skip
+        self._longest = 0  # payload expected from a peer
         self._transactions = transactions
         self._shell = Shell(context, self._core, send_s=pace.max_wait_s, sent=self._sent, transactions=transactions)
         self._since = math.inf  # when the local steps of the round began
@@ -132,7 +138,7 @@ class PulledExchange:
             self._shell.do(self._core.withhold(round))
             return False
         payload, digest = reply.payload, reply.digest
-        self._longest = max(self._longest, len(payload))
+        self._longest = max(self._longest, len(payload), reply.longest)
         context = self._context
         signature = context.identity.sign(body(context.swarm, context.me, context.incarnation, round, digest))
         published = Pulled(0, round, context.incarnation, digest, signature, payload)
@@ -170,7 +176,7 @@ class PulledExchange:
         self._committed.update(peer for peer, outcome in outcomes.items() if outcome == "committed")
         mixed = await self._shell.mix(round, core.asked)
         self._noted(outcomes, mixed.clipped_or_excluded)
-        return RoundOutcome(round, outcomes, core.behind, mixed.distance)
+        return RoundOutcome(round, outcomes, core.behind, mixed.distance, mixed.parted)
 
     async def revoke(self, peer: str) -> None:
         """The peer is gone, banned or reborn: its vector is not used any more; no flow has to be deleted."""

@@ -48,6 +48,7 @@ class RoundOutcome:
     behind: int
     """The round that peers have credibly reached, if they left us behind, else `round`: to exchange less often is to lose nothing."""
     distance: float | None = None  # as in `starling.node.rpc.calls.Done`
+    parted: tuple[str, ...] = ()  # likewise
 
 
 @dataclass(slots=True)

@@ -24,11 +24,13 @@ from torch import Tensor
 
 from starling.gossip.api import Mixer, Phase, Selector
 from starling.gossip.mix.base import origin
-from starling.gossip.mix.catalogue import gathers, swaps, tracks
+from starling.gossip.mix.broadcast_codec import BroadcastCodec
+from starling.gossip.mix.catalogue import broadcasts, gathers, swaps, tracks
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.gather import Gather
 from starling.node.simulate.matrix.average import Differences, Flows
 from starling.node.simulate.matrix.batch import Batch, Directions, RoundStats, Sizes, disjoint
+from starling.node.simulate.matrix.broadcast import Broadcasts
 from starling.node.simulate.matrix.byzantine import Byzantine, View, falsified, misdirected
 from starling.node.simulate.matrix.edges import Edges, EdgeVectors, Pair
 from starling.node.simulate.matrix.faults import Change, ExchangeFaults, no_faults
@@ -66,7 +68,7 @@ class Swarm:
     byzantine: Byzantine | None = None  # the attackers; None: all are honest
     used: Tensor = field(init=False)  # (N,) bool: rows that were alive at any time
     flows: Flows | None = field(init=False, default=None)  # of all edges, where there are any
-    exchanges: Differences | Swaps | Gathers = field(init=False)  # what exchanges keep between rounds
+    exchanges: Differences | Swaps | Gathers | Broadcasts = field(init=False)  # what exchanges keep between rounds
     edges: Edges = field(init=False)
     _states: States = field(init=False)
     _vectors: Tensor = field(init=False)
@@ -87,6 +89,9 @@ class Swarm:
         if gathers(edge):
             assert isinstance(self.mixer, Gather)
             self.exchanges = Gathers(self.mixer, self.codec, self.edges, self._states, self.losses)
+        elif broadcasts(edge):
+            codec = BroadcastCodec(self.selector, self.codec.response)
+            self.exchanges = Broadcasts(edge, codec, self.edges, self._states)
         elif swaps(edge):
             self.exchanges = Swaps(edge, self.codec, self.selector, self.edges, EdgeVectors(edge.begin(start)))
         else:
@@ -180,7 +185,7 @@ class Swarm:
         sizes, batch = np.zeros((2, len(visits)), np.int64), self._batch(visits, faults, phase)
         for places in disjoint(batch.ends):
             part, before = self._live(batch, places)
-            assert not isinstance(self.exchanges, Gathers)
+            assert not isinstance(self.exchanges, Gathers | Broadcasts)
             part = self.exchanges.less_pending(part)
             view = View(phase.round, before_steps, self._shared(), self.alive.numpy())
             part, sizes[:, places] = self._exchange(part, view, None)
@@ -230,11 +235,11 @@ class Swarm:
 
     def _exchange(self, batch: Batch, view: View, unreachable: NDArray[np.int64] | None) -> tuple[Batch, Sizes]:
         """All exchanges of a batch -> the batch as attackers made it, and the sizes."""
-        if isinstance(self.exchanges, Gathers):
-            none = np.zeros(len(self.peers), np.int64)
-            return batch, self.exchanges.exchange(
-                batch, none if unreachable is None else unreachable, self.byzantine, view
-            )
+        if isinstance(self.exchanges, Gathers | Broadcasts):
+            vain = np.zeros(len(self.peers), np.int64) if unreachable is None else unreachable
+            if isinstance(self.exchanges, Broadcasts):
+                return batch, self.exchanges.exchange(batch, vain, view.alive)
+            return batch, self.exchanges.exchange(batch, vain, self.byzantine, view)
         sent = batch
         if self.byzantine is not None and self.byzantine.attack.targets == "drift":
             known = self._directions(self.state)
@@ -288,7 +293,11 @@ class Swarm:
         """Before edges are closed in order, responders learn what initiators have committed."""
         phase = Phase(0, 1.0, 1.0)  # nothing that is done here divides by it
         for pair in pairs:
-            if isinstance(self.exchanges, Gathers) or not self.mixer.asynchronous or pair not in self.exchanges.pending:
+            if (
+                isinstance(self.exchanges, Gathers | Broadcasts)
+                or not self.mixer.asynchronous
+                or pair not in self.exchanges.pending
+            ):
                 continue
             batch = self._batch(Exchanges(np.asarray([pair]).T, np.ones((2, 1))), None, phase)
             part, _ = self._live(batch, np.zeros(1, np.int64))

@@ -31,10 +31,11 @@ NORMS = {name: make() for name, make in QUANTIZERS.items() if name.startswith("q
 MINIFLOATS = {name: make() for name, make in QUANTIZERS.items() if name.startswith("fp") and name != "fp16"}
 BUCKETED = {**INTEGERS, **NORMS, "sign": sign(), **MINIFLOATS}
 MULTI_STEP = {name: make() for name, make in QUANTIZERS.items() if "_x" in name}
-ALL = FLOATS | BUCKETED | MULTI_STEP
+SPREAD = {"spread2": QUANTIZERS["spread2"]()}
+ALL = FLOATS | BUCKETED | MULTI_STEP | SPREAD
 BY_CHANCE = {name: q for name, q in (BUCKETED | MULTI_STEP).items() if q.draws(1)}
-ODD = FLOATS | {name: q for name, q in (BUCKETED | MULTI_STEP).items() if name not in BY_CHANCE}
-REENCODES = FLOATS | {"sign": sign()} | MINIFLOATS
+ODD = FLOATS | {name: q for name, q in (BUCKETED | MULTI_STEP | SPREAD).items() if name not in BY_CHANCE}
+REENCODES = FLOATS | {"sign": sign()} | MINIFLOATS | SPREAD
 magnitudes = st.integers(-90, 100).map(lambda exponent: 2.0**exponent)  # E5M2 has no steps for peaks below 2**-94
 
 

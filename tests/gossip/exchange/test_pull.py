@@ -46,6 +46,8 @@ def machine(**changes) -> Pulls:
         kept["afford"],
         LEAD,
         changes.get("nonce", 100),
+        kept=changes.get("kept", KEPT),
+        exact=changes.get("exact", False),
     )
 
 
@@ -73,6 +75,21 @@ def test_a_question_for_what_is_published_is_answered_at_once_and_with_the_same_
     assert (one.payload, one.digest, one.signature) == (other.payload, other.digest, other.signature)
     assert (one.nonce, other.nonce) == (0, 1)
     assert verify("me", one.signature, body("swarm", "me", INCARNATION, 7, digest(one.payload)))
+
+
+def test_where_messages_add_up_only_that_of_the_round_asked_for_is_given_and_taken():
+    """Another round's would be counted twice, or in the wrong round."""
+    m, nonces = asking("a", "b", round=9, kept=3, exact=True)
+    for older in (7, 8):
+        fresh = machine(kept=3, exact=True)
+        for number in range(6, 10):
+            fresh.publish(published("me", number), 0.0)
+        assert answers_of(fresh.receive("c", Pull(1, older), 0.0)) == [("c", older)]
+        assert answers_of(fresh.receive("c", Pull(2, 6), 0.0)) == [("c", "late")]
+    assert isinstance(m.receive("a", answer("a", nonces["a"], 9), 0.0)[0], VerifyUpdate)
+    with pytest.raises(RemoteProtocolError, match="wrong_round"):
+        m.receive("b", answer("b", nonces["b"], 10), 0.0)
+    assert m.outcomes["b"] == "aborted"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from starling.gossip.mix.catalogue import MIXERS, gathers, swaps
+from starling.gossip.mix.catalogue import MIXERS, broadcasts, gathers, swaps
 from starling.node.config.schema import Manifest, MixSection
 from starling.node.engine.mixing import mixer
 
@@ -13,3 +13,4 @@ def test_what_is_said_of_an_algorithm_is_so(kind):
     assert made.asynchronous == facts.asynchronous
     assert swaps(made.edge) == facts.swaps
     assert gathers(made.edge) == facts.gathers
+    assert broadcasts(made.edge) == facts.broadcasts

@@ -22,7 +22,7 @@ def training(*models: int | None) -> tuple[Training, Reports, list[tuple[float, 
     """A loop whose peers show these models, by round, one after the other -> it, what it reports, when it asked for what."""
     report, asked, shown = Reports(), [], iter(models)
 
-    async def fetch(newer_than, live):
+    async def fetch(newer_than, live, _first):
         asked.append((trio.current_time(), newer_than, live))
         return next(shown)
 

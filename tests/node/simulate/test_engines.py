@@ -20,6 +20,13 @@ BOWLS = (
     "mix.clip_norm=0", *EXACT,
 )  # fmt: skip
 SAC = ("mix=gather", "robust.rule=sac", "overlay=hypercube", "compress.select=full")
+SPARSE = (
+    "mix=sparse_outer",
+    "mix.decay=0.5",
+    "overlay=complete",
+    "compress.select=chunk_top_k",
+    "compress.response=spread2",
+)
 pytestmark = pytest.mark.slow
 FIGURES = ("loss", "mean_model", "mean", "min", "max", "consensus_distance")
 
@@ -58,6 +65,7 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         ((*EXACT, "compress.select=layered", "compress.ratio=0.05", "task.hidden=16"), 5),
         ((*EXACT, "mix=gather", "overlay=complete", "robust.f=1", "simulate.nodes=5", "task.hidden=16"), 5),
         ((*SAC, "compress.response=int8", "task.hidden=16"), 5),
+        ((*SPARSE, "compress.ratio=0.05", "task.hidden=16"), 5),
     ],
     ids=[
         "digits",
@@ -73,6 +81,7 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         "layered",
         "gather",
         "sac",
+        "sparse_outer",
     ],
 )
 def test_both_engines_walk_one_trajectory(settings_of, digits):

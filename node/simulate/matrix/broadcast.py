@@ -1,0 +1,61 @@
+"""Rounds in which every node sends all others one message: every row's message through the codec, then each row's step of all it has.
+
+A message that is lost or late is absent, but its sender counts among the members, as does a peer that is asked in vain.
+
+Shapes: N rows, n members, D numbers of the shared vector.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from starling.gossip.api import Broadcasting
+from starling.gossip.mix.broadcast_codec import BroadcastCodec
+from starling.node.simulate.matrix.batch import Batch, Sizes
+from starling.node.simulate.matrix.edges import Edges, Pair, index
+from starling.node.simulate.matrix.gather import requests
+from starling.node.simulate.matrix.table import States, check_finite
+
+
+@dataclass(slots=True)
+class Broadcasts:
+    """How all rows step."""
+
+    edge: Broadcasting
+    codec: BroadcastCodec
+    edges: Edges
+    states: States
+
+    def exchange(self, batch: Batch, unreachable: NDArray[np.int64], alive: NDArray[np.bool_]) -> Sizes:
+        """All messages of a round, and the step of each row that is alive.
+
+        `unreachable` (N,) is how many more peers each row asks in vain. Raises ValueError: "not_finite": the swarm has diverged.
+        """
+        vectors, rows = batch.vectors, np.flatnonzero(alive)
+        check_finite(vectors[index(rows, vectors)])
+        sent, length = torch.zeros_like(vectors), np.zeros(len(vectors), np.int64)
+        for row in rows.tolist():
+            message = self.codec.encode(vectors[row], b"\0" * 8)
+            sent[row] = self.codec.decode(message, vectors.shape[1], vectors.dtype)[1].to(vectors.device)
+            length[row] = len(message)
+        asked = requests(batch, self.edges.rank)
+        for row in rows.tolist():
+            mine = asked.row == row
+            peers, arrives = np.append(asked.peer[mine], row), np.append(asked.arrives[mine], True)
+            order = np.argsort(self.edges.rank[peers], kind="stable")
+            messages, present = sent[index(peers[order], sent)], torch.from_numpy(arrives[order]).to(vectors.device)
+            absent = int(unreachable[row])  # where they stand among the others does not matter: they add nothing
+            messages = torch.nn.functional.pad(messages, (0, 0, 0, absent))
+            present = torch.nn.functional.pad(present, (0, absent))
+            at = slice(row, row + 1)
+            before = x, state = self.states.of(at)
+            state, _ = self.edge.advance(state, vectors[at], sent[at], messages[None], present[None])
+            self.states.put(at, before, x, state)
+        sizes: Sizes = length[batch.ends] * (batch.weights[::-1] > 0.0)
+        sizes[1, batch.lost] = 0  # of what a responder sends lost messages do not count
+        return sizes
+
+    def remove(self, pair: Pair) -> None:
+        """Nothing is kept of an edge."""

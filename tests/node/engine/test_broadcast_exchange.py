@@ -1,0 +1,138 @@
+"""The engine's half of messages to all: equal anchors, refused messages, what others and checkpoints take over, and parted anchors."""
+
+import msgspec
+import pytest
+import torch
+
+from starling.gossip.exchange.attestation import digest
+from starling.gossip.mix.broadcast_codec import ANCHOR_BYTES
+from starling.node.config.schema import CompressSection, OverlaySection, PrivacySection
+from starling.node.engine import tensor_file
+from starling.node.engine.engine import Engine
+from starling.node.rpc import calls
+from tests.harness.engines import done, manifest, opened, opening, refused_as, run, x_of
+from tests.harness.sections import taken
+
+COMPRESS = taken(CompressSection, select="chunk_top_k", ratio=0.1, response="spread2")
+AGREED = msgspec.structs.replace(
+    manifest(mix="sparse_outer", nodes=4, compress=COMPRESS, rounds=100), overlay=OverlaySection(kind="complete")
+)
+
+
+def receive(engine, peer, published):
+    return engine.handle(calls.VerifyUpdate(peer, published.digest, published.payload))
+
+
+def changed(published, payload):
+    return msgspec.structs.replace(published, payload=payload, digest=digest(payload))
+
+
+def trained(engines, round=0):
+    """Local steps of a round -> what each publishes."""
+    for engine in engines.values():
+        done(engine, calls.Train(round, 3))
+    return {name: done(engine, calls.Publish(round)) for name, engine in engines.items()}
+
+
+def mixed(engines, published, round=0, missed=()):
+    """Everybody receives all but the pairs (to, of) in `missed`, and mixes -> the replies to Mix."""
+    for name, engine in engines.items():
+        for peer in engines.keys() - {name}:
+            if (name, peer) not in missed:
+                assert receive(engine, peer, published[peer]) == calls.Done()
+    return {name: done(engine, calls.Mix(round, tuple(engines.keys() - {name}))) for name, engine in engines.items()}
+
+
+@pytest.fixture
+def engines():
+    return {name: opened(AGREED, shard, name) for shard, name in enumerate("abcd")}
+
+
+def test_all_have_one_model_after_a_round_to_the_bit_and_it_moves(engines):
+    first = x_of(engines["a"]).clone()
+    for round_ in range(2):
+        published = trained(engines, round_)
+        assert not any(reply.parted for reply in mixed(engines, published, round_).values())
+        assert all(torch.equal(x_of(engine), x_of(engines["a"])) for engine in engines.values())
+    assert not torch.equal(x_of(engines["a"]), first)
+
+
+def test_a_message_is_within_the_length_it_announces(engines):
+    for published in trained(engines).values():
+        assert 0 < len(published.payload) <= published.longest
+
+
+def test_one_apart_from_all_others_learns_so_and_they_do_not(engines):
+    mixed(engines, trained(engines), missed={("b", "a")})
+    replies = mixed(engines, trained(engines, 1), 1)
+    assert {name: reply.parted for name, reply in replies.items() if reply.parted} == {"b": ("a", "c", "d")}
+
+
+def test_of_two_halves_one_gives_way(engines):
+    mixed(engines, trained(engines), missed={("b", "a"), ("c", "a")})
+    assert torch.equal(x_of(engines["b"]), x_of(engines["c"]))
+    replies = mixed(engines, trained(engines, 1), 1)
+    assert {name for name, reply in replies.items() if reply.parted} in ({"b", "c"}, {"a", "d"})
+
+
+def test_the_most_common_anchor_counts_though_most_have_others(engines):
+    """Else several that each missed something would stay apart for good."""
+    mixed(engines, trained(engines), missed={("b", "a"), ("c", "d")})
+    replies = mixed(engines, trained(engines, 1), 1)
+    assert {name: reply.parted for name, reply in replies.items() if reply.parted} == {"b": ("a", "d"), "c": ("a", "d")}
+
+
+def test_one_voice_moves_nobody():
+    """Two members with two anchors: neither is a majority."""
+    engines = {name: opened(AGREED, shard, name) for shard, name in enumerate("ab")}
+    mixed(engines, trained(engines), missed={("b", "a")})
+    assert not any(reply.parted for reply in mixed(engines, trained(engines, 1), 1).values())
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (lambda payload: payload[:-1], "bad_support"),
+        (lambda payload: payload[:ANCHOR_BYTES], "bad_length"),
+        (lambda payload: b"", "bad_length"),
+        (lambda payload: payload[: ANCHOR_BYTES + 1] + b"\x01" + payload[ANCHOR_BYTES + 2 :], "bad_support"),
+        (lambda payload: payload[: ANCHOR_BYTES + 2] + b"\x05" + payload[ANCHOR_BYTES + 3 :], "unknown_codec"),
+        (lambda payload: payload[: ANCHOR_BYTES + 3] + b"\xff" + payload[ANCHOR_BYTES + 4 :], "wrong_dim"),
+    ],
+)
+def test_what_is_no_message_is_the_peers_fault_and_changes_nothing(engines, harm, reason):
+    published = trained(engines)
+    refused_as("peer", receive(engines["a"], "b", changed(published["b"], harm(published["b"].payload))), reason)
+    refused_as(
+        "peer", receive(engines["a"], "b", msgspec.structs.replace(published["b"], digest=bytes(32))), "wrong_digest"
+    )
+    mixed(engines, published)
+    assert torch.equal(x_of(engines["a"]), x_of(engines["b"]))
+
+
+def test_others_and_checkpoints_take_over_the_anchor_and_not_a_model_between(engines, tmp_path):
+    file = tmp_path / "checkpoint"
+    engines["a"] = opened(AGREED, 0, "a", file)
+    mixed(engines, trained(engines))
+    anchor = x_of(engines["a"]).clone()
+    done(engines["a"], calls.Train(1, 3))
+    assert not torch.equal(x_of(engines["a"]), anchor)
+    held = done(engines["a"], calls.Snapshot())
+    state = done(engines["a"], calls.ReadChunk(held.snapshot, 0, held.size)).data
+    assert torch.equal(tensor_file.unpack(state)[0]["x"], anchor)
+    done(engines["a"], calls.Save(""))
+    assert torch.equal(x_of(opened(AGREED, 0, "a", file)), anchor)
+
+
+def test_without_a_peer_a_node_goes_on_alone():
+    engine = opened(AGREED, 0, "a")
+    before = x_of(engine).clone()
+    done(engine, calls.Train(0, 3))
+    done(engine, calls.Publish(0))
+    done(engine, calls.Mix(0))
+    assert not torch.equal(x_of(engine), before)
+
+
+def test_noise_on_messages_that_add_up_is_refused():
+    asked = msgspec.structs.replace(opening(AGREED), privacy=PrivacySection(exchange_noise=0.1))
+    refused_as("config", run(Engine(clock=lambda: 0.0), asked), "privacy.exchange_noise")
