@@ -121,10 +121,14 @@ class Pairwise:
         return self._slots.next(peers, {peer for peer, edge in self.edges.items() if edge.unresolved})
 
     def enter_slot(self, slot: int, now: float) -> list[Command]:
-        """Clock pace: a slot begins. Exchanges begun because a peer solicited them have until the end of the next slot."""
+        """Clock pace: a slot begins. Exchanges begun because a peer solicited them have until the end of the next slot.
+
+        Where payloads take longer than a slot, they have as many slots as a visit.
+        """
         self._slots.enter(slot)
+        slots = math.ceil(self.pace.timeouts.stretch)
         for peer, edge in list(self.edges.items()):
-            if edge.outstanding is not None and edge.outstanding.round < slot - 1:
+            if edge.outstanding is not None and edge.outstanding.round < slot - slots:
                 self._do(peer, edge.abort("timeout", "deadline"), now)
         return self._flush()
 

@@ -3,9 +3,11 @@
 from collections import deque
 from dataclasses import dataclass, field
 from math import inf
-from statistics import median
+from statistics import median_low
 
 from starling.gossip.exchange.commands import Outcome
+from starling.gossip.late import late_after
+from starling.gossip.limits import keep
 
 WINDOW = 32  # outcomes remembered
 ENOUGH = 5  # fewest answers in the window for an estimate
@@ -13,6 +15,10 @@ SLACK = 0.05  # smallest spread, as a share of the median: equal answers do not 
 TRIES = 6  # retries before the deadline where answers are quick
 HASTE = 2.0
 """Shortest time to a retry, in quickest answers of the peer: a payload on a slow link is under way, not lost."""
+RECENT = 5  # peers whose last payload says how long payloads take
+WHOLE = 4.0  # time of a whole exchange, in those that one payload takes to be sent: there and back, and as long again
+UNDER_WAY = 2.5  # the same until a retry: there and back, and some more
+STRETCH = 16.0  # most that payloads lengthen a deadline
 FORGETTING = 1.1  # growth of the remembered quickest answer at every answer, so that a link may become slower
 
 
@@ -49,16 +55,41 @@ class Deadline:
         answers = [wait for wait in self._outcomes if wait is not None]
         if len(answers) < ENOUGH:
             return self.max_wait_s
-        middle = median(answers)
-        spread = max(median(abs(wait - middle) for wait in answers), SLACK * middle)
-        return min(max(middle + self.k * spread, self.min_wait_s), self.max_wait_s)
+        return min(max(late_after(answers, self.k, SLACK), self.min_wait_s), self.max_wait_s)
+
+
+@dataclass(slots=True)
+class TransferTimes:
+    """How long payloads of exchanges take to be sent, in seconds, by the last one to each of the last peers.
+
+    Fewer than half of those peers, if they are slow, change nothing; a slow line, which all of them share, does.
+    """
+
+    _sent: dict[str, float] = field(default_factory=dict)
+
+    def observe(self, peer: str, seconds: float) -> None:
+        """The network took a payload for `peer` in so long, >= 0."""
+        keep(self._sent, peer, seconds, RECENT)
+
+    def usual_s(self) -> float:
+        """Median over these peers, the lower one of an even number; 0 before the first payload."""
+        return median_low(self._sent.values()) if self._sent else 0.0
+
+    def forget(self, peer: str) -> None:
+        """A peer is gone."""
+        self._sent.pop(peer, None)
 
 
 @dataclass(slots=True)
 class Timeouts:
-    """Waiting for links, one round or visit at a time, up to an adaptive deadline."""
+    """Waiting for links, one round or visit at a time, up to an adaptive deadline.
+
+    Where the payloads of an exchange take longer to be sent than the deadline's upper bound allows, no exchange would ever be in time: then
+    the time that they take is the deadline, up to STRETCH upper bounds. Nor is a payload repeated that must still be under way.
+    """
 
     deadline: Deadline
+    transfers: TransferTimes = field(default_factory=TransferTimes)
     expires: float = inf
     """When to give up; infinite while no peer is waited for. A peer that was late the last time has less, see `until`."""
     _opened: float = 0.0
@@ -67,6 +98,16 @@ class Timeouts:
     _quickest: dict[str, float] = field(default_factory=dict)
     _late: set[str] = field(default_factory=set)
 
+    @property
+    def stretch(self) -> float:
+        """How many times the deadline's upper bound an exchange is given because of what its payloads take, in [1, STRETCH]."""
+        return min(max(1.0, WHOLE * self.transfers.usual_s() / self.deadline.max_wait_s), STRETCH)
+
+    @property
+    def longest_s(self) -> float:
+        """The longest that an exchange may take."""
+        return self.stretch * self.deadline.max_wait_s
+
     def begin(self, now: float, lag_s: float = 0.0) -> None:
         """Waiting begins.
 
@@ -74,7 +115,8 @@ class Timeouts:
         round's local steps, beyond the learned deadline, one that was late gets one: a node that waits for a straggler is still waited for
         itself. With equal deadlines for all, one straggler would desynchronise the whole swarm.
         """
-        self._opened, self._wait_s, self._lag_s = now, self.deadline.wait_s() + 2.0 * lag_s, lag_s
+        wait_s = self.longest_s if self.stretch > 1.0 else self.deadline.wait_s()
+        self._opened, self._wait_s, self._lag_s = now, wait_s + 2.0 * lag_s, lag_s
         self.expires = now + self._wait_s
 
     def until(self, peer: str) -> float:
@@ -87,7 +129,7 @@ class Timeouts:
 
     def retry_s(self, peer: str) -> float:
         """Seconds without progress after which to try `peer` again."""
-        return max(self._wait_s / TRIES, HASTE * self._quickest.get(peer, 0.0))
+        return max(self._wait_s / TRIES, HASTE * self._quickest.get(peer, 0.0), UNDER_WAY * self.transfers.usual_s())
 
     def resolve(self, peer: str, outcome: Outcome, now: float) -> None:
         """The exchange with `peer` ended; only a commit or a timeout says how long to wait."""
@@ -114,3 +156,4 @@ class Timeouts:
         """A peer is gone."""
         self._quickest.pop(peer, None)
         self._late.discard(peer)
+        self.transfers.forget(peer)

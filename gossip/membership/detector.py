@@ -4,26 +4,30 @@ A state machine without I/O: messages and time go in, messages to send and membe
 
 Theory of operation
 
-Probing. Every `probe_s` the next member of a shuffled lap gets a Probe. Without an Acknowledge within `timeout_s`, `helpers` other
+Probing. Every `probe_s` the next member of a shuffled lap gets a Probe. Without an Acknowledge within a timeout, `helpers` other
 members are asked (ProbeFor) to probe it on our behalf, and we probe again. Without an answer within two more timeouts the member
 becomes suspect. Any other frame from it since the probe ends the probe as well. A broken connection (`connection_lost`) starts or
-advances a probe at once, so that a crash is detected without waiting for the lap.
+advances a probe at once, so that a crash is detected without waiting for the lap. The timeout is `timeout_s`, stretched for members that
+are far or slow, and for all while this node has reason to doubt itself (`local_health`). If a timer fires late, this node was held up and
+answers may be waiting unread: open probes get another timeout, and no member is declared dead within one.
 
-Suspicion. A suspect stays in the alive set for `suspicion_s` and is probed twice per timeout, with the accusation in the probe. Any frame
-of its own on any lane (connections are authenticated) or a newer record of it clears the suspicion; otherwise it is declared dead. A member
-that is accused in its current record raises the record's version and spreads it, which supersedes any rumor about it.
+Suspicion. A suspect stays in the alive set for `suspicion_s`, stretched likewise and longer while few members accuse it (`suspicion`), and
+is probed twice per timeout, with the accusation in the probe. Any frame of its own on any lane (connections are authenticated) or a newer
+record of it clears the suspicion; otherwise it is declared dead. A member that is accused in its current record raises the record's version
+and spreads it, which supersedes any rumor about it.
 
 Byzantine members. A rumor must name its sender as source. A rumor of death counts as a suspicion, and one about a member from which
-a frame came less than a timeout ago is ignored: rumors start our own probing and never conclude it. A helper's Acknowledge ends one
-probe; it does not clear a suspicion. Records are signed by the peer that they describe. Refutations are at least `timeout_s` apart,
-which bounds the traffic that one accuser can cause.
+a frame came less than a timeout ago is ignored: rumors start our own probing and never conclude it, and we pass on only what our own
+probes found. A helper's Acknowledge ends one probe; it does not clear a suspicion. Records are signed by the peer that they describe.
+Refutations are at least `timeout_s` apart, which bounds the traffic that one accuser can cause.
 
-Dissemination. An accepted record or a new suspicion is sent at once: to all members of a small swarm (`dissemination.SMALL_SWARM`), else to
-about log2 n random ones, each of which forwards it; rumors are also piggybacked on probes. What this misses is found by comparing tables
-(`table`) with a random member every `sync_s` (scaled by log n in large swarms) and whenever a probe shows a different digest, and sent by
-Sync within an allowance of each peer (`anti_entropy`). A newcomer that knows nobody is told of all. A peer's newer records are accepted at
-a limited rate, after some at once one in half of `suspicion_s`, in which a refutation is in time; comparisons for a different digest, and
-lists of revocations, go to one member per `timeout_s`, to all in turn.
+Dissemination. An accepted record or a suspicion of our own is sent at once: to all members of a small swarm
+(`dissemination.SMALL_SWARM`), else to about log2 n random ones, each of which forwards a record, and a suspicion once it is its own;
+rumors are also piggybacked on probes. What this misses is found by comparing tables (`table`) with a random member every `sync_s` (scaled
+by log n in large swarms) and whenever a probe shows a different digest, and sent by Sync within an allowance of each peer
+(`anti_entropy`). A newcomer that knows nobody is told of all. A peer's newer records are accepted at a limited rate, after some at once
+one in half of `suspicion_s`, in which a refutation is in time; comparisons for a different digest, and lists of revocations, go to one
+member per `timeout_s`, to all in turn.
 
 Meeting. A member is met when a frame of it arrives. What others told of a peer is stored and used, but passed on, in a Spread or a Sync,
 only when we have met it: so a record with false addresses is known to those whom its author told, and not through them to all, and of what
@@ -38,7 +42,8 @@ Admission. A peer that the member list's gate rejects is not added. If the gate 
 and no rumors. A peer that reports a revoked member, or one that uses another peer's invitation, is sent the reason for the
 rejection. Revocations are forwarded at once; their digest is compared with every anti-entropy exchange, and missing ones are sent.
 
-Source: Das, Gupta, Motivala 2002 (SWIM). Deviations: no death by rumor, suspects are probed on, anti-entropy, signed records.
+Source: Das, Gupta, Motivala 2002 (SWIM); Dadgar, Phillips, Currey 2018 (Lifeguard). Deviations: no death by rumor, suspects are probed on,
+anti-entropy, signed records; those from Lifeguard in `local_health`.
 """
 
 from __future__ import annotations
@@ -53,11 +58,13 @@ from starling.gossip.membership.anti_entropy import AntiEntropy
 from starling.gossip.membership.dissemination import Dissemination, fan_out
 from starling.gossip.membership.events import ClockSample, Joined, Output, Send
 from starling.gossip.membership.fair_turns import FairTurns
+from starling.gossip.membership.local_health import LocalHealth
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MemberList, version_of
 from starling.gossip.membership.pacing import Pacing
 from starling.gossip.membership.probes import OpenProbe, Probes
 from starling.gossip.membership.sampler import Sampler
+from starling.gossip.membership.suspicion import Suspicions
 from starling.gossip.membership.table import key_of, well_formed
 from starling.gossip.overlay.ranks import digest as digest_of
 from starling.gossip.seeds import derive
@@ -98,10 +105,13 @@ class Detector:
     _sampler: Sampler = field(init=False)
     _probes: Probes = field(init=False)
     _pacing: Pacing = field(init=False)
+    _health: LocalHealth = field(init=False)
+    _suspicions: Suspicions = field(default_factory=Suspicions)
     _accused_at: dict[str, float] = field(default_factory=dict)
     _probe_at: float = 0.0
     _sync_at: float = 0.0
     _suspects_at: float = math.inf
+    _judge_at: float = -math.inf  # before then no member is declared dead: this node was held up
     _spread_at: float = math.inf
     _greeted_at: float = -math.inf
     _syncs: FairTurns[bytes] = field(init=False)  # members with another digest
@@ -114,6 +124,7 @@ class Detector:
         self._sampler = Sampler(derive(self.seed, "membership", self.own.peer))
         self._probes = Probes(self._sampler)
         self._pacing = Pacing(self.timing.suspicion_s / 2)
+        self._health = LocalHealth(self.timing.timeout_s)
         self._syncs, self._lists = FairTurns(self.timing.timeout_s), FairTurns(self.timing.timeout_s)
         self.member_list.merge(self.own, self.now)
         self._dissemination = Dissemination(self.member_list, self.own.peer)
@@ -125,6 +136,11 @@ class Detector:
     def own(self) -> wire.Record:
         """Our current record."""
         return self.local.record
+
+    @property
+    def doubt(self) -> int:
+        """How many times longer than usual this node waits for others because it doubts itself, 0 to `local_health.MOST` - 1."""
+        return self._health.doubt
 
     @property
     def deadline(self) -> float:
@@ -240,11 +256,12 @@ class Detector:
         """Perform all actions that are due at `now`."""
         if self.stopped:
             return []
+        self._note_lag(now)
         due = self._pacing.due(now)
         out = self._merge(due, now) if due else []
         for probe in self._probes.overdue(now):
             if self.last_frame.get(probe.peer, -math.inf) > probe.sent:
-                self._probes.drop(probe)
+                self._give_up(probe)
             else:
                 out += self._unanswered(probe, now)
         if now >= self._suspects_at:
@@ -278,8 +295,14 @@ class Detector:
         if any(rumor.source != peer for rumor in getattr(message, "rumors", ())):
             raise RemoteProtocolError(peer, "rumor_of_another")
 
+    def _note_lag(self, now: float) -> None:
+        """If a timer fires late, answers may wait unread: give open probes and suspects another timeout."""
+        if self._health.lagged(now - min(self._probe_at, self._sync_at, self._suspects_at, self._probes.deadline)):
+            self._judge_at = now + self.timing.timeout_s * (1 + self._health.doubt)
+            self._probes.extend(self._judge_at)
+
     def _probe(self, peer: str, now: float, asker: tuple[str, int] | None = None) -> Send:
-        nonce = self._probes.begin(peer, now, now + self.timing.timeout_s, asker)
+        nonce = self._probes.begin(peer, now, now + self._health.wait_s(peer), asker)
         accusation = self._dissemination.rumor(peer)
         rumors = ((accusation,) if accusation else ()) + self._dissemination.take_rumors(1)
         return Send(peer, wire.Probe(nonce, self.member_list.digest, self.swarm_time(now), rumors))
@@ -289,18 +312,30 @@ class Detector:
         if probe.asker is None and not probe.helpers and member is not None and member.status == "alive":
             trusted = [p for p in self._others() if p != probe.peer and self.member_list.members[p].status == "alive"]
             probe.helpers = self._sampler.sample(trusted, self.timing.helpers)
-            probe.until = now + 2 * self.timing.timeout_s
+            probe.until = now + 2 * self._health.wait_s(probe.peer)
             if probe.helpers:
                 again = Send(probe.peer, wire.Probe(probe.nonce, self.member_list.digest, self.swarm_time(now)))
                 return [again, *(Send(helper, wire.ProbeFor(probe.nonce, probe.peer)) for helper in probe.helpers)]
+        self._give_up(probe)
+        if probe.asker is not None:
+            return []
+        out = self._suspect(probe.peer, now)
+        self._accuse_of_silence(probe.peer, now)
+        return out
+
+    def _give_up(self, probe: OpenProbe) -> None:
         self._probes.drop(probe)
-        return self._suspect(probe.peer, now) if probe.asker is None else []
+        silence = bool(probe.helpers) and max(self.last_frame.values(), default=-math.inf) < probe.sent
+        self._health.failed(probe.nonce, probe.peer, probe.sent, silence=silence)
 
     def _acknowledged(self, nonce: int, peer: str, reached: str, theirs: float, now: float) -> list[Output]:
         probe = self._probes.answered(nonce, peer, reached)
+        if probe is None:
+            self._health.late(nonce, peer, now)
         if probe is None or reached:
             return []
         out: list[Output] = []
+        self._health.acknowledged(peer, now - probe.sent, in_time=not probe.helpers)
         if not probe.helpers:  # else it was sent twice, and which one is answered is unknown
             self.rtt_s[peer] = now - probe.sent
             out.append(ClockSample(peer, theirs, self.rtt_s[peer]))
@@ -312,24 +347,30 @@ class Detector:
     def _suspect(self, peer: str, now: float) -> list[Output]:
         out: list[Output] = [*self.member_list.suspect(peer, now)]
         if out:
-            self._spread_rumor(peer, now)
+            self._suspicions.keep(self.member_list.members)
             self._suspects_at = min(self._suspects_at, now)
         return out
+
+    def _accuse_of_silence(self, peer: str, now: float) -> None:
+        """Tell others of a suspect that left a probe of ours unanswered, once."""
+        if self.member_list.members[peer].status == "suspect" and not self._suspicions.by(peer, self.own.peer):
+            self._suspicions.accuse(peer, self.own.peer)
+            self._spread_rumor(peer, now)
 
     def _spread_rumor(self, peer: str, now: float) -> None:
         self._dissemination.add_rumor(peer)
         self._spread_at = now
 
     def _check_suspects(self, now: float) -> list[Output]:
-        """Twice per timeout while there are suspects: probe them again, and declare those dead whose time is up.
-
-        If this call is late, this node was suspended and refutations may be waiting unread: no member is declared dead this time.
-        """
+        """Twice per timeout while there are suspects: probe them again, and declare those dead whose time is up."""
         out: list[Output] = []
-        slept = now - self._suspects_at > self.timing.timeout_s
+        self._suspicions.keep(self.member_list.members)
         suspects = [(peer, m.since) for peer, m in sorted(self.member_list.members.items()) if m.status == "suspect"]
         for peer, since in suspects:
-            if slept or now < since + self.timing.suspicion_s:
+            if now >= since + self._health.wait_s(peer):
+                self._accuse_of_silence(peer, now)
+            share = self._suspicions.share(peer, self.member_list.size) if peer in self.last_frame else 1.0
+            if now < max(self._judge_at, since + self.timing.suspicion_s * self._health.stretch(peer) * share):
                 out.append(self._probe(peer, now))
                 continue
             out += self.member_list.mark_dead(peer, now)
@@ -353,8 +394,9 @@ class Detector:
                 continue
             elif ours:
                 self.local.note_accusation(source, now, self.timing.timeout_s)
-            elif now - self.last_frame.get(rumor.peer, -math.inf) >= self.timing.timeout_s:
+            elif now - self.last_frame.get(rumor.peer, -math.inf) >= self._health.wait_s(rumor.peer):
                 out += self._suspect(rumor.peer, now)
+                self._suspicions.accuse(rumor.peer, source)
         if newer:
             out.append(Send(source, wire.Spread(tuple(newer[: wire.MAX_RECORDS]))))
         return out
@@ -426,6 +468,7 @@ class Detector:
             for peer in [peer for peer in memory if peer not in self.member_list.members]:
                 del memory[peer]
         self._unmet &= self.member_list.members.keys()
+        self._health.keep(self.member_list.members)
         others = self._others()
         for turns in (self._syncs, self._lists):
             turns.keep(self.member_list.members)

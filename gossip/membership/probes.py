@@ -53,6 +53,11 @@ class Probes:
         """Probes whose time is up."""
         return [probe for probe in self._open.values() if now >= probe.until]
 
+    def extend(self, until: float) -> None:
+        """Let no open probe fail before then."""
+        for probe in self._open.values():
+            probe.until = max(probe.until, until)
+
     def find(self, peer: str) -> OpenProbe | None:
         """Our own oldest open probe of a peer, or None."""
         return next((probe for probe in self._open.values() if probe.peer == peer and probe.asker is None), None)

@@ -7,7 +7,7 @@ new fields are appended with a default. Each message has a golden vector under `
     control     /starling/control/1      Hello, Probe, Acknowledge, ProbeFor, Spread, Compare, Want, Sync, Farewell, Revoked,
                                          Attestations, Evidence, Beacon, BeaconQuery, DialMe, Dialed, StopVote
     exchange    /starling/exchange/1     Request, Response, Ack, Busy, Solicit, Reset, Close, Closed, Check, or Pull, Pulled, NotNow
-    state       /starling/state/1        StateQuery, StateOffer, ChunkQuery, Chunk, ManifestQuery, ManifestReply
+    state       /starling/state/1        StateQuery, StateOffer, ChunkQuery, Chunk, DigestsQuery, Digests, ManifestQuery, ManifestReply
 
 History: 1 is the first version.
 """
@@ -369,7 +369,7 @@ class StateQuery(Message, frozen=True, tag="sq"):
 
 
 class StateOffer(Message, frozen=True, tag="so"):
-    """A snapshot kept for a while: its id, round, size and digest. `size` 0: none now."""
+    """A snapshot kept for a while: its id, round, size and `starling.gossip.chunks.root`. `size` 0: none now."""
 
     nonce: Counter
     snapshot: Counter
@@ -394,8 +394,23 @@ class Chunk(Message, frozen=True, tag="ck"):
     data: Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
 
 
+class DigestsQuery(Message, frozen=True, tag="dq"):
+    """Request for the digests of a snapshot's chunks from this offset in their list, in bytes, at most MAX_CHUNK_BYTES of them."""
+
+    snapshot: Counter
+    offset: Counter
+
+
+class Digests(Message, frozen=True, tag="ds"):
+    """A part of the list; empty means the snapshot is no longer held."""
+
+    snapshot: Counter
+    offset: Counter
+    data: Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
+
+
 _Membership = Hello | Probe | Acknowledge | ProbeFor | Spread | Compare | Want | Sync | Farewell
 Control = _Membership | Revoked | Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed | StopVote
 Exchange = Request | Response | Ack | Busy | Solicit | Reset | Close | Closed | Check
 Pulling = Pull | Pulled | NotNow
-State = ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk
+State = ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk | DigestsQuery | Digests

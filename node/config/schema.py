@@ -196,9 +196,9 @@ class MembershipSection(Section, frozen=True):
     probe_s: Annotated[float, Meta(ge=0.1, le=3600)] = 1.0
     """Seconds between probes of a random member."""
     timeout_s: Annotated[float, Meta(ge=0.05, le=600)] = 0.5
-    """Seconds to wait for an acknowledgement before asking others to probe."""
+    """Shortest wait for an acknowledgement before asking others to probe, in seconds; up to nine times as long for far members."""
     suspicion_s: Annotated[float, Meta(ge=0.1, le=3600)] = 2.0
-    """Seconds a suspected member has to refute."""
+    """Shortest time that a suspected member has to refute, in seconds; three times as long while one member accuses it."""
     sync_s: Annotated[float, Meta(ge=0.5, le=3600)] = 5.0
     """Seconds between anti-entropy exchanges with a random member."""
     helpers: Annotated[int, Meta(ge=0, le=8)] = 2

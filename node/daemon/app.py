@@ -121,7 +121,7 @@ class Node:
     async def _live(self, network: Network, nursery: trio.Nursery) -> None:
         setup, report = self.setup, self.policy
         bootstrap = Bootstrap(setup.config.bootstrap, setup.known, setup.remember, report)
-        transfer = Transfer(network=network, report=report, manifest=self._manifest_bytes)
+        transfer = Transfer(network=network, report=report, manifest=self._manifest_bytes, partial=setup.partial_state)
         await nursery.start(transfer.serve)
         manifest = await self._agree(network, transfer, bootstrap)
         engine = EngineSupervisor(

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import trio
@@ -79,6 +80,7 @@ class NodeSetup:
     decisions: tuple[Decision, ...] = ()  # bans and trust of earlier runs, times in unix seconds
     keep_decisions: Callable[[tuple[Decision, ...]], object] = lambda _decisions: None  # with all, when they change
     admission: AdmissionStore = AdmissionStore()
+    partial_state: Path | None = None  # where to keep what was received of a model; None: nowhere
     on_battery: Callable[[], bool] = lambda: False  # whether the machine has no mains
     usage: Callable[[int | None], Resources] = lambda _engine: Resources()
     """Resources the node uses, given the engine's process id; none in simulation, which has no process of its own."""

@@ -61,7 +61,7 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: List
             export=str(run_dir.model), open_network=partial(_open_network, identity, config, run_dir), start_engine=open_engine,
             unix_time=time.time, keep_manifest=run_dir.write_manifest, known=run_dir.known_peers(), remember=run_dir.remember_peers,
             decisions=run_dir.known_decisions(), keep_decisions=run_dir.keep_decisions, usage=ResourceMonitor(run_dir.path).sample,
-            on_battery=on_battery,
+            on_battery=on_battery, partial_state=run_dir.partial,
             admission=AdmissionStore(
                 admitted, run_dir.known_revoked(), run_dir.keep_revoked, run_dir.known_ticket(), run_dir.keep_ticket
             ),

@@ -329,7 +329,7 @@ class Training:
                 trained = await self.engine.call(calls.Free(on=not self.paused, round=slot))
                 assert isinstance(trained, calls.Trained), trained
                 self._update(trained, slot)
-                with trio.move_on_after(pace.slot_s):
+                with trio.move_on_after(exchange.longest_s):
                     await self._contact(exchange, edges, slot)
                 if (slot + 1) % pace.evaluate_every == 0:
                     await self.evaluate()

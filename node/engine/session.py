@@ -9,7 +9,6 @@ clock   Free lets training run; exchanges read the live vector, and their effect
 Shapes: d parameters.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from statistics import median_low
 import torch
 from torch import Tensor, nn
 
+from starling.gossip import chunks
 from starling.gossip.api import Phase, Swapped
 from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from starling.gossip.mix.catalogue import Kind, broadcasts, gathers, swaps, tracks
@@ -414,7 +414,8 @@ class Session:
         facts: dict[str, str | int] = {"kind": _MODEL, "round": self._round, "schema": self._schema.hex()}
         data = tensor_file.pack({"x": self._as_sent(self.learner.settled)}, facts)
         self._held = (self._held[0] + 1, data)
-        return calls.Held(self._held[0], len(data), hashlib.sha256(data).digest(), self._round, self._schema)
+        digests = chunks.digests(data)
+        return calls.Held(self._held[0], len(data), chunks.root(digests), self._round, self._schema, digests)
 
     def read(self, call: calls.ReadChunk) -> calls.ChunkRead:
         """Bytes of the held snapshot."""

@@ -162,13 +162,14 @@ class Snapshot(Call, frozen=True, tag="snapshot"):
 
 
 class Held(Call, frozen=True, tag="held"):
-    """Id, size in bytes, SHA-256 and round of the held snapshot, and the schema digest of the parameters."""
+    """The held snapshot: id, size in bytes, root and chunk digests (`starling.gossip.chunks`), round, and the parameters' schema digest."""
 
     snapshot: int
     size: int
     digest: bytes
     round: int
     schema: bytes
+    digests: bytes
 
 
 class ReadChunk(Call, frozen=True, tag="read"):

@@ -9,6 +9,7 @@ decisions.json     peers that this node or its owner banned or trusts
 port, peers        the port that was picked and where members were, for the next run
 revoked, ticket    invitations known to be void, and the last proof of work, for the next run
 final.json         how the last run ended, with the node's last status (`starling.node.status.final`)
+state.part         chunks received of a swarm's model, until it is whole (`starling.node.daemon.state.partial`)
 checkpoint.safetensors, best.safetensors, model.safetensors, control.sock, log.jsonl, record.jsonl, output.log
 
 A directory that a node makes has mode 0700 and its files 0600.
@@ -49,6 +50,7 @@ class RunDir:
         self.key = path / "identity.key"
         self.checkpoint = path / "checkpoint.safetensors"
         self.model = path / "model.safetensors"  # the model alone, exported when the run is finished
+        self.partial = path / "state.part"
         self.best = path / "best.safetensors"  # the model with the best evaluation so far; `starling.node.engine.best`
         self.output = path / "output.log"  # printed by a demo's node
         self._decisions_file = path / "decisions.json"

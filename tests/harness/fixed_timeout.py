@@ -9,7 +9,8 @@ class Fixed:
     """A deadline that learns nothing and remembers what it observed."""
 
     def __init__(self, wait: float = 3.0) -> None:
-        self.wait, self.observed = wait, []
+        self.wait = self.max_wait_s = wait
+        self.observed = []
 
     def observe(self, wait_s: float | None) -> None:
         self.observed.append(wait_s)

@@ -1,9 +1,11 @@
 """Clock pace in whole swarms: slots of a fifth of a second, everyone computes without pause, nobody waits for anybody."""
 
+import pytest
 import trio
 
+from starling.node.config.schema import CompressSection
 from tests.harness.stories import virtual
-from tests.harness.swarms import assert_flows_cancel, digits, drain, story, until
+from tests.harness.swarms import assert_flows_cancel, digits, drain, events, story, until
 
 SLOTS = 60
 SLOT_S = 0.2
@@ -31,5 +33,27 @@ async def test_eight_nodes_learn_the_digits_and_their_slots_agree_to_within_one(
         assert abs(trio.current_time() - began - (SLOTS - first) * SLOT_S) <= 2 * SLOT_S
         await swarm.finished()
         assert min(virtual.node.progress.value for virtual in swarm.nodes.values()) >= 0.94
+        await drain(swarm)
+        assert assert_flows_cancel(swarm) > 0.0
+
+
+@pytest.mark.slow
+@virtual(1)
+async def test_where_a_payload_takes_longer_than_a_slot_visits_lengthen_and_commit_and_the_owner_is_told():
+    """With visits that end with their slot nothing was ever committed: a payload takes two thirds of a second."""
+    swarm = story(digits(4, pace="clock", rounds=SLOTS, compress=CompressSection(select="full")), 1)
+    async with swarm.running(4):
+        await until(lambda: started(swarm))
+        for virtual_node in swarm.nodes.values():
+            virtual_node.node.running.context.network.cap(20_000, 0)
+        exchanges = [virtual_node.node.running.exchange for virtual_node in swarm.nodes.values()]
+        await until(lambda: max(slots(swarm)) >= SLOTS / 3)
+        before = sum(exchange.stats.committed for exchange in exchanges)
+        await until(lambda: max(slots(swarm)) >= SLOTS - 1)
+        assert max(exchange.longest_s for exchange in exchanges) > 2 * SLOT_S
+        assert sum(exchange.stats.committed for exchange in exchanges) - before >= 8
+        told = [events(virtual_node).count("exchanges_slow") for virtual_node in swarm.nodes.values()]
+        assert max(told) == 1
+        await swarm.finished()
         await drain(swarm)
         assert assert_flows_cancel(swarm) > 0.0

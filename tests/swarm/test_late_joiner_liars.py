@@ -4,12 +4,12 @@ A liar is a member like the others but for the snapshot that its engine gives. T
 out, and blame nobody else, however different honest models are.
 """
 
-import hashlib
 import math
 
 import pytest
 import torch
 
+from starling.gossip import chunks
 from starling.node.config.schema import Manifest, PaceSection, PartitionSection, TaskSection
 from starling.node.engine import tensor_file
 from starling.node.rpc import calls
@@ -34,7 +34,8 @@ def poison(virtual, lie, *, claim: int | None = None) -> list[int]:
         data = tensor_file.pack({"x": lie(session.learner.x.clone())}, facts)
         session._held = (session._held[0] + 1, data)
         at = session._round if claim is None else claim
-        return calls.Held(session._held[0], len(data), hashlib.sha256(data).digest(), at, session._schema)
+        digests = chunks.digests(data)
+        return calls.Held(session._held[0], len(data), chunks.root(digests), at, session._schema, digests)
 
     session.snapshot = snapshot
     return asked

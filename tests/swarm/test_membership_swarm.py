@@ -61,6 +61,35 @@ def test_loss_makes_suspects_but_no_false_deaths(n, share, seed):
     assert swarm.agreed()
 
 
+@pytest.mark.slow
+def test_overloaded_nodes_suspect_others_and_declare_nobody_dead():
+    """With a fixed timeout twelve deaths: each message takes a node a tenth of a second, so answers come after seconds."""
+    swarm = DetectorSwarm(8, cost_s=0.1)
+    swarm.run(70.0)
+    assert any(isinstance(event, Suspected) for _, _, event in swarm.events)  # the test is not empty
+    assert swarm.deaths() == []
+    assert swarm.agreed()
+
+
+@pytest.mark.parametrize("rtt_s", [0.6, 2.0])
+def test_links_longer_than_the_timeout_are_learned(rtt_s):
+    swarm = DetectorSwarm(8, delay_s=rtt_s / 2)
+    swarm.run(40.0)
+    swarm.events.clear()
+    swarm.run(100.0)
+    assert [event for _, _, event in swarm.events if isinstance(event, Suspected)] == []
+    assert swarm.agreed()
+
+
+def test_a_node_cut_off_believes_long_that_it_is_at_fault_while_the_others_know_soon():
+    swarm = settled(8)
+    began = swarm.now
+    swarm.lost = lambda source, target, now: "p003" in {source, target}
+    assert swarm.run(began + 20.0, lambda: len(swarm.deaths()) == 7) < began + NOTICE_S + 3 * TIMING.probe_s
+    assert {peer for _, _, peer in swarm.deaths()} == {"p003"}
+    assert swarm.nodes["p003"].doubt > 0
+
+
 @pytest.mark.parametrize("n", [2, 8, 16])
 def test_a_partition_makes_two_swarms_and_healing_one(n):
     swarm = settled(n)

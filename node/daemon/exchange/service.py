@@ -20,12 +20,13 @@ from starling.gossip.exchange.timeouts import TRIES, Deadline, Timeouts
 from starling.gossip.overlay.periodic import Periodic
 from starling.gossip.overlay.sticky import StickyEdges
 from starling.gossip.wire.frames import decode
+from starling.gossip.wire.schema import Exchange as Exchanged
 from starling.gossip.wire.schema import Pulling
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
 from starling.node.daemon.context import Limits, NodeContext
 from starling.node.daemon.exchange.history import Transactions
-from starling.node.daemon.exchange.shell import RoundOutcome, Shell
+from starling.node.daemon.exchange.shell import RoundOutcome, Shell, payload_bytes
 from starling.node.daemon.membership.neighbors import Members
 from starling.node.interfaces import TaskStatus
 from starling.node.status.snapshot import Exchanges
@@ -77,6 +78,7 @@ class Exchange:
         directions: Callable[[int], Mapping[str, tuple[float, float]]], transactions: Transactions,
         noted: Callable[[Mapping[str, Outcome], Collection[str]], None], sticky: StickyEdges | None,
     ) -> None:  # fmt: skip
+        self._report, self._told_slow = context.report, False
         self._budget = budget = Budget(context.manifest, context.limits)
         pace = _pace(context.manifest, context.swarm, sticky)
         self._core = core = Pairwise(context.me, pace, fresh_inc, lambda peer: peer in members.members, budget)
@@ -87,7 +89,7 @@ class Exchange:
         self._transactions = transactions
         self._shell = Shell(
             context, core, send_s=SEND_S, transactions=transactions,
-            sent=lambda peer, _message, count, seconds: budget.observe(peer, count, seconds),
+            sent=self._measure,
             edge_dropped=sticky.drop if sticky is not None else lambda _peer: None,
         )  # fmt: skip
 
@@ -105,6 +107,11 @@ class Exchange:
     def payload_bytes(self) -> int:
         """Payload bytes sent in committed exchanges."""
         return self._core.payload_bytes
+
+    @property
+    def longest_s(self) -> float:
+        """Clock pace: the longest that a visit may take; a slot, or several where payloads take so long to be sent."""
+        return self._core.pace.timeouts.longest_s
 
     def committed(self, peer: str) -> int:
         """Exchanges committed with `peer`."""
@@ -127,6 +134,23 @@ class Exchange:
         commands = self._core.receive(peer, message, trio.current_time())
         self._transactions.received(peer, message)
         self._shell.do(commands)
+
+    def _measure(self, peer: str, message: Exchanged | Pulling, count: int, seconds: float) -> None:
+        """A frame was handed to the network: learn the peer's rate, and how long exchanges may take."""
+        self._budget.observe(peer, count, seconds)
+        if not payload_bytes(message):
+            return
+        timeouts = self._core.pace.timeouts
+        timeouts.transfers.observe(peer, seconds)
+        if timeouts.stretch > 1.0 and not self._told_slow:
+            self._told_slow = True
+            most_s = timeouts.deadline.max_wait_s
+            text = (
+                f"a payload takes {timeouts.transfers.usual_s():,.1f} s to be sent, too long for exchanges of {most_s:g} s: they get "
+                f"up to {timeouts.longest_s:,.1f} s and are as much rarer; a higher cap (`starling limits --up`), or in the next manifest "
+                "a smaller compress.budget_bytes or a longer pace.slot_s, makes them frequent"
+            )
+            self._report.event("exchanges_slow", text, level="warning")
 
     async def _chase(self) -> None:
         while True:

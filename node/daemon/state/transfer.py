@@ -1,25 +1,28 @@
 """The state lane: the manifest for holders of an invite, the model for late joiners.
 
-Serving: a query makes the engine hold a snapshot; chunks are read from it by offset, so that an interrupted download resumes, also from
-another peer that holds the same bytes. There is one snapshot at a time: it is kept while it is fresh, and while it is being read for as
-long as reading takes on a slow line, so that a new query does not interrupt a download. A node that fetches a model itself offers none.
-Fetching: peers make offers, which are downloaded in the largest chunks; the SHA-256 and the parameters' schema are checked before the
-engine sees a byte. `starling.node.daemon.state.model_sync` decides which of several models to install.
+Serving: a query makes the engine hold a snapshot; chunks and their digests are read from it by offset. There is one snapshot at a time: it
+is kept while it is fresh, and while it is being read for as long as reading takes on a slow line, so that a new query does not interrupt a
+download. A node that fetches a model itself offers none.
+Fetching: peers make offers of a schema, size and root of digests (`starling.gossip.chunks`). The digests of all chunks are checked against
+the root and each chunk against its digest, before the engine sees a byte. Of a model that several members hold the chunks come from all of
+them at once (`fetching`), and those received are kept over restarts (`partial`). `starling.node.daemon.state.model_sync` decides which of
+several models to install.
 
 What a peer can cause here: one snapshot per `SNAPSHOT_FRESH_S`; MAX_REPLIES chunks of 1 MiB at a time; for newcomers, a model as old as
 a download over a slow line takes.
 """
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import trio
 
+from starling.gossip.chunks import DIGEST_BYTES, Download, count, root
 from starling.gossip.errors import EngineError, RemoteProtocolError, TransportError
 from starling.gossip.seeds import derive
 from starling.gossip.wire import frames
@@ -27,12 +30,16 @@ from starling.gossip.wire.schema import (
     MAX_CHUNK_BYTES,
     Chunk,
     ChunkQuery,
+    Digests,
+    DigestsQuery,
     ManifestQuery,
     ManifestReply,
     Message,
     StateOffer,
     StateQuery,
 )
+from starling.node.daemon.state.fetching import AHEAD_S, Fetching
+from starling.node.daemon.state.partial import Partial
 from starling.node.interfaces import EngineHandle, Reporter, TaskStatus
 from starling.node.net.api import Network
 from starling.node.rpc import calls
@@ -44,13 +51,12 @@ REPLY_S = 10.0
 # after so long a request is repeated, each time after twice the wait, up to the second
 FIRST_ASK_S, ASK_AGAIN_S = 0.125, 1.0
 MAX_REPLIES = 4  # to one peer at a time; its further queries meanwhile are dropped, and an honest one repeats them
-SLOW_BYTES_PER_S = 128 << 10  # and longer by what a long answer takes on a slow line
-PROGRESS_S = 10.0
+SLOW_BYTES_PER_S = 64 << 10  # and longer by what a long answer takes on a slow line, until it is known what it takes
 WIDEST_SCALAR = 8  # bytes of a float64
 STATE_HEADER_BYTES = 64 << 10
-TRIES_PER_CHUNK = 3
 
-Reply = TypeVar("Reply", ManifestReply, StateOffer, Chunk)
+Query = ManifestQuery | StateQuery | ChunkQuery | DigestsQuery
+Reply = TypeVar("Reply", ManifestReply, StateOffer, Chunk, Digests)
 
 
 @dataclass(slots=True)
@@ -59,7 +65,11 @@ class _Incoming:
 
     began: float
     size: int
-    received: int = 0
+    chunks: Download | None = None
+
+    @property
+    def received(self) -> int:
+        return 0 if self.chunks is None else self.chunks.received
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +81,15 @@ class Offered:
 
 
 class Transfer:
-    """The state lane of one node; `manifest` gives the canonical bytes of a manifest by swarm id, or None."""
+    """The state lane of one node; `manifest` gives the canonical bytes of a manifest by swarm id, or None.
 
-    def __init__(self, *, network: Network, report: Reporter, manifest: Callable[[str], bytes | None]) -> None:
+    `partial`: where to keep what was received of a model over restarts; None: nowhere.
+    """
+
+    def __init__(
+        self, *, network: Network, report: Reporter, manifest: Callable[[str], bytes | None], partial: Path | None = None
+    ) -> None:  # fmt: skip
+        self._partial = partial
         self._network = network
         self._report = report
         self._manifest = manifest
@@ -106,12 +122,12 @@ class Transfer:
             async for item in inbound:
                 try:
                     message = frames.decode("state", item.peer, item.frame)
-                    if isinstance(message, StateQuery | ChunkQuery) and not self._may(item.peer):
+                    if isinstance(message, StateQuery | ChunkQuery | DigestsQuery) and not self._may(item.peer):
                         continue
                 except RemoteProtocolError as error:
                     self._report.fault(error.peer, error.reason)
                     continue
-                if isinstance(message, ManifestQuery | StateQuery | ChunkQuery):
+                if isinstance(message, Query):
                     if self._replying[item.peer] < MAX_REPLIES:
                         self._replying[item.peer] += 1
                         nursery.start_soon(self._respond, item.peer, message)
@@ -119,7 +135,7 @@ class Transfer:
                     with suppress(trio.WouldBlock):  # asked twice, answered twice
                         waiting.send_nowait(message)
 
-    async def _respond(self, peer: str, query: ManifestQuery | StateQuery | ChunkQuery) -> None:
+    async def _respond(self, peer: str, query: Query) -> None:
         try:
             reply = await self._reply(query)
             with trio.fail_after(REPLY_S):
@@ -129,13 +145,22 @@ class Transfer:
         finally:
             self._replying -= Counter((peer,))
 
-    async def _reply(self, query: ManifestQuery | StateQuery | ChunkQuery) -> Message:
+    async def _reply(self, query: Query) -> Message:
         if isinstance(query, ManifestQuery):
             return ManifestReply(query.swarm, self._manifest(query.swarm) or b"")
         if self._engine is None:
             if isinstance(query, StateQuery):
                 return StateOffer(query.nonce, 0, 0, 0, b"", b"")
-            return Chunk(query.snapshot, query.offset, b"")
+            empty: type[Chunk | Digests] = Digests if isinstance(query, DigestsQuery) else Chunk
+            return empty(query.snapshot, query.offset, b"")
+        if isinstance(query, DigestsQuery):
+            held = self._held[0] if self._held is not None else None
+            there = (
+                held.digests[query.offset :][:MAX_CHUNK_BYTES]
+                if held is not None and held.snapshot == query.snapshot
+                else b""
+            )
+            return Digests(query.snapshot, query.offset, there)
         if isinstance(query, StateQuery):
             held = await self._hold(self._engine)
             return StateOffer(query.nonce, held.snapshot, held.round, held.size, held.digest, held.schema)
@@ -153,12 +178,13 @@ class Transfer:
                 held = await engine.call(calls.Snapshot())
                 if not isinstance(held, calls.Held):
                     raise EngineError("the engine gave no snapshot")
-                self._held = (held, trio.current_time())
+                self._held, self._read_at = (held, trio.current_time()), -math.inf
                 return held
 
     def _stays(self, held: calls.Held, made_at: float) -> bool:
         now = trio.current_time()
-        read_s = held.size / SLOW_BYTES_PER_S if now - self._read_at < REPLY_S else 0.0
+        reading = now - self._read_at < REPLY_S + MAX_CHUNK_BYTES / SLOW_BYTES_PER_S
+        read_s = held.size / SLOW_BYTES_PER_S if reading else 0.0
         return now - made_at < SNAPSHOT_FRESH_S + read_s
 
     async def fetch_manifest(self, peer: str, swarm: str) -> bytes:
@@ -208,56 +234,96 @@ class Transfer:
         )
 
     async def download(self, chosen: Offered, holders: Sequence[Offered] = ()) -> bytes | None:
-        """Download an offered model, from `holders` of the same digest if its peer fails, and check it; None if none delivers it."""
-        self._incoming[chosen.peer] = incoming = _Incoming(trio.current_time(), chosen.offer.size)
+        """Download an offered model, from all `holders` of the same digest at once, and check each chunk; None if none delivers it.
+
+        What several hold is kept over restarts. A peer whose chunk has another digest is a fault of that peer, and the others go on.
+        """
+        offer, sources = (
+            chosen.offer,
+            {it.peer: it.offer for it in (chosen, *holders) if it.offer.digest == chosen.offer.digest},
+        )
+        self._incoming[chosen.peer] = incoming = _Incoming(trio.current_time(), offer.size)
+        listed = partial = None
         try:
-            return await self._download(chosen, holders, incoming)
+            listed = await self._digests(offer, sources)
+            if listed is None:
+                return None
+            incoming.chunks = chunks = Download(
+                offer.size, offer.digest, listed, slow_bytes_per_s=SLOW_BYTES_PER_S, least_s=2.0 * AHEAD_S
+            )
+            if len(sources) > 1 and self._partial is not None:
+                partial = await self._resume(chunks, self._partial)
+
+            async def ask(peer: str, index: int) -> bytes:
+                query = ChunkQuery(sources[peer].snapshot, index * MAX_CHUNK_BYTES)
+                try:
+                    reply = await self._ask(peer, Chunk, query, chunks.late_s(peer, index))
+                except (TransportError, trio.TooSlowError):
+                    return b""
+                return reply.data if reply.snapshot == query.snapshot else b""
+
+            return await Fetching(chunks, tuple(sources), ask, self._report, partial).run()
         finally:
             del self._incoming[chosen.peer]
+            if partial is not None:
+                partial.close(finished=incoming.received == incoming.size)
 
-    async def _download(self, chosen: Offered, holders: Sequence[Offered], incoming: _Incoming) -> bytes | None:
-        received = bytearray()
-        sources = [chosen, *(item for item in holders if item.peer != chosen.peer)]
-        failures, reported_at = 0, trio.current_time()
-        while len(received) < chosen.offer.size:
-            source = sources[failures % len(sources)]
-            query = ChunkQuery(source.offer.snapshot, len(received))
-            expected = min(MAX_CHUNK_BYTES, chosen.offer.size - query.offset)
-            try:
-                reply = await self._ask(source.peer, Chunk, query, expected)
-                data = reply.data if reply.snapshot == source.offer.snapshot else b""
-            except (TransportError, trio.TooSlowError):
-                data = b""
-            if len(data) != expected:  # a peer that sends a byte at a time would delay us for days
-                failures += 1
-                if failures >= TRIES_PER_CHUNK * len(sources):
-                    return None
-                continue
-            received += data
-            incoming.received = len(received)
-            if trio.current_time() >= reported_at + PROGRESS_S:
-                reported_at = trio.current_time()
-                size = chosen.offer.size
-                text = f"{100 * len(received) // size} % of a model of {size / 1e6:,.0f} MB received from {source.peer}"
-                self._report.event("state_progress", text, peer=source.peer, received=len(received), size=size)
-        state = bytes(received)
-        if hashlib.sha256(state).digest() != chosen.offer.digest:
-            self._report.fault(chosen.peer, "state_digest_mismatch")
+    async def _digests(self, offer: StateOffer, sources: dict[str, StateOffer]) -> bytes | None:
+        """The digests of all chunks, from any source; those that give other ones are faults and are removed. None: nobody gives them."""
+        size = DIGEST_BYTES * count(offer.size)
+        if size == DIGEST_BYTES:
+            return b""  # the offer's digest says what the chunk's is
+        for peer, source in list(sources.items()):
+            listed = bytearray()
+            with suppress(TransportError, trio.TooSlowError):
+                while len(listed) < size:
+                    query = DigestsQuery(source.snapshot, len(listed))
+                    expected = min(MAX_CHUNK_BYTES, size - len(listed))
+                    reply = await self._ask(peer, Digests, query, expected / SLOW_BYTES_PER_S)
+                    if reply.snapshot != query.snapshot or len(reply.data) != expected:
+                        break
+                    listed += reply.data
+            if len(listed) == size:
+                if root(whole := bytes(listed)) == offer.digest:
+                    return whole
+                del sources[peer]
+                self._report.fault(peer, "state_digest_mismatch")
+        return None
+
+    async def _resume(self, chunks: Download, path: Path) -> Partial | None:
+        """Take what an earlier run received of this model. -> where to keep what comes, None if the disk does not take it"""
+
+        def begin() -> Partial:
+            partial = Partial(path, chunks.size)
+            chunks.recover(partial.chunks())
+            return partial
+
+        try:
+            partial = await trio.to_thread.run_sync(begin)
+        except OSError as error:
+            text = f"a download of the model is not kept for a restart: {error.strerror or error}"
+            self._report.event("state_not_kept", text, level="warning")
             return None
-        return state
+        if chunks.received:
+            text = f"{chunks.received / 1e6:,.1f} MB of a model of {chunks.size / 1e6:,.1f} MB are here from before"
+            self._report.event("state_resumed", text, received=chunks.received, size=chunks.size)
+        return partial
 
-    async def _ask(self, peer: str, kind: type[Reply], query: Message, expected_bytes: int = 0) -> Reply:
-        """The peer's reply of that kind to a query, which is repeated until then. Raises TransportError, trio.TooSlowError: no answer."""
+    async def _ask(self, peer: str, kind: type[Reply], query: Message, late_s: float = 0.0) -> Reply:
+        """The peer's reply of that kind to a query, which is repeated until then. Raises TransportError, trio.TooSlowError: no answer.
+
+        A reply that is under way for less than `late_s` is not asked for again.
+        """
         send, receive = trio.open_memory_channel[Any](1)
         key = (peer, kind, _key(query))
         self._waiting[key] = send
         wait_s = FIRST_ASK_S
         try:
-            with trio.fail_after(REPLY_S):
+            with trio.fail_after(REPLY_S + 2.0 * late_s):
                 while True:
                     await self._network.send(peer, "state", frames.encode(query))
                     patience_s, wait_s = wait_s, min(2.0 * wait_s, ASK_AGAIN_S)
-                    with trio.move_on_after(patience_s + expected_bytes / SLOW_BYTES_PER_S):
+                    with trio.move_on_after(patience_s + late_s):
                         reply: Reply = await receive.receive()
                         return reply
         finally:

@@ -205,7 +205,7 @@ def _piped_seeds() -> Iterator[bytes]:
     replies = (
         calls.Opened(10, b"schema", "error", False, "cpu", 9, False, 0), calls.Trained(1, EngineFigures(20, 0.5), 0.1),
         calls.Answered(b"p"),
-        calls.Held(1, 2, b"d", 3, b"s"), calls.ChunkRead(b"x"), calls.Done(), calls.Refused("peer", "bad_code"), pipe.Failed("no"),
+        calls.Held(1, 2, b"d", 3, b"s", b"c"), calls.ChunkRead(b"x"), calls.Done(), calls.Refused("peer", "bad_code"), pipe.Failed("no"),
     )  # fmt: skip
     for number, messages in enumerate((requests, replies)):
         for message in messages:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,11 +10,12 @@ from typing import Any
 import torch
 import trio
 
+from starling.gossip import chunks
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.wire import frames
 from starling.gossip.wire import schema as wire
 from starling.node.daemon.state.model_sync import ASKED, ModelSync
-from starling.node.daemon.state.transfer import REPLY_S, STATE_HEADER_BYTES, TRIES_PER_CHUNK, WIDEST_SCALAR, Transfer
+from starling.node.daemon.state.transfer import REPLY_S, STATE_HEADER_BYTES, WIDEST_SCALAR, Transfer
 from starling.node.engine import tensor_file
 from starling.node.rpc import calls
 from tests.fuzz.plain import JSON_LURES, edited
@@ -160,7 +160,7 @@ class _Peers:
         match query:
             case wire.StateQuery(nonce=nonce):
                 state = choices.of(STATES)
-                digest = hashlib.sha256(state).digest() if how != 1 else choices.piece()[:32]
+                digest = chunks.root(chunks.digests(state)) if how != 1 else choices.piece()[:32]
                 size = len(state) if how != 2 else choices.number()
                 schema = SCHEMA if how != 3 else choices.piece()[:32]
                 yield wire.StateOffer(
@@ -221,8 +221,7 @@ async def _fetch(choices: Choices) -> int | None:
         joining = ModelSync(transfer=transfer, engine=_Engine(choices), report=report)
         fetched = await joining.fetch(PEERS[: 1 + choices.below(4)], choices.number())
         assert not transfer._waiting
-        chunks = 1 + MOST_STATE_BYTES // wire.MAX_CHUNK_BYTES
-        longest_s = REPLY_S * len(PEERS) * (1 + chunks + TRIES_PER_CHUNK * ASKED)
+        longest_s = 2 * REPLY_S * len(PEERS) * (1 + chunks.count(MOST_STATE_BYTES) + chunks.TRIES * ASKED)
         assert trio.current_time() - began <= longest_s, (
             "a joiner is held up for as many chunks as there are, and no more"
         )

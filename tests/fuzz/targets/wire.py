@@ -27,6 +27,8 @@ STATE = (
     wire.StateQuery(7),
     wire.StateOffer(7, 1, 40, 4096, bytes(32), bytes(32)),
     wire.ChunkQuery(1, 2 * wire.MAX_CHUNK_BYTES),
+    wire.DigestsQuery(1, 32),
+    wire.Digests(1, 32, bytes(64)),
     wire.Chunk(1, 2 * wire.MAX_CHUNK_BYTES, b"bytes of a model"),
 )
 

@@ -400,6 +400,15 @@ def test_an_exchange_that_a_peer_solicited_has_until_the_end_of_the_next_slot():
     assert m.enter_slot(5, 2.0) == [calls.Drop("c", INC, 1), Ended("c", 3, 1, "timeout", "deadline", "initiator")]
 
 
+def test_where_payloads_take_slots_an_exchange_that_a_peer_solicited_has_as_many():
+    m = core("clock")
+    m.pace.timeouts.transfers.observe("c", m.pace.timeouts.deadline.max_wait_s)  # four bounds for the whole
+    m.enter_slot(3, 0.0)
+    m.receive("c", Solicit(INC, 9, VIEW), 0.0)
+    assert m.enter_slot(7, 4.0) == []
+    assert m.enter_slot(8, 5.0) == [calls.Drop("c", INC, 1), Ended("c", 3, 1, "timeout", "deadline", "initiator")]
+
+
 def test_a_peer_without_room_for_us_drops_the_edge():
     m = core("clock")
     m.enter_slot(3, 0.0)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.exchange.pace import Rounds
-from starling.gossip.exchange.timeouts import Deadline, Timeouts
+from starling.gossip.exchange.timeouts import RECENT, STRETCH, UNDER_WAY, WHOLE, Deadline, Timeouts
 
 waits = st.lists(st.one_of(st.none(), st.floats(0.0, 100.0)), max_size=80)
 
@@ -119,3 +119,30 @@ def test_a_peer_that_reports_a_later_round_has_passed_ours():
     assert not rounds.passed("b")
     rounds.progress.record("b", 5)
     assert rounds.passed("b")
+
+
+def test_a_payload_that_takes_longer_than_the_bound_lengthens_the_deadline_and_is_not_repeated_while_under_way():
+    timeouts = Timeouts(Deadline(0.1, 1.0))
+    timeouts.transfers.observe("a", 0.2)
+    timeouts.begin(0.0)
+    assert (timeouts.stretch, timeouts.expires) == (1.0, 1.0)
+    for _ in range(9):
+        timeouts.transfers.observe("a", 3.0)
+    timeouts.begin(10.0)
+    assert timeouts.stretch == pytest.approx(WHOLE * 3.0)
+    assert timeouts.expires == pytest.approx(10.0 + WHOLE * 3.0)
+    assert timeouts.retry_s("a") >= UNDER_WAY * 3.0
+    timeouts.forget("a")
+    assert timeouts.stretch == 1.0
+
+
+@given(st.permutations([("a", 0.1), ("b", 0.2), ("c", 0.0), ("slow", 1e6), ("slower", 1e9)]), st.integers(1, 4))
+def test_fewer_than_half_of_the_peers_cannot_lengthen_it_and_nobody_beyond_a_bound(sent, times):
+    timeouts = Timeouts(Deadline(0.1, 1.0))
+    for peer, seconds in sent * times:
+        timeouts.transfers.observe(peer, seconds)
+    assert timeouts.stretch == 1.0
+    for number in range(20):
+        timeouts.transfers.observe(f"more{number}", 1e6)
+    assert timeouts.stretch == STRETCH
+    assert len(timeouts.transfers._sent) == RECENT

@@ -1,6 +1,5 @@
 """What a late joiner waits for, how often it asks, and what a long download says."""
 
-import hashlib
 import itertools
 
 import pytest
@@ -8,8 +7,18 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock
 
+from starling.gossip import chunks
 from starling.gossip.wire.frames import decode, encode
-from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, StateOffer, StateQuery
+from starling.gossip.wire.schema import (
+    MAX_CHUNK_BYTES,
+    Chunk,
+    ChunkQuery,
+    Digests,
+    DigestsQuery,
+    StateOffer,
+    StateQuery,
+)
+from starling.node.daemon.state import fetching
 from starling.node.daemon.state import transfer as lanes
 from starling.node.daemon.state.transfer import Offered, Transfer
 from starling.node.net.api import Inbound
@@ -35,6 +44,9 @@ class SlowLine:
         self._nursery.start_soon(self._answer, peer, query)
 
     async def _answer(self, peer, query):
+        if isinstance(query, DigestsQuery):
+            await self._send.send(Inbound(peer, "state", encode(Digests(1, 0, chunks.digests(self._state)))))
+            return
         await trio.sleep(6.0)
         part = self._state[query.offset : query.offset + MAX_CHUNK_BYTES]
         await self._send.send(Inbound(peer, "state", encode(Chunk(query.snapshot, query.offset, part))))
@@ -47,7 +59,7 @@ def test_a_long_download_says_how_far_it_is_now_and_then():
         async with trio.open_nursery() as nursery:
             transfer = Transfer(network=SlowLine(state, nursery), report=report, manifest=lambda _swarm: None)
             await nursery.start(transfer.serve)
-            offer = StateOffer(1, 1, 5, len(state), hashlib.sha256(state).digest(), b"")
+            offer = StateOffer(1, 1, 5, len(state), chunks.root(chunks.digests(state)), b"")
             began, seen = trio.current_time(), []
 
             async def look():
@@ -60,7 +72,7 @@ def test_a_long_download_says_how_far_it_is_now_and_then():
             assert seen == [(status.Transfer("peer", "model", 2 * MAX_CHUNK_BYTES, len(state), 13.0),)]
             assert transfer.incoming == ()
             took_s = trio.current_time() - began
-            assert len(report.texts) == 3 <= took_s / lanes.PROGRESS_S
+            assert len(report.texts) == 3 <= took_s / fetching.PROGRESS_S
             assert [text.split(" of ")[0] for text in report.texts] == ["39 %", "79 %", "100 %"]
             nursery.cancel_scope.cancel()
 
@@ -188,7 +200,7 @@ def test_all_who_ask_while_a_snapshot_is_made_are_told_of_that_one():
             assert isinstance(call, calls.Snapshot)
             await trio.sleep(0.7)
             made.append(trio.current_time())
-            return calls.Held(len(made), 40, b"d" * 32, 5, b"schema")
+            return calls.Held(len(made), 40, b"d" * 32, 5, b"schema", b"")
 
     async def story(transfer, lane):
         transfer.give(Engine(), lambda _peer: True)
@@ -211,13 +223,13 @@ def test_all_who_ask_while_a_snapshot_is_made_are_told_of_that_one():
 
 
 def test_who_asks_for_an_offer_cuts_off_nobody_who_reads():
-    state, made = bytes(2 * MAX_CHUNK_BYTES), []
+    state, made = bytes(MAX_CHUNK_BYTES), []
 
     class Engine:
         async def call(self, call):
             if isinstance(call, calls.Snapshot):
                 made.append(trio.current_time())
-                return calls.Held(len(made), len(state), b"d" * 32, 5, b"schema")
+                return calls.Held(len(made), len(state), b"d" * 32, 5, b"schema", b"")
             assert isinstance(call, calls.ReadChunk)
             there = call.snapshot == len(made)
             return calls.ChunkRead(state[call.offset : call.offset + call.length] if there else b"")
@@ -228,7 +240,7 @@ def test_who_asks_for_an_offer_cuts_off_nobody_who_reads():
             await lane.send_in.send(Inbound("curious", "state", encode(StateQuery(number))))
             await trio.sleep(0.1)  # who reads has an offer
             if number % 6 == 0:
-                offset = number // 6 % 2 * MAX_CHUNK_BYTES
+                offset = number // 6 % 2 * MAX_CHUNK_BYTES // 2
                 await lane.send_in.send(Inbound("reader", "state", encode(ChunkQuery(1, offset))))
             await trio.sleep(0.9)
 
@@ -266,3 +278,120 @@ def test_who_asks_and_does_not_wait_is_answered_a_few_times_at_once_and_keeps_no
     assert at_once == lanes.MAX_REPLIES + 1
     assert [peer for peer, _ in lane.said].count("reader") == 1
     assert sorted(reply.offset for peer, reply in lane.said if peer == "greedy") == [*range(lanes.MAX_REPLIES), 99]
+
+
+STATE = bytes(range(251)) * (12 * MAX_CHUNK_BYTES // 251)
+LISTED, CHUNKS = chunks.digests(STATE), chunks.count(len(STATE))
+
+
+def holders(*peers):
+    return [Offered(peer, StateOffer(1, 7, 5, len(STATE), chunks.root(LISTED), b"schema")) for peer in peers]
+
+
+def giving(query, state=STATE):
+    if isinstance(query, DigestsQuery):
+        return Digests(query.snapshot, query.offset, chunks.digests(state)[query.offset :])
+    return Chunk(query.snapshot, query.offset, state[query.offset : query.offset + MAX_CHUNK_BYTES])
+
+
+def fetch(answers, *peers, partial=None):
+    """Download STATE from these -> it, the faults, the texts reported, how long it took, and the chunks asked of each peer."""
+
+    async def story(transfer, lane):
+        transfer._partial = partial
+        first, *others = holders(*peers)
+        began = trio.current_time()
+        state = await transfer.download(first, others)
+        asked = [(peer, query.offset // MAX_CHUNK_BYTES) for peer, query in lane.said if isinstance(query, ChunkQuery)]
+        return state, transfer._report.faults, transfer._report.texts, trio.current_time() - began, asked
+
+    return told(answers, story)[0]
+
+
+def test_a_model_that_several_hold_comes_from_all_of_them_at_once():
+    def answers(_peer, _n, query):
+        return (1.0, giving(query)) if isinstance(query, ChunkQuery) else (0.0, giving(query))
+
+    alone, faults, _, alone_s, _ = fetch(answers, "a")
+    state, _, _, took_s, asked = fetch(answers, "a", "b", "c")
+    assert alone == state == STATE
+    assert faults == []
+    assert took_s <= alone_s / 2
+    assert {peer for peer, _ in asked} == {"a", "b", "c"}
+    assert sorted(index for _, index in asked) == list(range(CHUNKS)), "each once"
+
+
+def test_a_wrong_chunk_names_its_peer_and_the_others_go_on():
+    def answers(peer, _n, query):
+        bad = peer == "liar" and isinstance(query, ChunkQuery)
+        return 0.1, giving(query, bytes(len(STATE)) if bad else STATE)
+
+    state, faults, _, _, asked = fetch(answers, "a", "b", "liar")
+    assert state == STATE
+    assert faults == [("liar", "state_digest_mismatch")]
+    assert [peer for peer, _ in asked].count("liar") <= fetching.WINDOW + 1
+
+
+def test_digests_that_are_not_those_offered_are_a_fault_of_who_gives_them():
+    state, faults, _, _, asked = fetch(
+        lambda peer, _n, query: (0.0, giving(query, bytes(len(STATE)) if peer == "a" else STATE)), "a", "b"
+    )
+    assert state == STATE
+    assert faults == [("a", "state_digest_mismatch")]
+    assert {peer for peer, _ in asked} == {"b"}
+    assert fetch(lambda *_: None, "a")[:2] == (None, []), "nobody answers"
+
+
+def test_a_download_that_was_cut_off_goes_on_with_the_rest_and_trusts_no_byte_of_the_file(tmp_path):
+    path = tmp_path / "state.part"
+
+    def the_first_seven(_peer, _n, query):
+        return (0.0, giving(query)) if query.offset < 7 * MAX_CHUNK_BYTES else None
+
+    cut, _, _, _, _ = fetch(the_first_seven, "a", "b", partial=path)
+    assert cut is None
+    with path.open("r+b") as file:
+        file.write(b"damaged")
+    state, faults, texts, _, again = fetch(lambda _peer, _n, query: (1.0, giving(query)), "b", "c", partial=path)
+    assert (state == STATE, faults) == (True, [])
+    asked = {index for _, index in again}
+    assert 0 in asked, "the damaged one"
+    assert len(asked) == CHUNKS - 7 + 1
+    assert any("are here from before" in text for text in texts)
+    assert not path.exists()
+
+
+def test_where_the_disk_takes_nothing_the_download_goes_on(tmp_path):
+    state, _, texts, _, _ = fetch(
+        lambda _peer, _n, query: (1.0, giving(query)), "b", "c", partial=tmp_path / "none" / "state.part"
+    )
+    assert state == STATE
+    assert [text for text in texts if "is not kept for a restart: No such file" in text]
+
+
+def test_a_line_that_takes_long_for_a_chunk_is_asked_for_one_at_a_time_and_for_each_once():
+    def answers(_peer, _n, query):
+        return (7.0, giving(query)) if isinstance(query, ChunkQuery) else (0.0, giving(query))
+
+    state, _, _, took_s, asked = fetch(answers, "a")
+    assert state == STATE
+    assert [index for _, index in asked] == list(range(CHUNKS))
+    assert took_s == pytest.approx(CHUNKS * 7.0)
+
+
+def test_digests_are_given_of_the_snapshot_held_and_of_no_other():
+    class Engine:
+        async def call(self, call):
+            await trio.lowlevel.checkpoint()
+            assert isinstance(call, calls.Snapshot)
+            return calls.Held(4, len(STATE), chunks.root(LISTED), 5, b"schema", LISTED)
+
+    async def story(transfer, lane):
+        await lane.send_in.send(Inbound("a", "state", encode(DigestsQuery(4, 0))))
+        transfer.give(Engine(), lambda _peer: True)
+        for query in (StateQuery(1), DigestsQuery(4, 32), DigestsQuery(3, 0), DigestsQuery(4, 1 << 40)):
+            await lane.send_in.send(Inbound("a", "state", encode(query)))
+            await trio.sleep(0.1)
+
+    said = [message for _, message in told(lambda *_: None, story)[1].said if isinstance(message, Digests)]
+    assert said == [Digests(4, 0, b""), Digests(4, 32, LISTED[32:]), Digests(3, 0, b""), Digests(4, 1 << 40, b"")]

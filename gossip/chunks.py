@@ -1,0 +1,169 @@
+"""A model in chunks, each with its digest: checked one by one, whoever sends them, and asked of several peers at once.
+
+A state of `size` bytes is split into chunks of MAX_CHUNK_BYTES, the last one shorter. The SHA-256 of all of them, 32 bytes each, are the
+list of its `digests`; the SHA-256 of that list is its `root`. Whoever knows a root from several members can take the list from any peer,
+and each chunk from any other, and knows of each who sent something else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal
+
+from starling.gossip.late import late_after
+from starling.gossip.wire.schema import MAX_CHUNK_BYTES
+
+DIGEST_BYTES = 32
+TRIES = 3  # in a row of one peer that end without a chunk
+MOST_ASKED = 2  # peers asked for the same chunk at a time, if it is late and no other is left to ask for
+SPREADS, SLACK = 4.0, 0.5  # of the times that chunks take, beyond which one is late
+WINDOW = 16  # of the last chunks' times
+
+
+def count(size: int, chunk_bytes: int = MAX_CHUNK_BYTES) -> int:
+    """Number of chunks of a state of so many bytes."""
+    return -(-size // chunk_bytes)
+
+
+def digests(state: bytes, chunk_bytes: int = MAX_CHUNK_BYTES) -> bytes:
+    """Digests of all chunks of a state, one after the other."""
+    view = memoryview(state)
+    parts = (view[at : at + chunk_bytes] for at in range(0, len(state), chunk_bytes))
+    return b"".join(hashlib.sha256(part).digest() for part in parts)
+
+
+def root(listed: bytes) -> bytes:
+    """Digest of a list of digests, 32 bytes."""
+    return hashlib.sha256(listed).digest()
+
+
+@dataclass(slots=True)
+class Download:
+    """Which chunk to ask of which peer, and what came. `now` is local time in seconds.
+
+    Args:
+        size: bytes of the state, > 0.
+        root: root of its digests, known from the members that offer it.
+        listed: its digests, checked against `root`; of a single chunk they need not be known.
+        slow_bytes_per_s: rate that a peer is given credit for before it has sent a chunk, > 0.
+        least_s: time in which no chunk is late, >= 0.
+    """
+
+    size: int
+    root: bytes
+    listed: bytes = b""
+    chunk_bytes: int = MAX_CHUNK_BYTES
+    slow_bytes_per_s: float = 64 << 10
+    least_s: float = 4.0
+    data: bytearray = field(init=False)
+    missing: int = field(init=False)  # chunks
+    _have: bytearray = field(init=False)
+    _waiting: deque[int] = field(init=False)
+    _asked: dict[int, dict[str, float]] = field(default_factory=dict)  # chunks under way: of whom, since when
+    _took: dict[str, deque[float]] = field(default_factory=dict)  # seconds of the last chunks of each peer
+    _failed: Counter[str] = field(default_factory=Counter)
+    _gone: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.data, self.missing = bytearray(self.size), count(self.size, self.chunk_bytes)
+        self._have, self._waiting = bytearray(self.missing), deque(range(self.missing))
+        if len(self.listed) != DIGEST_BYTES * self.missing and (self.listed or self.missing > 1):
+            raise ValueError(f"{len(self.listed)} bytes of digests for {self.missing} chunks")
+
+    @property
+    def received(self) -> int:
+        """Bytes that are here."""
+        return self.size - sum(self.length(index) for index, have in enumerate(self._have) if not have)
+
+    def length(self, index: int) -> int:
+        """Bytes of a chunk."""
+        return min(self.chunk_bytes, self.size - index * self.chunk_bytes)
+
+    def is_right(self, index: int, data: bytes) -> bool:
+        """Whether these bytes are that chunk."""
+        digest = hashlib.sha256(data).digest()
+        if not self.listed:
+            return root(digest) == self.root
+        return digest == self.listed[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
+
+    def recover(self, found: Iterable[tuple[int, bytes]]) -> int:
+        """Store those of these chunks that are right, before any peer is asked. -> how many"""
+        before = self.missing
+        for index, data in found:
+            if 0 <= index < len(self._have) and not self._have[index] and self.is_right(index, data):
+                self._store(index, data)
+        self._waiting = deque(index for index, have in enumerate(self._have) if not have)
+        return before - self.missing
+
+    def take(self, peer: str, now: float) -> int | None:
+        """The chunk to ask this peer for at `now`, which counts as asked; None if there is none for it at present."""
+        if peer in self._gone:
+            return None
+        if self._waiting:
+            index = self._waiting.popleft()
+        else:  # what is late is asked of another as well, so that a slow peer does not hold up the end
+            usual_s = self._usual_s()
+            late = [
+                (since, index) for index, asked in self._asked.items()
+                if peer not in asked and len(asked) < MOST_ASKED and now - (since := min(asked.values())) > usual_s
+            ]  # fmt: skip
+            if not late:
+                return None
+            index = min(late)[1]
+        self._asked.setdefault(index, {})[peer] = now
+        return index
+
+    def arrived(self, peer: str, index: int, data: bytes, now: float) -> Literal["new", "known", "wrong"]:
+        """What a peer sent for a chunk it was asked for; if it is wrong, which is said once, this peer is asked for nothing more."""
+        if self._have[index]:
+            return "known"
+        if not self.is_right(index, data):
+            blamed = peer in self._gone
+            self._gone.add(peer)
+            self._return(peer, index)
+            return "known" if blamed else "wrong"
+        self._failed[peer] = 0
+        took_s = now - self._asked.pop(index)[peer]
+        self._took.setdefault(peer, deque(maxlen=WINDOW)).append(took_s)
+        self._store(index, data)
+        return "new"
+
+    def late_s(self, peer: str, index: int) -> float:
+        """After how many seconds this chunk is late if it comes from this peer, by how long its last ones took."""
+        took = self._took.get(peer)
+        return max(
+            self.least_s, late_after(took, SPREADS, SLACK) if took else self.length(index) / self.slow_bytes_per_s
+        )
+
+    def failed(self, peer: str, index: int) -> None:
+        """A peer sent nothing usable for a chunk in time; after TRIES in a row it is asked for nothing more."""
+        self._failed[peer] += 1
+        if self._failed[peer] >= TRIES:
+            self._gone.add(peer)
+        self._return(peer, index)
+
+    def is_gone(self, peer: str) -> bool:
+        """Whether this peer is asked for nothing more."""
+        return peer in self._gone
+
+    def _usual_s(self) -> float:
+        """After how many seconds any chunk is late, by how long they took from peers as good as most."""
+        took = [median(each) for each in self._took.values()]
+        return max(self.least_s, late_after(took, SPREADS, SLACK) if took else self.chunk_bytes / self.slow_bytes_per_s)
+
+    def _return(self, peer: str, index: int) -> None:
+        asked = self._asked.get(index, {})
+        asked.pop(peer, None)
+        if not asked and not self._have[index]:
+            self._asked.pop(index, None)
+            self._waiting.appendleft(index)
+
+    def _store(self, index: int, data: bytes) -> None:
+        at = index * self.chunk_bytes
+        self.data[at : at + len(data)] = data
+        self._have[index] = 1
+        self.missing -= 1

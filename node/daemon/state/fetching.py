@@ -1,0 +1,99 @@
+"""One model from several peers at once: asks each for the chunks that `starling.gossip.chunks` gives it, as many at a time as it is fast.
+
+A peer is asked for one chunk at a time, and while chunks come quickly for up to WINDOW: as many as come in AHEAD_S, so that what is under
+way is in time also where the line is slow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import trio
+
+from starling.gossip.chunks import Download
+from starling.node.daemon.state.partial import Partial
+from starling.node.interfaces import Reporter
+
+WINDOW = 4  # chunks of one peer under way; what it answers at a time
+AHEAD_S = 2.0
+LOOK_S = 1.0  # between two looks whether a chunk of another peer is late
+PROGRESS_S = 10.0
+
+
+@dataclass(slots=True)
+class Fetching:
+    """A download under way. `ask(peer, index)` gives the bytes that a peer sends for a chunk, b"" if none came in time."""
+
+    chunks: Download
+    sources: Sequence[str]
+    ask: Callable[[str, int], Awaitable[bytes]]
+    report: Reporter
+    partial: Partial | None = None  # where to keep what came
+    _beside: Counter[str] = field(default_factory=Counter)  # chunks under way beyond the first, by peer
+    _changed: trio.Event = field(default_factory=trio.Event)
+    _reported_at: float = field(default_factory=trio.current_time)
+
+    async def run(self) -> bytes | None:
+        """-> the state, or None if the sources do not give all of it"""
+        async with trio.open_nursery() as nursery:
+            for peer in self.sources:
+                nursery.start_soon(self._keep_asking, peer, nursery)
+            while self.chunks.missing and not all(map(self.chunks.is_gone, self.sources)):
+                await self._changed.wait()
+            nursery.cancel_scope.cancel()
+        return None if self.chunks.missing else bytes(self.chunks.data)
+
+    async def _keep_asking(self, peer: str, nursery: trio.Nursery) -> None:
+        while self.chunks.missing and not self.chunks.is_gone(peer):
+            changed, began = self._changed, trio.current_time()
+            index = self.chunks.take(peer, began)
+            if index is None:
+                with trio.move_on_after(LOOK_S):
+                    await changed.wait()
+            elif await self._get(peer, index):
+                took_s = trio.current_time() - began
+                more = WINDOW - 1 if WINDOW * took_s <= AHEAD_S else int(AHEAD_S / took_s) - 1
+                for _ in range(more - self._beside[peer]):
+                    self._beside[peer] += 1
+                    nursery.start_soon(self._ask_beside, peer)
+
+    async def _ask_beside(self, peer: str) -> None:
+        """Ask for a chunk beside another, until there is none to ask for, one does not come, or they have become slow."""
+        while self.chunks.missing:
+            began, index = trio.current_time(), self.chunks.take(peer, trio.current_time())
+            if index is None or not await self._get(peer, index) or trio.current_time() - began > 2.0 * AHEAD_S:
+                break
+        self._beside[peer] -= 1
+
+    async def _get(self, peer: str, index: int) -> bool:
+        """Ask a peer for a chunk -> whether it came."""
+        data = await self.ask(peer, index)
+        if len(data) != self.chunks.length(index):  # a peer that sends a byte at a time would delay us for days
+            self.chunks.failed(peer, index)
+            self._notify()
+            return False
+        came = self.chunks.arrived(peer, index, data, trio.current_time())
+        self._notify()
+        if came == "wrong":
+            self.report.fault(peer, "state_digest_mismatch")
+        if came == "new":
+            self._note_progress()
+            if self.partial is not None:
+                with suppress(OSError):  # then it is not kept, and the download goes on
+                    await trio.to_thread.run_sync(self.partial.write, index, data)
+        return came != "wrong"
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _note_progress(self) -> None:
+        if trio.current_time() < self._reported_at + PROGRESS_S:
+            return
+        self._reported_at = trio.current_time()
+        size, received, peers = self.chunks.size, self.chunks.received, ", ".join(self.sources)
+        text = f"{100 * received // size} % of a model of {size / 1e6:,.0f} MB received from {peers}"
+        self.report.event("state_progress", text, peers=tuple(self.sources), received=received, size=size)

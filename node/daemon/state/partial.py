@@ -1,0 +1,39 @@
+"""What was received of a model before the node ended, in one file: after a restart only the rest is fetched.
+
+The file is not trusted: a chunk of it counts if it has the digest that members agree on now (`starling.gossip.chunks`).
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from starling.gossip.wire.schema import MAX_CHUNK_BYTES
+from starling.node.storage import private
+
+
+class Partial:
+    """A file with the chunks of one state at their places; all methods block and raise OSError."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._path, self._size = path, size
+        self._file = private.keep(path, os.O_RDWR)
+        os.ftruncate(self._file, size)  # as long as the state: what an earlier one was longer is of no use
+
+    def chunks(self) -> Iterator[tuple[int, bytes]]:
+        """Index and bytes of every chunk as the file has it."""
+        for at in range(0, self._size, MAX_CHUNK_BYTES):
+            yield at // MAX_CHUNK_BYTES, os.pread(self._file, min(MAX_CHUNK_BYTES, self._size - at), at)
+
+    def write(self, index: int, data: bytes) -> None:
+        """Store a chunk."""
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._file, data[done:], index * MAX_CHUNK_BYTES + done)
+
+    def close(self, *, finished: bool) -> None:
+        """Keep the file for the next start, or delete it."""
+        os.close(self._file)
+        if finished:
+            with suppress(FileNotFoundError):
+                self._path.unlink()

@@ -1,0 +1,127 @@
+"""Chunks of a model from several peers: whole whenever one of them gives it, and never another one than was agreed on."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starling.gossip.chunks import DIGEST_BYTES, MOST_ASKED, TRIES, Download, count, digests, root
+
+CHUNK = 8
+
+
+def download(state):
+    listed = digests(state, CHUNK)
+    return Download(len(state), root(listed), listed, CHUNK)
+
+
+def part(state, index):
+    return state[index * CHUNK : (index + 1) * CHUNK]
+
+
+@given(st.binary(min_size=1, max_size=100))
+def test_every_chunk_has_a_digest_and_together_they_are_the_state(state):
+    listed, chunks = digests(state, CHUNK), download(state)
+    assert len(listed) == DIGEST_BYTES * count(len(state), CHUNK)
+    assert sum(chunks.length(index) for index in range(chunks.missing)) == len(state)
+    for index in range(count(len(state), CHUNK)):
+        assert chunks.is_right(index, part(state, index))
+        assert not chunks.is_right(index, part(state, index) + b"x")
+
+
+@pytest.mark.parametrize("listed", [b"", bytes(32), bytes(65), bytes(96)])
+def test_another_number_of_digests_than_of_chunks_is_refused(listed):
+    with pytest.raises(ValueError, match="bytes of digests for 2 chunks"):
+        Download(2 * CHUNK, root(listed), listed, CHUNK)
+
+
+def test_a_single_chunk_needs_no_list():
+    chunks = Download(3, root(digests(b"abc")))
+    index = chunks.take("a", 0.0)
+    assert chunks.arrived("a", index, b"abd", 0.0) == "wrong"
+    assert chunks.arrived("b", chunks.take("b", 0.0), b"abc", 0.0) == "new"
+    assert (bytes(chunks.data), chunks.missing) == (b"abc", 0)
+
+
+HOW = st.sampled_from(["honest", "honest", "silent", "liar", "fickle"])
+
+
+@given(st.binary(min_size=1, max_size=120), st.lists(HOW, min_size=1, max_size=5), st.randoms(use_true_random=False))
+def test_whatever_peers_do_in_whatever_order_it_is_whole_if_one_is_honest_and_only_liars_are_blamed(
+    state, kinds, chance: random.Random
+):
+    chunks = download(state)
+    kind = {f"p{number}": each for number, each in enumerate(kinds)}
+    under_way, blamed, arrived = [], set(), 0
+    for now in range(2000):
+        if not chunks.missing or all(map(chunks.is_gone, kind)):
+            break
+        peer = chance.choice(sorted(kind))
+        if chance.random() < 0.6 and (index := chunks.take(peer, now)) is not None:
+            under_way.append((peer, index))
+            assert sum(1 for _, other in under_way if other == index) <= MOST_ASKED
+            assert under_way.count((peer, index)) == 1
+        elif under_way:
+            peer, index = under_way.pop(chance.randrange(len(under_way)))
+            how = kind[peer] if kind[peer] != "fickle" else chance.choice(["honest", "silent"])
+            if how == "silent":
+                chunks.failed(peer, index)
+                continue
+            came = chunks.arrived(
+                peer, index, part(state, index) if how == "honest" else bytes(chunks.length(index) + 1), now
+            )
+            arrived += came == "new" and chunks.length(index)
+            if came == "wrong":
+                blamed.add(peer)
+                assert chunks.is_gone(peer)
+                assert chunks.take(peer, now) is None
+        assert chunks.received == arrived
+    assert blamed <= {peer for peer, each in kind.items() if each == "liar"}
+    if "honest" in kinds:
+        assert bytes(chunks.data) == state
+    assert chunks.missing or bytes(chunks.data) == state
+
+
+def test_who_fails_again_and_again_is_asked_no_more_and_who_gives_a_chunk_begins_anew():
+    state = bytes(range(9 * CHUNK))
+    chunks = download(state)
+    for _ in range(TRIES - 1):
+        chunks.failed("a", chunks.take("a", 0.0))
+    assert chunks.take("a", 0.0) == 0, "what failed is asked for first"
+    assert chunks.arrived("a", 0, part(state, 0), 0.0) == "new"
+    for _ in range(TRIES):
+        assert not chunks.is_gone("a")
+        chunks.failed("a", chunks.take("a", 0.0))
+    assert chunks.is_gone("a")
+    assert chunks.take("b", 0.0) == 1, "others go on"
+
+
+def test_what_was_received_before_is_checked_and_only_the_rest_is_asked_for():
+    state = bytes(range(5 * CHUNK))
+    chunks = download(state)
+    found = [
+        (0, part(state, 0)),
+        (1, b"otherwise"),
+        (3, part(state, 3)),
+        (3, part(state, 3)),
+        (4, b""),
+        (99, b"x" * CHUNK),
+    ]
+    assert chunks.recover(found) == 2
+    assert chunks.received == 2 * CHUNK
+    assert [chunks.take("a", 0.0) for _ in range(4)] == [1, 2, 4, None]
+
+
+def test_a_chunk_that_is_late_is_asked_of_another_too_and_no_other_is():
+    state = bytes(range(3 * CHUNK))
+    chunks = download(state)
+    assert [chunks.take("a", 0.0), chunks.take("b", 0.0), chunks.take("slow", 0.0)] == [0, 1, 2]
+    assert chunks.arrived("a", 0, part(state, 0), 1.0) == "new"
+    assert chunks.arrived("b", 1, part(state, 1), 1.2) == "new"
+    assert chunks.take("a", 4.0) is None
+    assert chunks.take("a", 4.1) == 2
+    assert chunks.take("b", 9.0) is None, "two are asked"
+    assert chunks.arrived("a", 2, part(state, 2), 9.0) == "new"
+    assert chunks.arrived("slow", 2, part(state, 2), 9.0) == "known"
+    assert bytes(chunks.data) == state
