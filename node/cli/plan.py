@@ -57,7 +57,7 @@ def _print(found: Plan) -> None:
         listing(
             {
                 "parameters": f"{found.parameters:,}",
-                "memory": f"{size(found.needed_bytes)} for the whole model, {found.bytes_per_parameter} bytes a parameter "
+                "memory": f"{size(found.needed_bytes)} for the whole model, {found.bytes_per_parameter:g} bytes a parameter "
                 "and activations",
             }
         )

@@ -133,7 +133,7 @@ class Crews:
 
     @cached_property
     def _least_bytes(self) -> int:
-        return memory.bytes_per_parameter(self._world.train) * memory.parameters(self._world.model)
+        return round(memory.bytes_per_parameter(self._world.train) * memory.parameters(self._world.model))
 
     @cached_property
     def _activation_bytes(self) -> float:

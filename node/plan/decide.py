@@ -76,6 +76,8 @@ def _cures(world: World, rest: list[int]) -> Iterator[str]:
     most, train = max(_there(world.machine[number]) for number in rest), world.train
     tried: list[dict[str, object]] = [{"micro_batch": 1}, {"recompute": True}]
     tried += [{"degree": degree} for degree in range(train.degree - 1, 0, -1)] if train.mix == "pet" else []
+    tried += [{"moments": "bfloat16"}, {"moments": "int8"}] if train.optimizer == "adamw" else []
+    tried += [{"track": "difference"}, {"flows": "bfloat16"}] if train.mix == "pet" else []
     tried += [{"mix": "dsgd"}, {"optimizer": "momentum"}, {"optimizer": "sgd"}]
     seen = set[str]()
     for change in tried:

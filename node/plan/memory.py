@@ -11,8 +11,9 @@ from starling.node.plan.schema import ModelSection, TrainSection
 
 GB = 10**9
 MOMENTS = {"sgd": 0, "momentum": 4, "adamw": 8}
-HELD = 24  # model, gradient, effect of local steps, the last good model, the vector of an exchange, values under way
-SUMS = 8  # of flows, and of those that are settled
+PARTS = {"float32": 1.0, "bfloat16": 0.5, "int8": 0.25}
+MODEL, SUM, GATES = 4, 4, 8  # parameters; sum of flows; mean and mean square of gradients, where drift moves flows
+EXCHANGE = 14  # at the most while a whole vector is exchanged, which is more than a local step's gradient
 KEPT = 15.0  # numbers of float32 that a block keeps for each of s · h, attention fused
 KEPT_RECOMPUTED = 2.0  # its input, and one block computed again, spread over all
 
@@ -22,10 +23,14 @@ def parameters(model: ModelSection) -> int:
     return 12 * model.layers * model.hidden**2 + 2 * model.vocab * model.hidden
 
 
-def bytes_per_parameter(train: TrainSection) -> int:
-    """Held between two rounds, as measured on engines (docs/performance.md): model, gradient, moments, flows."""
-    flows = SUMS + 4 * train.degree if train.mix == "pet" else 4
-    return HELD - 4 + MOMENTS[train.optimizer] + flows
+def bytes_per_parameter(train: TrainSection) -> float:
+    """At the most, in an exchange of whole vectors; docs/memory.md has the measurements."""
+    moments = MOMENTS[train.optimizer] * (PARTS[train.moments] if train.optimizer == "adamw" else 1.0)
+    if train.mix == "dsgd":
+        return MODEL + moments + EXCHANGE
+    flows = SUM + 4.0 * PARTS[train.flows] * train.degree
+    drift = train.track == "drift"
+    return MODEL + moments + flows + (GATES + 2 * EXCHANGE if drift else EXCHANGE)
 
 
 def activations(model: ModelSection, train: TrainSection, blocks: int, held: int) -> int:
@@ -51,7 +56,7 @@ def needed(model: ModelSection, train: TrainSection, first: int, last: int, held
     tables = (first == 0) + (last == model.layers)
     share = 12 * (last - first) * model.hidden**2 + tables * model.vocab * model.hidden
     head = logits(model, train) if last == model.layers else 0
-    return bytes_per_parameter(train) * share + activations(model, train, last - first, held) + head + reserve
+    return round(bytes_per_parameter(train) * share) + activations(model, train, last - first, held) + head + reserve
 
 
 def published_floats(model: ModelSection, batch: int) -> int:

@@ -53,7 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1
     """A plan; what `starling plan --json` prints."""
 
     parameters: int
-    bytes_per_parameter: int
+    bytes_per_parameter: float
     needed_bytes: int
     """Of one machine that trains the whole model."""
     members: tuple[Member, ...]

@@ -44,8 +44,14 @@ class TrainSection(Section, frozen=True):
 
     optimizer: Literal["sgd", "momentum", "adamw"] = "adamw"
     """Its moments take 0, 4 or 8 bytes a parameter."""
+    moments: Literal["float32", "bfloat16", "int8"] = "float32"
+    """In which adamw keeps them, as `numerics.moments`."""
     mix: Literal["pet", "dsgd"] = "pet"
     """pet keeps a flow for each neighbour, dsgd keeps none."""
+    track: Literal["difference", "drift"] = "difference"
+    """What moves flows: drift takes 8 bytes a parameter more, and twice as much in an exchange."""
+    flows: Literal["float32", "bfloat16"] = "float32"
+    """In which they are kept, as `mix.flows`."""
     degree: Degree = 4
     """Neighbours in all rounds, as of `overlay.kind = sticky`."""
     micro_batch: AtLeastOne = 1

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from tests.harness.detectors import record
 
 GOLDEN = {
     lane: json.loads((Path(__file__).parents[2] / "golden" / f"{lane}.json").read_text())
-    for lane in ("exchange", "control")
+    for lane in ("exchange", "control", "state")
 }
 VIEW = bytes(range(16))
 EXCHANGE = {
@@ -62,8 +63,21 @@ CONTROL = {
     "dialed": wire.Dialed(2**60 + 7, "192.0.2.7", True),
     "stop_vote": wire.StopVote(40, True),
 }
-MESSAGES = {("exchange", name): it for name, it in EXCHANGE.items()} | {
-    ("control", name): it for name, it in CONTROL.items()
+STATE = {
+    "manifest_query": wire.ManifestQuery("a" * 52),
+    "manifest_reply": wire.ManifestReply("a" * 52, b"canonical"),
+    "state_query": wire.StateQuery(2**60 + 7),
+    "state_offer": wire.StateOffer(2**60 + 7, 3, 41, 1 << 20, bytes(range(32)), bytes(range(32))),
+    "state_offer_none": wire.StateOffer(2**60 + 7, 0, 41, 0, b"", b""),
+    "chunk_query": wire.ChunkQuery(3, 1 << 18),
+    "chunk": wire.Chunk(3, 1 << 18, b"\x00\x01values\xff"),
+    "digests_query": wire.DigestsQuery(3, 64),
+    "digests": wire.Digests(3, 64, bytes(range(32))),
+}
+MESSAGES = {
+    (lane, name): it
+    for lane, messages in (("exchange", EXCHANGE), ("control", CONTROL), ("state", STATE))
+    for name, it in messages.items()
 }
 
 
@@ -81,6 +95,11 @@ def test_a_message_shares_no_memory_with_the_buffer_it_came_in(lane, name):
     frame.clear()  # an error while anything points into it
     assert message == MESSAGES[lane, name]
     assert hash(message) == hash(MESSAGES[lane, name]), "all parts are immutable"
+
+
+def test_every_kind_of_message_is_among_them():
+    kinds = {kind for each in (wire.Control, wire.Exchange, wire.Pulling, wire.State) for kind in get_args(each)}
+    assert {type(message) for message in MESSAGES.values()} == kinds
 
 
 def test_the_golden_files_name_these_messages_only():
