@@ -48,6 +48,8 @@ class PulledExchange:
     signed, `noted` with how a round's requests ended, by peer, and whom the rule clipped or excluded; None where unknown.
     """
 
+    slow = ""  # what became slow: not looked for, as nobody waits for one answer
+
     def __init__(
         self, context: NodeContext, members: Members, *, first: int, attested: Callable[[Attestation], None],
         noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None], transactions: Transactions, verify: Verify = verify,

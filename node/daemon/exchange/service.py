@@ -27,12 +27,12 @@ from starling.node.config.schema import Manifest
 from starling.node.daemon.context import Limits, NodeContext
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.exchange.shell import RoundOutcome, Shell, payload_bytes
+from starling.node.daemon.exchange.slow_watch import MIN_MEASURED_BYTES, SlowWatch
 from starling.node.daemon.membership.neighbors import Members
 from starling.node.interfaces import TaskStatus
 from starling.node.status.snapshot import Exchanges
 
 SEND_S = 60.0  # A peer that takes no frame for so long is unreachable
-MIN_MEASURED_BYTES = 64 << 10  # smaller frames vanish into socket buffers and do not measure the link
 SMOOTHING = 0.3
 
 
@@ -79,6 +79,7 @@ class Exchange:
         noted: Callable[[Mapping[str, Outcome], Collection[str]], None], sticky: StickyEdges | None,
     ) -> None:  # fmt: skip
         self._report, self._told_slow = context.report, False
+        self._watch = SlowWatch(context.report, context.limits)
         self._budget = budget = Budget(context.manifest, context.limits)
         pace = _pace(context.manifest, context.swarm, sticky)
         self._core = core = Pairwise(context.me, pace, fresh_inc, lambda peer: peer in members.members, budget)
@@ -109,6 +110,11 @@ class Exchange:
         return self._core.payload_bytes
 
     @property
+    def slow(self) -> str:
+        """What became slow, in words; "" if nothing did."""
+        return "; ".join(self._watch.words)
+
+    @property
     def longest_s(self) -> float:
         """Clock pace: the longest that a visit may take; a slot, or several where payloads take so long to be sent."""
         return self._core.pace.timeouts.longest_s
@@ -132,12 +138,14 @@ class Exchange:
         if isinstance(message, Pulling):
             raise RemoteProtocolError(peer, "wrong_kind_of_exchange")
         commands = self._core.receive(peer, message, trio.current_time())
+        self._watch.received(peer, message)
         self._transactions.received(peer, message)
         self._shell.do(commands)
 
     def _measure(self, peer: str, message: Exchanged | Pulling, count: int, seconds: float) -> None:
         """A frame was handed to the network: learn the peer's rate, and how long exchanges may take."""
         self._budget.observe(peer, count, seconds)
+        self._watch.sent(peer, message, count, seconds)
         if not payload_bytes(message):
             return
         timeouts = self._core.pace.timeouts
@@ -228,6 +236,7 @@ class Exchange:
         core, shell = self._core, self._shell
         edge = core.edges.get(peer)
         self._budget.forget(peer)
+        self._watch.forget(peer)
         shell.do(core.revoke(peer, trio.current_time()))
         shell.move()
         await shell.rest(peer)

@@ -145,6 +145,7 @@ def _problem(node: Node) -> str | None:
                 return "every local step is undone, as its numbers are not finite; look at the data with `starling task check`"
             if node.progress.few_steps:
                 return f"{node.progress.few_steps}; `starling peers` shows in which rounds they are"
+            return running.exchange.slow or None
     return None
 
 

@@ -1,0 +1,96 @@
+"""What is named: what changed, by edges whose speeds differ, with noise of the kind that lines of homes have."""
+
+import random
+from math import exp
+
+import pytest
+
+from starling.gossip.exchange.slowness import NEW, NORMAL, OLD, Slowness
+
+EDGES, BYTES = 6, 1_000_000
+CALM = 3 * OLD
+
+
+class Node:
+    """Its edges' speeds differ by a lognormal 0.7, single times by 0.35, and one in twenty takes three to ten times as long."""
+
+    def __init__(self, seed):
+        self.draw, self.core = random.Random(seed), Slowness()
+        self.base = {f"p{each}": 2.0 * exp(0.7 * self.draw.gauss(0, 1)) for each in range(EDGES)}
+
+    def time(self, peer, factor):
+        rare = self.draw.uniform(3, 10) if self.draw.random() < 0.05 else 1.0
+        return self.base[peer] * factor * rare * exp(0.35 * self.draw.gauss(0, 1))
+
+    def exchanges(self, count, send=lambda _peer: 1.0, answer=lambda _peer: 1.0):
+        named = set()
+        for _ in range(count):
+            for peer in self.base:
+                self.core.sent(peer, BYTES, self.time(peer, send(peer)))
+                self.core.answered(peer, self.time(peer, answer(peer)))
+            named |= {(it.kind, it.peer) for it in self.core.named()}
+        return named
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_without_a_change_nothing_is_named_though_lines_differ_and_exchanges_are_late_at_times(seed):
+    assert not Node(seed).exchanges(200)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_node_s_own_line_is_named_when_it_becomes_three_times_slower(seed):
+    node = Node(seed)
+    node.exchanges(CALM)
+    node.exchanges(4 * NEW, send=lambda _peer: 3.0)
+    (named,) = node.core.named()
+    assert (named.kind, named.peer) == ("send", "")
+    assert 2.0 < named.times < 4.5
+    assert named.edges[0] >= 4
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_one_peer_that_answers_late_is_named_alone(seed):
+    node = Node(seed)
+    node.exchanges(CALM)
+    assert node.exchanges(5 * NEW, answer=lambda peer: 4.0 if peer == "p2" else 1.0) == {("answer", "p2")}
+
+
+def test_half_as_slow_again_is_not_of_consequence_nor_is_a_constant_slowness():
+    assert not Node(1).exchanges(200, send=lambda _peer: 20.0)
+    node = Node(2)
+    node.exchanges(CALM)
+    assert not node.exchanges(10 * NEW, send=lambda _peer: 1.2)
+
+
+def test_times_that_nobody_feels_are_not_named():
+    node = Node(3)
+    node.base = dict.fromkeys(node.base, 0.01)
+    node.exchanges(CALM)
+    assert not node.exchanges(5 * NEW, send=lambda _peer: 5.0)
+
+
+def test_what_stays_slow_is_usual_one_day_and_what_recovers_is_forgotten_at_once():
+    node = Node(4)
+    node.exchanges(CALM)
+    node.exchanges(5 * NEW, send=lambda _peer: 5.0)
+    assert node.core.named()
+    node.exchanges(2 * NEW)
+    assert not node.core.named()
+    node.exchanges((NORMAL + 6) * NEW, send=lambda _peer: 5.0)
+    assert not node.core.named()
+
+
+def test_another_cap_and_another_life_begin_a_new_past():
+    node = Node(5)
+    node.exchanges(CALM)
+    node.core.capped()
+    node.core.forget("p0")
+    assert not node.exchanges(4 * NEW, send=lambda _peer: 8.0, answer=lambda peer: 8.0 if peer == "p0" else 1.0)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_times_that_are_none_are_errors_of_the_caller(seconds):
+    with pytest.raises(AssertionError):
+        Slowness().sent("p", 1, seconds)
+    with pytest.raises(AssertionError):
+        Slowness().answered("p", seconds)

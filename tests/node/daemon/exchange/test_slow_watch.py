@@ -1,0 +1,74 @@
+"""What became slow is told once, in words; another cap is no news."""
+
+import trio
+
+from starling.gossip.exchange.slowness import NEW, OLD
+from starling.gossip.wire.schema import Request, Response
+from starling.node.daemon.context import Limits
+from starling.node.daemon.exchange.slow_watch import SlowWatch
+from starling.node.status.format import short
+from tests.harness.daemons import Reports
+from tests.harness.virtual import virtual
+
+PEERS = ("12D3KooWa", "12D3KooWb", "12D3KooWc", "12D3KooWd")
+COUNT = 1 << 20
+
+
+def watch():
+    return SlowWatch(Reports(), Limits(0, 0, 1))
+
+
+def sends(watched, times, seconds):
+    for seq in range(times):
+        for peer in PEERS:
+            watched.sent(peer, Response(1, seq, b"x"), COUNT, seconds)
+
+
+async def exchanges(watched, times, seconds):
+    """Each peer answers after its seconds."""
+    for seq in range(1, times + 1):
+        for peer in PEERS:
+            watched.sent(peer, Request(1, seq, 0, 1, bytes(16), 0.5, 0.0, b""), 100, 0.01)
+            await trio.sleep(seconds(peer))
+            watched.received(peer, Response(1, seq, b""))
+
+
+@virtual
+async def test_the_owner_is_told_once_of_a_line_that_became_slow():
+    watched = watch()
+    sends(watched, OLD, 1.0)
+    assert watched.words == ()
+    sends(watched, 6 * NEW, 3.0)
+    (words,) = watched.words
+    assert words == "this node's upload is 3.0 times as slow as before (4 of 4 peers)"
+    ((name, _, level, fields),) = watched.report.events
+    assert (name, level, fields) == ("became_slow", "warning", {"peer": None, "times": 3.0})
+
+
+@virtual
+async def test_a_cap_that_the_owner_changed_is_no_news():
+    watched = watch()
+    sends(watched, OLD, 1.0)
+    watched.limits.up_bytes_per_s = 1000
+    sends(watched, 6 * NEW, 3.0)
+    assert watched.words == ()
+    assert watched.report.events == []
+
+
+@virtual
+async def test_one_peer_that_answers_late_is_named_until_it_is_gone():
+    watched = watch()
+    await exchanges(watched, OLD, lambda _peer: 1.0)
+    await exchanges(watched, 4 * NEW, lambda peer: 4.0 if peer == PEERS[1] else 1.0)
+    assert watched.words == (f"{short(PEERS[1])} takes 4.0 times as long to answer as before",)
+    watched.forget(PEERS[1])
+    assert watched.words == ()
+
+
+@virtual
+async def test_answers_that_were_not_asked_for_count_for_nothing():
+    watched = watch()
+    for seq in range(10 * OLD):
+        watched.received(PEERS[0], Response(1, seq, b""))
+        watched.sent(PEERS[0], Response(1, seq, b""), 10, 0.5)  # too short to measure a line
+    assert watched._core._pasts == {}
