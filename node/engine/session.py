@@ -413,9 +413,11 @@ class Session:
         """Hold a copy of the model for `read`, instead of the one before."""
         facts: dict[str, str | int] = {"kind": _MODEL, "round": self._round, "schema": self._schema.hex()}
         data = tensor_file.pack({"x": self._as_sent(self.learner.settled)}, facts)
-        self._held = (self._held[0] + 1, data)
         digests = chunks.digests(data)
-        return calls.Held(self._held[0], len(data), chunks.root(digests), self._round, self._schema, digests)
+        root = chunks.root(digests)
+        # named by what it holds: numbers would begin anew with the engine, and name other bytes to who still reads
+        self._held = (int.from_bytes(root[:7], "big"), data)
+        return calls.Held(self._held[0], len(data), root, self._round, self._schema, digests)
 
     def read(self, call: calls.ReadChunk) -> calls.ChunkRead:
         """Bytes of the held snapshot."""

@@ -55,7 +55,7 @@ class Known:
 def message(draw: Draw, kind: type[Message], known: Known, victim: VirtualNode) -> Message:
     """A message of that kind for one victim."""
     hints = get_type_hints(kind)
-    some = _Candidates(known, victim)
+    some = Values(known, victim)
     values = {name: draw(st.sampled_from(some.of(kind, name, hints[name]))) for name in kind.__struct_fields__}
     if kind is wire.Pulled and draw(st.booleans()):
         values["digest"] = digest(values["payload"])
@@ -71,12 +71,12 @@ def altered_by(field: int, value: int, honest: Message, known: Known, victim: Vi
     if not names:
         return honest
     name = names[field % len(names)]
-    some = _Candidates(known, victim).of(type(honest), name, get_type_hints(type(honest))[name])
+    some = Values(known, victim).of(type(honest), name, get_type_hints(type(honest))[name])
     return msgspec.structs.replace(honest, **{name: some[value % len(some)]})
 
 
 @dataclass(slots=True)
-class _Candidates:
+class Values:
     """Values of a field, by its name."""
 
     known: Known
@@ -120,6 +120,8 @@ class _Candidates:
 
     def lost(self, _kind: object) -> list[bool]:
         return [True, False]
+
+    stop = lost
 
     def round(self, _kind: object) -> list[int]:
         at = self.victim.node.progress.round

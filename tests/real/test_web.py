@@ -9,7 +9,7 @@ import pytest
 from starling.tui.web.pages import PAGES
 from tests.harness.browser import Browser, needs_browser
 from tests.harness.processes import ENVIRONMENT
-from tests.tui.test_terminal import node
+from tests.harness.tui.fake_node import node
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from copy import copy
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal, get_origin, get_type_hints
 
 import hypothesis.strategies as st
 import pytest
@@ -40,7 +40,7 @@ from starling.node.config.schema import (
     RobustSection,
     TaskSection,
 )
-from tests.harness.legal_messages import KINDS, LANE_OF, message
+from tests.harness.legal_messages import KINDS, LANE_OF, Values, message
 from tests.harness.searched_swarm import HONEST, Alteration, SearchedSwarm
 from tests.harness.stepwise import Stepwise
 
@@ -273,3 +273,10 @@ def test_a_member_that_answers_one_node_late_takes_steps_from_that_one_and_from_
     run.close()
     assert share >= 0.3
     assert min(rest) >= 0.95
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_every_field_of_every_message_has_values_to_draw(kind):
+    """A new message, or a field of it, would else end the search and not the member's luck."""
+    missing = [name for name in kind.__struct_fields__ if name != "known" and not hasattr(Values, name)]
+    assert [name for name in missing if get_origin(get_type_hints(kind)[name]) is not Literal] == []

@@ -252,7 +252,7 @@ async def test_a_node_whose_local_steps_are_all_undone_says_so_once():
     async with swarm.running(3):
         await until(lambda: rounds_done(swarm, 2))
         bad, learner = swarm.nodes[0], swarm.nodes[0].engine._session.learner
-        learns, learner._learn = learner._learn, lambda _chance: (math.nan, False)
+        learns, learner._learn = learner._learn, lambda _chance, _gradient: (math.nan, False)
         await until(lambda: rounds_done(swarm, 12))
         assert events(bad).count("steps_undone") == 1
         assert "steps_undone" not in events(swarm.nodes[1])

@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import pytest
 
 from tests.harness.records import recorded
+from tests.harness.tui.fake_node import node
 from tests.harness.tui.terminal import ROOT, Terminal, needs_tmux
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, needs_tmux]
@@ -16,18 +17,6 @@ SIZES = pytest.mark.parametrize("size", [(80, 24), (160, 48)], ids=["80x24", "16
 
 def ui(*paths, size=(80, 24)):
     return closing(Terminal([sys.executable, "-m", "starling.tui", *map(str, paths)], size))
-
-
-@contextmanager
-def node(run_dir, first_round):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.harness.tui.fake_node", str(run_dir), str(first_round)], cwd=ROOT
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 @SIZES

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -12,6 +15,21 @@ import trio
 from starling.node.daemon.events import Changes
 from starling.node.daemon.observe.control_server import ControlServer
 from tests.harness.snapshots import snapshot
+
+ROOT = Path(__file__).parents[3]
+
+
+@contextmanager
+def node(run_dir: Path, first_round: int) -> Iterator[subprocess.Popen]:
+    """Such a process; it is killed at the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.harness.tui.fake_node", str(run_dir), str(first_round)], cwd=ROOT
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 async def _nothing(op, fields):

@@ -5,10 +5,12 @@ import re
 
 import pytest
 
+from starling.tui.view import View
 from starling.tui.web.pages import document
 from starling.tui.web.server import FILES, MAX_CONNECTIONS, PageServer
-from tests.tui.web.test_pages import NOTHING
+from tests.harness.snapshots import NOW
 
+NOTHING = View(waiting_for="starling-node", now=NOW)
 TOKEN = "t" * 32
 
 

@@ -28,7 +28,10 @@ PARAMS = {
 OVERLAYS = {"ring": Ring(), "sticky": Sticky(3), "base_k": BaseK(2), "one_peer": OnePeerExponential()}
 SELECTORS = {"full": Everything(), "mask": Mask(0.3), "top_k": TopK(0.2)}
 CODECS = {"exact": ("identity", "identity"), "four_bits": ("fp16", "int4"), "eight_bits": ("int8", "int8")}
-CASES = list(product(MIXERS, SELECTORS, CODECS, OVERLAYS))
+LOOPED = sorted(
+    set(MIXERS) - {"sparse_outer"}
+)  # the reference loop has edges; test_engines.py compares the messages to all
+CASES = list(product(LOOPED, SELECTORS, CODECS, OVERLAYS))
 
 
 def mixer(name):
@@ -66,7 +69,7 @@ def test_two_hundred_rounds_stay_within_the_tolerance(name):
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("codecs", ["exact", "eight_bits"])
-@pytest.mark.parametrize("name", MIXERS)
+@pytest.mark.parametrize("name", LOOPED)
 def test_after_two_hundred_rounds_both_are_within_a_relative_1e_9(name, codecs):
     """Sums in another order, and nothing else: roundings of 1e-16 neither grow nor tip a selection or a quantum."""
     two_hundred(name, codecs)
