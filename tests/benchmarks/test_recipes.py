@@ -472,7 +472,7 @@ def test_a_small_comparison_of_overlays_runs():
     assert figures["ring@5.decades"] < figures["base_2@5.decades"]
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 def test_a_small_simulation_runs():
     """Averages with all nodes beat no averages at all."""
     few = ("simulate.nodes=4", "pace.rounds=60", "task.dim=5")

@@ -157,7 +157,7 @@ async def test_who_leaves_in_order_is_forgotten_at_once_and_leaves_no_flow_behin
         assert assert_flows_cancel(swarm) > 0.0
 
 
-@virtual(1)
+@virtual(more=(1,))
 async def test_on_a_thin_link_exchanges_stay_within_their_budget_of_bytes_and_the_swarm_learns(seed):
     budget = 2000
     agreed = digits(6, local_steps=5, rounds=120, compress=CompressSection(budget_bytes=budget))

@@ -17,7 +17,7 @@ BEGAN, PAUSED, ROUNDS = 14, 8, 28
 LONG = 80  # local steps of a round, which take longer than an exchange may
 
 
-@pytest.mark.parametrize("pace", ["steps", "clock"])
+@pytest.mark.parametrize("pace", [pytest.param("steps", marks=pytest.mark.acceptance), "clock"])
 @virtual(1)
 async def test_a_paused_node_does_no_local_steps_and_all_exchanges(pace):
     swarm = story(digits(4, pace=pace, rounds=ROUNDS, local_steps=LONG), 1)

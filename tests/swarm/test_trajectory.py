@@ -81,7 +81,7 @@ def outcome(agreed, n, seed, rules=()):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [6, 8])
+@pytest.mark.parametrize("n", [6, pytest.param(8, marks=pytest.mark.acceptance)])
 @pytest.mark.parametrize("overlay", ["sticky", "base_k", "ring"])
 @pytest.mark.parametrize(("mix", "compress"), [("pet", CODED), ("dsgd", EXACT), ("gradient_tracking", EXACT)])
 def test_a_swarm_of_whole_nodes_walks_the_reference_trajectory_bit_for_bit(

@@ -15,7 +15,7 @@ TABLES = {"all to all": ALL_TO_ALL, "equal bytes": EQUAL_BYTES, "every round": E
 DESIGNS = [(table, design) for table, designs in TABLES.items() for design in designs]
 IDS = [f"{table}, {design.name}" for table, design in DESIGNS]
 FEW = [
-    ("all to all", "cs+", "foe"), ("all to all", "nna", "label_flip"), ("equal bytes", "cs+ 6/2", "era_max"),
+    ("all to all", "cs+", "foe"),
 ]  # fmt: skip
 
 
