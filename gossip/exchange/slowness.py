@@ -51,11 +51,12 @@ class _Past:
     hot: int = 0
     rise: float = 0.0
 
-    def add(self, value: float, seconds: float) -> None:
+    def add(self, value: float, seconds: float) -> bool:
+        """-> whether a window is complete, so that another thing may be named"""
         self.new.append(value)
         self.felt.append(seconds)
         if len(self.new) < NEW:
-            return
+            return False
         if len(self.old) == OLD and self._is_hot() and self.hot < NORMAL:
             self.hot += 1
         else:
@@ -65,6 +66,7 @@ class _Past:
             self.old.extend(self.new)
         self.new.clear()
         self.felt.clear()
+        return True
 
     def _is_hot(self) -> bool:
         middle = median(self.old)
@@ -80,15 +82,15 @@ class Slowness:
 
     _pasts: dict[tuple[Kind, str], _Past] = field(default_factory=dict)
 
-    def sent(self, peer: str, count: int, seconds: float) -> None:
-        """The network took a payload of `count` > 0 bytes in so long, > 0."""
+    def sent(self, peer: str, count: int, seconds: float) -> bool:
+        """The network took a payload of `count` > 0 bytes in so long, > 0. -> whether `named` may have changed"""
         assert count > 0 < seconds < math.inf
-        self._of("send", peer).add(math.log(seconds / count), seconds)
+        return self._of("send", peer).add(math.log(seconds / count), seconds)
 
-    def answered(self, peer: str, seconds: float) -> None:
-        """A peer answered so long after it had been asked, > 0."""
+    def answered(self, peer: str, seconds: float) -> bool:
+        """A peer answered so long after it had been asked, > 0. -> whether `named` may have changed"""
         assert 0 < seconds < math.inf
-        self._of("answer", peer).add(math.log(seconds), seconds)
+        return self._of("answer", peer).add(math.log(seconds), seconds)
 
     def named(self) -> tuple[Named, ...]:
         """What is slower than it was."""

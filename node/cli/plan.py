@@ -35,8 +35,7 @@ def plan(file: Path, machines: Path | None, links: Path | None, as_json: bool) -
 
     from starling.node.config.memory import there
     from starling.node.plan.decide import plan as decided
-    from starling.node.plan.memory import GB
-    from starling.node.plan.schema import MachineSection, load
+    from starling.node.plan.schema import GB, MachineSection, load
 
     world = load(file, machines, links)
     if not world.machine:

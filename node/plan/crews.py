@@ -36,7 +36,7 @@ class Crews:
     def __init__(self, world: World) -> None:
         self._world = world
         self._costs = block_costs(world)
-        self._there = [round(machine.memory_gb * memory.GB) for machine in world.machine]
+        self._there = [machine.memory_bytes for machine in world.machine]
         self._needed = lru_cache(maxsize=1 << 16)(self._bytes)
 
     def among(self, able: list[int]) -> tuple[Crew, ...]:

@@ -9,7 +9,7 @@ import msgspec
 from starling.node.plan import memory
 from starling.node.plan.crews import Crews, block_costs
 from starling.node.plan.results import Member, Plan, Unused
-from starling.node.plan.schema import MachineSection, TrainSection, World
+from starling.node.plan.schema import GB, MachineSection, TrainSection, World
 
 MOST_IN_CREWS = 24  # machines among which crews are sought
 
@@ -19,7 +19,7 @@ def plan(world: World) -> Plan:
     whole = _needed(world, world.train)
     members, rest = list[Member](), list[int]()
     for number, machine in enumerate(world.machine):
-        if whole <= _there(machine):
+        if whole <= machine.memory_bytes:
             members.append(_member(world, machine, whole))
         else:
             rest.append(number)
@@ -37,10 +37,6 @@ def _needed(world: World, train: TrainSection) -> int:
     return memory.needed(world.model, train, 0, world.model.layers, 1, world.reserve)
 
 
-def _there(machine: MachineSection) -> int:
-    return round(machine.memory_gb * memory.GB)
-
-
 def _rates(machine: MachineSection) -> tuple[float | None, float | None]:
     return machine.up_mbit, machine.down_mbit
 
@@ -54,7 +50,7 @@ def _member(world: World, machine: MachineSection, needed: int) -> Member:
         exchange_s = 8.0 * train.exchange_bytes * memory.parameters(world.model) / (machine.up_mbit * 1e6)
     steps = exchange_s / step_s if step_s and exchange_s is not None else None
     return Member(
-        name=machine.name, needed_bytes=needed, memory_bytes=_there(machine), step_s=step_s, exchange_s=exchange_s,
+        name=machine.name, needed_bytes=needed, memory_bytes=machine.memory_bytes, step_s=step_s, exchange_s=exchange_s,
         exchange_steps=steps,
     )  # fmt: skip
 
@@ -73,7 +69,7 @@ def _unused(world: World, number: int, able: list[int]) -> Unused:
 def _cures(world: World, rest: list[int]) -> Iterator[str]:
     if not rest:
         return
-    most, train = max(_there(world.machine[number]) for number in rest), world.train
+    most, train = max(world.machine[number].memory_bytes for number in rest), world.train
     tried: list[dict[str, object]] = [{"micro_batch": 1}, {"recompute": True}]
     tried += [{"degree": degree} for degree in range(train.degree - 1, 0, -1)] if train.mix == "pet" else []
     tried += [{"moments": "bfloat16"}, {"moments": "int8"}] if train.optimizer == "adamw" else []
@@ -87,4 +83,4 @@ def _cures(world: World, rest: list[int]) -> Iterator[str]:
             seen.add(key)
             shown = f'"{value}"' if isinstance(value, str) else str(value).lower()
             yield f"train.{key} = {shown}"
-    yield f"machine.memory_gb = {_needed(world, train) / memory.GB:.3g}"
+    yield f"machine.memory_gb = {_needed(world, train) / GB:.3g}"

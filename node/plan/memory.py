@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from starling.node.plan.schema import ModelSection, TrainSection
 
-GB = 10**9
 MOMENTS = {"sgd": 0, "momentum": 4, "adamw": 8}
 PARTS = {"float32": 1.0, "bfloat16": 0.5, "int8": 0.25}
 MODEL, SUM, GATES = 4, 4, 8  # parameters; sum of flows; mean and mean square of gradients, where drift moves flows

@@ -14,6 +14,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.config import toml
 from starling.node.config.parts import Section, convert, fields_of, unknown_key
 
+GB = 10**9
 MOST_MACHINES = 256
 TRY = "`starling examples plan-crowd` is a whole file"
 
@@ -84,6 +85,11 @@ class MachineSection(Section, frozen=True):
     """10⁶ bits a second that it can send. Without both rates no exchange is predicted, and no crew has this machine."""
     down_mbit: Rate | None = None
     """10⁶ bits a second that it can receive."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """The same in bytes."""
+        return round(self.memory_gb * GB)
 
 
 class LinkSection(Section, frozen=True):

@@ -52,8 +52,7 @@ class SlowWatch:
             self._core.capped()
         if isinstance(message, Request):
             keep(self._asked, peer, (message.seq, trio.current_time()), MAX_ASKED)
-        if count >= MIN_MEASURED_BYTES and seconds > 0.0:
-            self._core.sent(peer, count, seconds)
+        if count >= MIN_MEASURED_BYTES and seconds > 0.0 and self._core.sent(peer, count, seconds):
             self._tell()
 
     def received(self, peer: str, message: Exchange | Pulling) -> None:
@@ -62,8 +61,7 @@ class SlowWatch:
             return
         seq, at = self._asked.pop(peer, (0, 0.0))
         took_s = trio.current_time() - at
-        if seq == message.seq and took_s > 0.0:
-            self._core.answered(peer, took_s)
+        if seq == message.seq and took_s > 0.0 and self._core.answered(peer, took_s):
             self._tell()
 
     def forget(self, peer: str) -> None:
