@@ -176,6 +176,9 @@ def test_equal_models_give_equal_snapshots_and_an_old_one_is_let_go():
     one, other = (opened(manifest(), 0, "a") for _ in range(2))
     assert snapshot(one) == snapshot(other)
     first = done(one, calls.Snapshot())
+    assert done(one, calls.Snapshot()) == first
+    assert done(one, calls.ReadChunk(first.snapshot, 0, 10)).data
+    done(one, calls.Train(0, 1))
     done(one, calls.Snapshot())
     assert done(one, calls.ReadChunk(first.snapshot, 0, 10)).data == b""
 
