@@ -48,6 +48,7 @@ libraries: $(VENV)/.ready
 
 acceptance: $(VENV)/.ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m acceptance --timeout 3600
+	STARLING_EXAMPLES=5 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/gossip tests/robust tests/node --timeout 3600
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.run; code=$$?; $(BIN)/python -m benchmarks.table && exit $$code

@@ -4,8 +4,11 @@ import gc
 import signal
 from collections.abc import Callable, Iterator
 
+import hypothesis
 import pytest
 import trio
+
+from tests.strategies import examples
 
 REAL = "tests/real/"
 
@@ -13,6 +16,8 @@ REAL = "tests/real/"
 def pytest_configure() -> None:
     """A shell starts what it puts in the background deaf to Ctrl-C, and that is inherited: the processes of tests must hear it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    hypothesis.settings.register_profile("starling", examples(100))
+    hypothesis.settings.load_profile("starling")
 
 
 def pytest_collection_finish() -> None:

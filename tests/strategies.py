@@ -1,5 +1,7 @@
 """Hypothesis strategies and settings that tests of several folders share."""
 
+import os
+
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -9,6 +11,10 @@ exponents = st.integers(-300, 300)
 """Of powers of ten that float64 holds."""
 
 
+MORE = float(os.environ.get("STARLING_EXAMPLES", "0.5"))
+"""Times as many examples: half in every run, as each run draws its own; `make acceptance` takes more."""
+
+
 def examples(most: int) -> settings:
-    """So many examples, however long one takes: machines that run tests differ."""
-    return settings(max_examples=most, deadline=None)
+    """So many examples, times MORE, however long one takes: machines that run tests differ."""
+    return settings(max_examples=max(4, round(MORE * most)), deadline=None)

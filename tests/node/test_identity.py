@@ -6,12 +6,13 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import x25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.wire.schema import Record
 from starling.node.identity import Identity, peer_id_of, public_key_of, verify, verify_record
+from tests.strategies import examples
 
 SWARM = "s" + "a" * 32
 
@@ -28,7 +29,7 @@ def test_the_peer_id_holds_the_public_key(public_key):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(seed=st.binary(min_size=32, max_size=32))
 def test_peer_ids_equal_libp2ps(seed):
     """The network derives the id from the same seed by its own means: both must name the node alike."""

@@ -40,6 +40,7 @@ def whole(node, run_dir):
     return now if any(it.outcome == "committed" and it.bytes_received > 0 for it in now.transactions) else None
 
 
+@pytest.mark.acceptance
 def test_whoever_is_killed_comes_back_as_the_same_node_and_nobody_else_stops(tmp_path):
     """A dead engine is replaced under a living node; a dead node takes its engine along, is mourned, and resumes its checkpoint."""
     founder_dir, joiner_dir = tmp_path / "founder", tmp_path / "joiner"
@@ -84,6 +85,7 @@ def test_whoever_is_killed_comes_back_as_the_same_node_and_nobody_else_stops(tmp
         assert not (run_dir / "control.sock").exists()
 
 
+@pytest.mark.acceptance
 def test_a_stranger_s_manifest_runs_code_of_this_machine_only_if_its_owner_agrees(tmp_path):
     """Installed code, but the founder chose which: `join` refuses before anything is imported, and leaves no half-made node."""
     with terminals() as terminal:

@@ -36,6 +36,7 @@ def test_a_killed_node_resumes_and_a_late_one_catches_up(tmp_path):
 
 @pytest.mark.real
 @pytest.mark.slow
+@pytest.mark.acceptance
 def test_a_byzantine_node_is_named_banned_and_not_waited_for(tmp_path):
     """NaN in every payload: its peers learn without it, and the summary is theirs alone."""
     table = demo(

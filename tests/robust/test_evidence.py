@@ -3,7 +3,7 @@
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.errors import RemoteProtocolError
@@ -20,6 +20,7 @@ from starling.robust.evidence import (
     equivocation_check,
     statement_of,
 )
+from tests.strategies import examples
 
 SWARM = "swarm"
 
@@ -78,7 +79,7 @@ def test_nothing_else_is_a_proof(one, other):
 
 
 @given(a=st.binary(max_size=300), b=st.binary(max_size=300), position=st.integers(0, 200), bit=st.integers(0, 7))
-@settings(max_examples=100)
+@examples(100)
 def test_arbitrary_bytes_and_a_proof_with_a_changed_bit_prove_nothing(a, b, position, bit):
     it = proof(1)
     changed = bytearray(it.a)
@@ -174,7 +175,7 @@ def test_a_peer_cannot_displace_its_earlier_statements():
 
 
 @given(rounds=st.lists(st.integers(0, 60), max_size=60))
-@settings(max_examples=30)
+@examples(30)
 def test_statements_of_few_rounds_are_kept(rounds):
     known = Statements(lambda *_: True, rounds=4)
     for own, about in enumerate(rounds):

@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from starling.gossip.rng import generator
 from starling.robust.model_agreement import APART, NEAR, SAME, agree
+from tests.strategies import examples
 
 D = 200
 
@@ -86,7 +87,7 @@ def test_nobody_is_blamed_for_going_the_opposite_way_in_the_first_rounds():
         assert agreed.cluster == (0, 1)
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(
     count=st.integers(3, 7), seed=st.integers(0, 2**31), spread=st.floats(0.0, 0.05),
     far=st.floats(0.0, 100.0), rounds=st.integers(1, 10**6),
@@ -133,7 +134,7 @@ def test_the_state_is_the_coordinate_median_of_those_that_agree():
     assert start.outside == ()
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(count=st.integers(1, 6), dtype=st.sampled_from([torch.float32, torch.float64]))
 def test_nothing_that_was_given_is_modified_and_the_result_is_no_view_of_it(count, dtype):
     origin, models = swarm(count, 1.0, 0.05)

@@ -1,7 +1,7 @@
 """Fault scores and contributions: decay, thresholds, bans that end, the operator's decisions, and bounded memory."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.robust.reputation import (
@@ -18,6 +18,7 @@ from starling.robust.reputation import (
     Decision,
     Reputation,
 )
+from tests.strategies import examples
 
 RANK = ("ban", "quarantine", "probation", "active")
 EVENTS = (
@@ -32,6 +33,7 @@ EVENTS = (
     "trusted",
     "forgiven",
 )
+
 histories = st.lists(st.tuples(st.floats(0, 400), st.sampled_from("abc"), st.sampled_from(EVENTS)), max_size=40)
 """Events of three peers, each after some seconds."""
 
@@ -67,7 +69,7 @@ def score(reputation, peer, now):
 
 
 @given(events=st.lists(st.tuples(st.floats(0, 400), st.sampled_from(["late", "not_finite"])), max_size=40))
-@settings(max_examples=60)
+@examples(60)
 def test_the_score_is_the_sum_of_the_halving_weights(events):
     """Σ w·2^(−age/half-life), as long as no ban resets it."""
     reputation, now, expected = Reputation(half_life_s=50.0, quarantine=1e6, ban=1e6), 0.0, 0.0
@@ -134,7 +136,7 @@ def test_thresholds_out_of_order_and_empty_bounds_are_refused(wrong):
 
 
 @given(history=histories, silence=st.floats(0, 10_000), more=st.floats(0, 10_000))
-@settings(max_examples=150)
+@examples(150)
 def test_nothing_rises_in_silence_whatever_happened_before(history, silence, more):
     """So neither blame nor trust comes from waiting, and after a quarantine or ban a peer is on probation, never active."""
     reputation, now = lived(history)
@@ -151,7 +153,7 @@ def test_nothing_rises_in_silence_whatever_happened_before(history, silence, mor
 
 
 @given(history=histories)
-@settings(max_examples=60)
+@examples(60)
 def test_numbers_stay_in_their_bounds_and_a_fault_never_helps(history):
     reputation, now = lived(history)
     for peer in "abc":
@@ -201,7 +203,7 @@ def test_a_peer_that_is_always_late_is_never_banned_and_never_active():
 
 
 @given(clipped=st.lists(st.booleans(), min_size=1, max_size=200))
-@settings(max_examples=40)
+@examples(40)
 def test_distance_alone_is_never_blamed(clipped):
     reputation = Reputation()
     for turn, far in enumerate(clipped):
@@ -255,7 +257,7 @@ def test_a_manual_ban_lasts_until_its_end_and_can_be_revoked():
 
 
 @given(history=histories)
-@settings(max_examples=60)
+@examples(60)
 def test_decisions_survive_a_restart(history):
     reputation, now = lived(history)
     decisions = reputation.decisions(now)

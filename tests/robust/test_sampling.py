@@ -6,7 +6,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.robust.sampling import b_hat, draw, labels, least_s, overflow, prefix_of
@@ -146,7 +146,6 @@ swarms = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(members=swarms, k=st.integers(0, 12), cap=st.integers(0, 3), seed=st.integers(0, 2**63 - 1))
 def test_a_draw_is_distinct_keeps_every_cap_and_stops_early_only_where_nobody_else_may_be_taken(members, k, cap, seed):
     prefixes = {
@@ -208,7 +207,6 @@ def test_the_prefix_of_an_address(address, prefix):
     assert prefix_of(address) == prefix
 
 
-@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_has_a_prefix_or_none(text):
     prefix = prefix_of(text)

@@ -67,7 +67,7 @@ async def test_an_exchange_committed_while_a_node_lingers_reaches_its_checkpoint
 
 @virtual(1)
 async def test_survivors_of_a_crash_delete_its_flow_and_the_crashed_identity_comes_back_as_a_new_life(seed):
-    swarm = story(watchful(digits(6, rounds=80)), seed)
+    swarm = story(watchful(digits(6, rounds=50)), seed)
     async with swarm.running(6):
         await until(lambda: rounds_done(swarm, 15))
         gone = swarm.nodes[4].peer_id
@@ -78,11 +78,11 @@ async def test_survivors_of_a_crash_delete_its_flow_and_the_crashed_identity_com
         await until(lambda: not flows_with(swarm, gone), 0.5)
         for virtual in swarm.nodes.values():
             assert "peer_died" in events(virtual)
-        await until(lambda: rounds_done(swarm, 40))
+        await until(lambda: rounds_done(swarm, 30))
         back = await swarm.start(4)
         await swarm.finished()
         assert back.node.progress.joined_late
-        assert back.node.progress.figures.local_steps < 80 * 10
+        assert back.node.progress.figures.local_steps < 50 * 10
         assert any(
             gone in v.node.running.exchange.edges and v.node.running.exchange.committed(gone)
             for v in swarm.nodes.values()
@@ -97,7 +97,7 @@ async def test_survivors_of_a_crash_delete_its_flow_and_the_crashed_identity_com
 async def test_an_engine_that_dies_is_restarted_and_its_edges_begin_anew_at_both_ends(seed):
     with TemporaryDirectory() as folder:
         swarm = story(
-            digits(6, rounds=60), seed, folder=Path(folder),
+            digits(6, rounds=40), seed, folder=Path(folder),
             config=NodeConfig(linger_s=1e6, threads=1, trust=True, checkpoint_s=1.0),
         )  # fmt: skip
         async with swarm.running(6):
@@ -125,7 +125,7 @@ async def test_an_engine_that_dies_is_restarted_and_its_edges_begin_anew_at_both
 @virtual(1, more=(2,))
 async def test_a_node_five_times_slower_neither_stops_the_others_nor_is_left_to_itself(seed):
     async def fast_s(slower):
-        swarm = story(damped(digits(6, rounds=60)), seed, slow=slower)
+        swarm = story(damped(digits(6, rounds=40)), seed, slow=slower)
         async with swarm.running(6):
             await until(lambda: rounds_done(swarm, 1))
             fast = [swarm.nodes[index].node.progress for index in range(5)]
@@ -136,7 +136,7 @@ async def test_a_node_five_times_slower_neither_stops_the_others_nor_is_left_to_
     even_s, *_ = await fast_s({})
     slowed_s, reached, met = await fast_s({5: 5.0})
     assert slowed_s < 3.0 * even_s
-    assert met > 6
+    assert met > 4
     assert min(reached) > LEARNED - POINTS
 
 

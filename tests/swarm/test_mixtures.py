@@ -83,6 +83,6 @@ async def test_a_mixture_of_faults_in_steps_pace(seed):
         await mixed("steps", seed, Path(folder))
 
 
-@virtual(6, more=(1,))
+@virtual(more=(6, 1))
 async def test_a_mixture_of_faults_in_clock_pace(seed):
     await mixed("clock", seed, None, rounds=130)

@@ -101,7 +101,7 @@ async def test_exchanges_go_on_while_frames_of_fresh_records_pour_in():
 
 
 ROUNDS = 40
-SECONDS = 6.0
+SECONDS = 3.0
 
 
 def busy(message):

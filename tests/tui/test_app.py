@@ -126,7 +126,7 @@ def test_help_closes_without_ending_the_program(key):
     assert "KEYS" not in seen[2]
 
 
-@pytest.mark.parametrize("key", ALL)
+@pytest.mark.parametrize("key", [ALL[0], ALL[-1]])
 def test_q_quits_from_every_page(key):
     app, _ = look(one(), SMALL, keys=(key, "q"))
     assert app.return_code == 0

@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.exchange.attestation import Attestation, body, contradicts, digest, genuine
 from tests.harness.signatures import sign, verify
+from tests.strategies import examples
 
 
 def attested(peer="a", *, swarm="swarm", incarnation=1, round=7, vector=b"vector", by=None) -> Attestation:
@@ -24,7 +25,7 @@ def test_no_other_peer_can_attest_for_a_peer(forged):
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@examples(40)
 @given(
     one=st.tuples(st.text(max_size=4), st.text(max_size=4), st.integers(0, 99), st.integers(0, 99), st.binary(min_size=32, max_size=32)),
     other=st.tuples(st.text(max_size=4), st.text(max_size=4), st.integers(0, 99), st.integers(0, 99), st.binary(min_size=32, max_size=32)),

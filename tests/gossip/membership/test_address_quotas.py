@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.membership.member_list import MemberList
 from tests.harness.detectors import OpenGate, record, verify
+from tests.strategies import examples
 
 SEATS = 3
 MOST = 7
@@ -29,7 +30,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=150)
+@examples(150)
 def test_no_address_group_exceeds_its_quota_and_the_list_is_bounded(steps):
     members, entered = MemberList(verify, OpenGate(), address_quota=quota_of, max_members=MOST), {}
     for now, (peer, address, step) in enumerate(steps):

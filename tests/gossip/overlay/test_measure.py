@@ -6,7 +6,7 @@ from functools import reduce
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.overlay import measure
@@ -56,7 +56,6 @@ def test_each_kind_reduces_a_disagreement_as_fast_as_the_table_says(n):
         assert np.mean(measured) == pytest.approx(expected, abs=tolerance), (kind, k)
 
 
-@settings(deadline=None)
 @given(
     kind=st.sampled_from(["ring", "base_k", "erdos_renyi", "od_equi_dyn", "alone"]),
     n=st.integers(2, 30),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.overlay.base_k import BaseK
@@ -15,7 +15,6 @@ from starling.gossip.overlay.static import Alone, Ring
 inners = st.sampled_from([Alone(), Ring(), OnePeerExponential(), RandomMatching(4)])
 
 
-@settings(deadline=None)
 @given(
     inner=inners, n=st.integers(2, 40), k=st.integers(1, 3), every=st.integers(1, 9), overlap=st.booleans(),
     cycles=st.integers(0, 50),

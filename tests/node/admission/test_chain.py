@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -122,7 +122,7 @@ def test_the_longest_credential_fits_into_a_record():
     operator=st.text(st.characters(codec="utf-8"), max_size=70),
     ticket=st.none() | st.builds(Ticket, st.integers(0, 2**62), st.integers(0, 2**62)),
 )
-@settings(max_examples=60)
+@examples(60)
 def test_a_credential_comes_back_as_it_was_or_cannot_be_made(operator, ticket):
     credential = Credential(operator, ticket, CHAIN[:1])
     if len(operator) <= 64 and operator.isprintable():
@@ -136,7 +136,7 @@ def test_a_credential_comes_back_as_it_was_or_cannot_be_made(operator, ticket):
     st.binary(min_size=1, max_size=80).filter(lambda raw: raw != b"\x90")  # which is a chain, of no link
     | st.sampled_from([b"\x93\xa0\xc0\x90", b"\xdd\xff\xff\xff\xff", bytes(5000)])
 )
-@settings(max_examples=100)
+@examples(100)
 def test_what_is_no_credential_is_refused_by_name(raw):
     with pytest.raises(ValueError, match=r"^credential_malformed$"):
         credentials.decode(raw)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import mean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.errors import ConfigError
@@ -14,6 +14,7 @@ from starling.node.admission.work import Puzzle, search
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import AdmissionSection, Manifest
 from starling.node.identity import Identity
+from tests.strategies import examples
 
 PUZZLE = Puzzle("s" + "a" * 32, bits=4, memory_kib=8, epoch_s=3600.0)
 PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
@@ -67,7 +68,7 @@ def test_a_digest_of_today_is_one_of_tomorrow():
 
 
 @given(st.integers(0, 30), st.binary(min_size=32, max_size=32))
-@settings(max_examples=60)
+@examples(60)
 def test_bits_are_counted_from_the_front(bits, raw):
     number = int.from_bytes(raw, "big") >> bits
     digest = number.to_bytes(32, "big")
@@ -76,7 +77,7 @@ def test_bits_are_counted_from_the_front(bits, raw):
 
 
 @given(epoch=st.integers(0, 10**6), at=st.floats(-3.0, 3.0))
-@settings(max_examples=60)
+@examples(60)
 def test_a_ticket_is_good_until_the_middle_of_the_next_epoch(epoch, at):
     now = (epoch + at) * PUZZLE.epoch_s
     if abs(at + 0.5) > 1e-6 and abs(at - 1.5) > 1e-6:

@@ -5,7 +5,7 @@ import pickle
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.catalogue import parameters
@@ -112,7 +112,6 @@ def test_a_part_that_replaces_another_drops_its_keys_and_its_defaults(tmp_path):
     assert (chunked.chunk, chunked.ratio) == (64, 0.2)
 
 
-@settings(deadline=None)
 @given(st.fixed_dictionaries({key: st.sampled_from(catalogue.built_in) for key, catalogue in CHOICES.items()}))
 def test_every_choice_of_parts_is_written_down_and_read_back(chosen):
     """What is written has just the keys that are taken, with every default."""

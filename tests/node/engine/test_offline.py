@@ -143,8 +143,8 @@ def test_an_evaluation_of_a_left_node_starts_one_process(left, tmp_path, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_eval_and_export_of_a_left_node_work_from_its_directory(left, tmp_path):
-    """`starling eval` and `export` start this program, as the command line itself has no torch."""
+def test_eval_of_a_left_node_works_from_its_directory(left, tmp_path):
+    """`starling eval`, as `export`, starts this program, as the command line itself has no torch."""
 
     def starling(*words):
         command = [sys.executable, "-m", "starling.node.cli.main", *map(str, words)]
@@ -155,9 +155,6 @@ def test_eval_and_export_of_a_left_node_work_from_its_directory(left, tmp_path):
     assert (
         json.loads(ran.stdout)["value"] == offline.measure(left.path, tmp_path / "at_once.safetensors", None)["value"]
     )
-    ran = starling("export", tmp_path / "m.safetensors", left.path)
-    assert ran.returncode == 0, ran.stderr
-    assert load_file(tmp_path / "m.safetensors").keys() == load_file(tmp_path / "at_once.safetensors").keys()
     (tmp_path / "bad.npz").write_bytes(b"")
     ran = starling("eval", left.path, "--data", tmp_path / "bad.npz")
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)

@@ -2,7 +2,7 @@
 
 import pytest
 import trio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.limits import TokenBucket
@@ -11,12 +11,13 @@ from starling.node.net.api import Inbound
 from starling.node.net.inbox import Inbox
 from starling.node.net.limits import Pacer
 from tests.harness.virtual import virtual
+from tests.strategies import examples
 
 requests = st.lists(st.tuples(st.floats(0, 2), st.floats(0, 20)), max_size=60)
 
 
 @given(rate=st.floats(0.1, 100), burst=st.floats(0.1, 50), requests=requests)
-@settings(max_examples=60)
+@examples(60)
 def test_a_bucket_never_gives_more_than_rate_times_time_plus_burst(rate, burst, requests):
     """The one inequality a limit is for, over every window that starts with the first request."""
     bucket, now, given_out = TokenBucket(rate, burst), 0.0, 0.0
@@ -28,7 +29,7 @@ def test_a_bucket_never_gives_more_than_rate_times_time_plus_burst(rate, burst, 
 
 
 @given(rate=st.floats(0.1, 100), burst=st.floats(0.1, 50), wait=st.floats(0, 100))
-@settings(max_examples=60)
+@examples(60)
 def test_after_a_pause_the_burst_is_there_again(rate, burst, wait):
     bucket = TokenBucket(rate, burst)
     assert bucket.take(burst, 0.0)

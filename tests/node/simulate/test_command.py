@@ -391,7 +391,7 @@ def test_a_process_that_dies_takes_only_its_own_run_with_it(file):
             spawned()[0].kill()
 
     with Processes(1) as processes:
-        sweep = Sweep(cells_of(file, "pace.rounds=300", "pace.evaluate_every=1"), processes, show)
+        sweep = Sweep(cells_of(file, "pace.rounds=60", "pace.evaluate_every=1"), processes, show)
         sweep.check()
         sweep.run()
         workers = spawned()

@@ -1,7 +1,7 @@
 """What a scrape says: parsed by Prometheus' own parsers, with nothing invented and nothing unbounded."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -9,6 +9,7 @@ from starling.node.status.metrics import MAX_PEERS, PEER_STATES, PLAIN, expositi
 from starling.node.status.snapshot import Exchanges, PeerStatus
 from tests.harness.scrape import PARSERS, full
 from tests.harness.snapshots import bare, snapshot
+from tests.strategies import examples
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=20)
 
@@ -76,7 +77,7 @@ def test_a_crowd_of_strangers_makes_no_series():
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(NAMES, NAMES)
 def test_no_name_can_break_out_of_its_label(name, peer):
     odd = snapshot(name=name, peers=(PeerStatus(peer, "alive", committed=1),))

@@ -4,7 +4,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -12,6 +12,7 @@ from starling.node.status import record
 from starling.node.status.record import MAX_POINTS, Curve
 from starling.node.status.snapshot import Point
 from tests.harness.records import at_second, write
+from tests.strategies import examples
 
 
 def test_a_record_gives_back_what_went_in(tmp_path):
@@ -122,7 +123,7 @@ def test_a_file_that_cannot_be_read_is_said_in_one_line(tmp_path):
         record.load(tmp_path)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(count=st.integers(0, 3000), limit=st.integers(4, 240))
 def test_a_curve_keeps_its_ends_its_order_and_even_spacing_in_bounded_memory(count, limit):
     """A drawn curve must start and end where the run did, and not lie about pace in between."""

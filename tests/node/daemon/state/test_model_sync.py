@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import trio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
@@ -15,6 +15,7 @@ from starling.node.daemon.state.model_sync import ASKED, COMPARED, GRACE_S, Mode
 from starling.node.daemon.state.transfer import Offered
 from starling.node.rpc import calls
 from tests.harness.daemons import Reports
+from tests.strategies import examples
 
 
 class Peers:
@@ -164,7 +165,7 @@ peer_lists = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=
 
 
 @given(places=peer_lists)
-@settings(max_examples=60)
+@examples(60)
 def test_the_order_is_of_the_same_peers_and_its_first_three_share_as_little_as_a_choice_one_by_one_can(places):
     traits = {f"p{i}": {f"net {net}", f"who {who}"} for i, (net, who) in enumerate(places)}
     peers = list(traits)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import trio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
@@ -15,6 +15,7 @@ from starling.node.identity import Identity
 from starling.node.storage.bans import decode, encode
 from starling.node.storage.run_dir import RunDir
 from starling.robust.reputation import Decision
+from tests.strategies import examples
 
 ME, A, B, C = (Identity.from_seed(bytes([number]) * 32).peer_id for number in range(4))
 UNIX_S = 1_700_000_000.0
@@ -194,7 +195,7 @@ def test_a_peer_is_named_by_its_id_its_beginning_or_its_end():
         max_size=5,
     )
 )  # fmt: skip
-@settings(max_examples=50)
+@examples(50)
 def test_decisions_are_read_as_they_were_written(decisions):
     assert decode(encode(decisions)) == tuple(decisions)
 
