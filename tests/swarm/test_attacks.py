@@ -12,7 +12,7 @@ from tests.harness.swarms import events, story, until
 
 NODES = 8
 LIAR = NODES - 1
-ROUNDS = 20
+ROUNDS = 24
 
 
 def gathering(rule: str) -> Manifest:
