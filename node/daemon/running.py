@@ -216,7 +216,7 @@ class RunningNode:
             (peer for peer in self.membership.members if peer != me and self.policy.allows(peer)),
             key=lambda peer: derive(0, "invite", me, peer),  # other members give others' addresses
         )
-        return to_share(network.addresses, others, network.answered, self.membership.met)
+        return to_share((*network.relayed, *network.addresses), others, network.answered, self.membership.met)
 
     def may_meet(self, peer: str) -> bool:
         """Whether this node and a peer have a connection, or one of them can be dialled."""
