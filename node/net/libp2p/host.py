@@ -562,7 +562,7 @@ class Libp2pNetwork(Inboxes):
         self._announcing.relayed = self._relayed.endpoints()
         if self.is_hidden:
             through = self.relays
-            text = f"reached through a relay of {len(through)}: {', '.join(through)}" if through else "no relay any more"
+            text = f"reached through a relay of {' and of '.join(through)}" if through else "no member relays for this node any more"
             self._report.event("relays", text, relays=through)
 
     async def _resolved(self, peer: str, endpoint: Endpoint) -> Endpoint:
