@@ -54,7 +54,7 @@ ORIGIN_SHARE, ELSEWHERE_SHARE = 16, 2
 """One public address prefix has at most 1/ORIGIN_SHARE of all places for members; members without a known public address, which costs
 nothing to claim, at most 1/ELSEWHERE_SHARE."""
 MAX_SENDING = 32  # messages being sent to one peer; more are dropped
-NAMED = "named"  # `prefix_of` an address that is a name
+NOWHERE = frozenset({None, "named", "relayed"})  # `prefix_of` an address that says nothing of where its peer is
 SILENT_GREETINGS = 4  # in a row, over seven seconds and more
 IDENTITY_TWICE = (
     "another node runs with this node's identity.key, and peers take the two for one that restarts all the time; stop one of them "
@@ -340,7 +340,7 @@ class Membership:
     def _address_quota(self, record: Record) -> AddressQuota:
         origin = self._network.origin(record.peer)
         claimed = (prefix_of(address) for address in record.addresses)
-        place = origin or next((prefix for prefix in claimed if prefix not in {None, NAMED}), None) or ""
+        place = origin or next((prefix for prefix in claimed if prefix not in NOWHERE), None) or ""
         return place, MAX_MEMBERS // (ORIGIN_SHARE if place else ELSEWHERE_SHARE)
 
     def _do(self, outputs: Sequence[Output]) -> None:
