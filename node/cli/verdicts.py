@@ -158,7 +158,7 @@ def port(bound: Sequence[Bound], listening: Sequence[str] | None) -> Verdict:
 
 
 def reachable(state: str, members: int, relays: Sequence[str] = ()) -> Verdict:
-    """`state`: `reachability` of the running node's status; `members`: others that it knows; `relays`: those through which they reach it."""
+    """`state`: `reachability` of the running node's status; `members`: others that it knows; `relays`: through which they reach it."""
     match state:
         case "reachable":
             return "ok", "members can dial this node", ""

@@ -12,7 +12,6 @@ import trio
 
 from starling.gossip.wire.schema import Lane
 
-
 Way = Literal["direct", "relayed", "control"]
 """Of a connection: to the peer itself; through a relay, with small exchanges too; or with control messages alone."""
 

@@ -1,5 +1,7 @@
 """Peers that nobody can dial, on real sockets: circuits through a relay, what it gives and sees, and connections without it."""
 
+import subprocess
+import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
@@ -8,7 +10,17 @@ import trio
 from starling.gossip.errors import ConfigError, PeerUnreachable
 from starling.node.net.libp2p import punching, relay
 from starling.node.net.libp2p.addresses import parse
-from starling.node.net.libp2p.circuit import HOP, STOP, HopMessage, PeerId, Status, StopMessage, framed, raw_of, read_message
+from starling.node.net.libp2p.circuit import (
+    HOP,
+    STOP,
+    HopMessage,
+    PeerId,
+    Status,
+    StopMessage,
+    framed,
+    raw_of,
+    read_message,
+)
 from starling.node.net.libp2p.noise import Conversation, negotiate
 from tests.harness.libp2p_nodes import hang_up, next_frame, node, on_sockets, peer_of, until
 
@@ -242,3 +254,78 @@ def test_nobody_listens_on_or_announces_an_address_at_a_relay():
                 pass
 
     trio.run(main)
+
+
+STOCK = """
+import sys, trio
+from libp2p import new_host
+from libp2p.network.config import ConnectionConfig
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import info_from_p2p_addr
+from libp2p.relay.circuit_v2 import CircuitV2Protocol, CircuitV2Transport, PROTOCOL_ID
+from libp2p.relay.circuit_v2.config import RelayConfig
+from libp2p.tools.anyio_service.context import background_trio_service
+from multiaddr import Multiaddr
+async def main():
+    listen = [Multiaddr("/ip4/127.0.0.1/tcp/0")]
+    host = new_host(listen_addrs=listen, connection_config=ConnectionConfig(min_connections=0, low_watermark=0))
+    async with host.run(listen), trio.open_nursery() as nursery:
+        protocol = CircuitV2Protocol(host, allow_hop=len(sys.argv) == 1)
+        async with background_trio_service(protocol):
+            await protocol.event_started.wait()
+            address = next(str(each) for each in host.get_addrs())
+            print(address if "/p2p/" in address else f"{address}/p2p/{host.get_id()}", flush=True)
+            if len(sys.argv) > 1:
+                await as_client(host, CircuitV2Transport(host, protocol, RelayConfig()), nursery, *sys.argv[1:])
+            await trio.sleep_forever()
+async def as_client(host, transport, nursery, relay, target):
+    info = info_from_p2p_addr(Multiaddr(relay))
+    await host.connect(info)
+    await trio.to_thread.run_sync(sys.stdin.readline)
+    reserved = await transport.reserve(await host.new_stream(info.peer_id, [PROTOCOL_ID]), info.peer_id, nursery)
+    await transport.dial(Multiaddr(f"{relay}/p2p-circuit/p2p/{target}"))
+    stream = await host.new_stream(ID.from_base58(target), ["/starling/control/1"])
+    await stream.write((5).to_bytes(4, "big") + (b"stock" if reserved else b"none!"))
+trio.run(main)
+"""
+
+
+@asynccontextmanager
+async def stock(*arguments):
+    """A py-libp2p host in a process of its own, and its address: a relay, or with a relay and a peer behind it a client of both."""
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-c", STOCK, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )  # fmt: skip
+    try:
+        yield process, (await process.stdout.receive_some(1000)).decode().strip()
+    finally:
+        process.kill()
+        await process.wait()
+        await process.stdin.aclose()
+        await process.stdout.aclose()
+
+
+@pytest.mark.acceptance
+@on_sockets
+async def test_a_stock_relay_carries_our_connections(no_nat_opens):
+    async with stock() as (_, address), node("a") as a, node("b") as b:
+        for each in (a, b):
+            await each.dial(address)
+            each.found(hidden=True, host="")
+        await until(lambda: a.announced and b.announced)
+        b.learn(a.peer_id, a.announced)
+        await b.send(a.peer_id, "control", b"hello")
+        assert (await next_frame(a, "control")).peer == b.peer_id
+        assert b.relay_of(a.peer_id) == parse(address).peer
+
+
+@pytest.mark.acceptance
+@on_sockets
+async def test_a_stock_peer_has_a_place_at_our_relay_and_reaches_others_through_it(no_nat_opens):
+    async with behind_a_relay("a") as (middle, a), stock(middle.addresses[0], a.peer_id) as (process, address):
+        peer = parse(address).peer
+        middle.learn(peer, [])
+        await process.stdin.send_all(b"\n")
+        assert (await next_frame(a, "control")).frame == b"stock"
+        assert middle.circuits == ((peer, a.peer_id),)
+        assert peer in middle._relay.slots.holders(trio.current_time())

@@ -18,7 +18,9 @@ from starling.node.status.snapshot import VERSION, PeerStatus, Resources, Status
 
 Fields = dict[str, Any]
 MAX_TRANSFERS = 16
-FORWARD = "forward port {port} of the router to this machine, or invite a member that others can dial, which then relays"
+FORWARD = (
+    "forward port {port} of the router to this machine, or invite a member that others can dial, which then relays"
+)
 
 
 def take_snapshot(node: Node) -> StatusSnapshot:

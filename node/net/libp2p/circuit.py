@@ -27,7 +27,7 @@ MAX_MESSAGE_BYTES = 8 << 10
 
 M = TypeVar("M", bound=Message)
 
-__all__ = ["HopMessage", "HolePunch", "Identify", "Limit", "PeerId", "Reservation", "Status", "StopMessage"]
+__all__ = ["HolePunch", "HopMessage", "Identify", "Limit", "PeerId", "Reservation", "Status", "StopMessage"]
 
 
 async def read_message(conversation: Conversation, kind: type[M]) -> M:

@@ -141,7 +141,13 @@ class Connection:
     """
 
     def __init__(
-        self, info: ConnectionInfo, socket: trio.abc.AsyncResource, channel: Channel, received: bytes, up: Pacer, down: Pacer
+        self,
+        info: ConnectionInfo,
+        socket: trio.abc.AsyncResource,
+        channel: Channel,
+        received: bytes,
+        up: Pacer,
+        down: Pacer,
     ) -> None:
         self.info = info
         self.violation: str | None = None  # the violation by which the peer ended the connection, if any

@@ -266,7 +266,9 @@ class Libp2pNetwork(Inboxes):
 
     async def drained(self) -> None:
         """Wait until all that was sent is handed to the operating system."""
-        for connection in sorted(self.connections(), key=lambda each: not each.info.relay):  # circuits are in the others
+        for connection in sorted(
+            self.connections(), key=lambda each: not each.info.relay
+        ):  # circuits are in the others
             await connection.drained()
 
     async def _watch_interfaces(self) -> None:
@@ -562,7 +564,11 @@ class Libp2pNetwork(Inboxes):
         self._announcing.relayed = self._relayed.endpoints()
         if self.is_hidden:
             through = self.relays
-            text = f"reached through a relay of {' and of '.join(through)}" if through else "no member relays for this node any more"
+            text = (
+                f"reached through a relay of {' and of '.join(through)}"
+                if through
+                else "no member relays for this node any more"
+            )
             self._report.event("relays", text, relays=through)
 
     async def _resolved(self, peer: str, endpoint: Endpoint) -> Endpoint:

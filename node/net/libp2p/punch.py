@@ -1,7 +1,7 @@
 """Two nodes behind NATs become connected without a relay between: who says what when, and which pairs are tried. Pure.
 
-Theory of operation (the DCUtR protocol of libp2p). A NAT lets in what comes from where something was sent to. Both ends have a connection
-through a relay; each knows from that relay at which address and port it is seen. Both connect to the other at the same moment, from the
+Theory of operation (the DCUtR protocol of libp2p). A NAT lets in what comes from where something was sent to. Both ends have a
+connection through a relay; each knows from that relay at which address and port it is seen. Both connect to the other at the same moment, from the
 port that the relay sees, so that each opens its own NAT for the other: a TCP simultaneous open.
 
     opener (the relayed connection was opened to it)                 answerer

@@ -1,7 +1,7 @@
 """From a connection through a relay to one without: both ends connect at the same moment. `punch` says who does what when.
 
-DCUtR of libp2p. Each end asks the relay, by libp2p's identify, at which address and port it sees this end, and connects from the port of its
-connection to the relay, so that its NAT shows the same address and port to the other end.
+DCUtR of libp2p. Each end asks the relay, by libp2p's identify, at which address and port it sees this end, and connects from the port of
+its connection to the relay, so that its NAT shows the same address and port to the other end.
 """
 
 from __future__ import annotations
@@ -221,9 +221,7 @@ class Punching:
         connection = None
         try:
             host = addresses.plain(endpoint.host)
-            where = Where(
-                addresses.block(host), origin_of(host), host, endpoint.port, *local, punched=True
-            )
+            where = Where(addresses.block(host), origin_of(host), host, endpoint.port, *local, punched=True)
             with trio.fail_after(HANDSHAKE_S):
                 connection = await self._switch.secured(raw, where, peer if initiate else None, inbound=not initiate)
             if connection.info.peer != peer:

@@ -1,7 +1,7 @@
 """Being reached through relays: reservations while others cannot dial us, circuits that come in, and circuits to others.
 
-Circuit Relay v2 of libp2p, the sides that it calls client and stop. Inside a circuit both ends authenticate each other and encrypt as in any
-other connection.
+Circuit Relay v2 of libp2p, the sides that it calls client and stop. Inside a circuit both ends authenticate each other and encrypt as in
+any other connection.
 """
 
 from __future__ import annotations
@@ -109,8 +109,7 @@ class Relayed:
         try:
             stream = relay.open()
             conversation, answer = await _ask(stream, HopMessage(type=HopMessage.CONNECT, peer=PeerId(id=raw_of(peer))))
-            if answer.status != Status.OK:
-                raise HandshakeFailed(f"relay: {WORDS.get(answer.status, 'it gives no circuit')}")
+            _check(answer)
             where = Where(f"via {relay.info.peer}", relay=relay.info.peer, relay_bytes=answer.limit.data)
             return await self._switch.secured(CircuitStream(stream, conversation.rest), where, peer)
         except BaseException as error:
@@ -126,9 +125,7 @@ class Relayed:
             each.info.peer for each in self._switch.connections()
             if not (each.info.inbound or each.info.relay or each.info.punched or each.closing)
         }  # fmt: skip
-        return sorted(
-            dialled, key=lambda peer: hashlib.blake2b(f"{self._switch.peer_id} {peer}".encode()).digest()
-        )
+        return sorted(dialled, key=lambda peer: hashlib.blake2b(f"{self._switch.peer_id} {peer}".encode()).digest())
 
     async def _reserve(self, relay: str) -> None:
         connection, stream = self._switch.direct(relay), None
@@ -156,6 +153,12 @@ class Relayed:
         if self.relays != self._told:
             self._told = self.relays
             self._switch.relays_changed()
+
+
+def _check(answer: HopMessage) -> None:
+    """Raises HandshakeFailed: it is no circuit."""
+    if answer.status != Status.OK:
+        raise HandshakeFailed(f"relay: {WORDS.get(answer.status, 'it gives no circuit')}")
 
 
 async def _ask(stream: Stream, message: HopMessage) -> tuple[Conversation, HopMessage]:

@@ -20,7 +20,9 @@ def endpoint_of(key: str, address: str) -> Endpoint:
     except ValueError as error:
         raise ConfigError(f"{key}: {error}") from error
     if endpoint.relay:
-        raise ConfigError(f"{key}: {address!r} goes through a relay; a node finds relays itself, give /ip4/HOST/tcp/PORT")
+        raise ConfigError(
+            f"{key}: {address!r} goes through a relay; a node finds relays itself, give /ip4/HOST/tcp/PORT"
+        )
     return endpoint
 
 

@@ -158,7 +158,9 @@ class Session:
         state.consumed += count
         if state.consumed >= max(state.window // 8, LEAST_UPDATE):
             growth = (
-                min(state.window, self.most_window - state.window, MAX_WINDOWS - self._windows) if state.inbound and not state.steady else 0
+                min(state.window, self.most_window - state.window, MAX_WINDOWS - self._windows)
+                if state.inbound and not state.steady
+                else 0
             )
             growth = max(growth, 0)
             state.window += growth

@@ -1,4 +1,6 @@
-"""The coordination of a simultaneous open: both ends connect at the same moment, whatever the round trip, and nothing else starts a dial."""
+"""The coordination of a simultaneous open: both ends connect at the same moment, whatever the round trip; nothing else starts a dial."""
+
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -69,7 +71,7 @@ def test_a_pair_that_cannot_meet_is_tried_more_and_more_rarely_until_something_c
             tried.append(now)
             pairs.failed("peer", now)
         now += FIRST_PAUSE_S / 2
-    pauses = [after - before for before, after in zip(tried, tried[1:], strict=False)]
+    pauses = [after - before for before, after in pairwise(tried)]
     assert pauses[:3] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
     assert max(pauses) <= LONGEST_PAUSE_S + FIRST_PAUSE_S
     assert pairs.may_try("other", now)

@@ -11,9 +11,7 @@ PEERS = ("a", "b", "c", "d", "e")
 @settings(max_examples=60)
 @given(
     st.lists(
-        st.tuples(
-            st.sampled_from(["grant", "refuse", "lose", "wait"]), st.sampled_from(PEERS), st.floats(-1e9, 1e9)
-        ),
+        st.tuples(st.sampled_from(["grant", "refuse", "lose", "wait"]), st.sampled_from(PEERS), st.floats(-1e9, 1e9)),
         max_size=40,
     )
 )
