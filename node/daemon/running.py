@@ -136,7 +136,14 @@ class RunningNode:
                 await nursery.start(service.serve)
         nursery.start_soon(self._cut_contributions)
         nursery.start_soon(self._bootstrap.watch, self.membership)
-        nursery.start_soon(self.membership.join, self._bootstrap.addresses, self._bootstrap.given)
+        nursery.start_soon(self._join, self._bootstrap.addresses)
+
+    async def _join(self, addresses: Sequence[str]) -> None:
+        """Keep in touch through these addresses, and through those that are found later."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.membership.join, addresses, self._bootstrap.given)
+            async for address in self._bootstrap.additions(addresses):
+                nursery.start_soon(self.membership.join, (address,), ())
 
     async def train(self, export: str) -> None:
         """Catch up with the swarm, train until the manifest's rounds are done, save (the model to `export` unless ""), and linger."""

@@ -126,6 +126,9 @@ class Network(Protocol):
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
         """Remember where a peer can be dialled (replaces what was known; invalid addresses are ignored)."""
 
+    def also_at(self, address: str) -> None:
+        """A peer may be at this address of the local network too, which is dialled beside those that it announces."""
+
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Set the longest frame of a lane; a longer one is refused when its length is read."""
 

@@ -201,6 +201,9 @@ class MemoryNetwork(Inboxes):
         """Never through a relay."""
         return "direct" if self._hub.connected(self.peer_id, peer) else None
 
+    def also_at(self, address: str) -> None:
+        """Ignored."""
+
     def relay_of(self, _peer: str) -> str:
         """None."""
         return ""

@@ -58,6 +58,7 @@ from starling.node.net.limits import Pacer, origin_of
 
 HANDSHAKE_S = 10.0
 DIAL_BACK_S = 4.0
+MAX_BESIDE = 4
 INTERFACES_S = 3.0  # between looks at this machine's addresses, each a few tenths of a millisecond
 
 
@@ -189,6 +190,13 @@ class Libp2pNetwork(Inboxes):
         where = record.answered  # no longer told to everybody, perhaps, and still right
         record.endpoints = told if where is None or any(_same(where, each) for each in told) else (*told, where)
         self._make_known(peer)
+
+    def also_at(self, address: str) -> None:
+        """A peer may be at this address of the local network too, which is dialled beside those that it announces."""
+        for endpoint in dialable(None, [address]):
+            record = self._peer(endpoint.peer)
+            if endpoint not in record.beside:
+                record.beside = (*record.beside, endpoint)[-MAX_BESIDE:]
 
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Set the longest frame of a lane; a longer one is refused when its length is read."""
@@ -448,7 +456,7 @@ class Libp2pNetwork(Inboxes):
 
     async def _outgoing(self, peer: str, record: PeerState, lane: Lane, size: int) -> Stream:
         for last in (False, True):
-            connection = await self._reach(peer, record.endpoints)
+            connection = await self._reach(peer, (*record.endpoints, *record.beside))
             if not may_carry(connection.info, lane, size):
                 raise PeerUnreachable(peer, f"its relay does not carry {size} bytes of the {lane} lane")
             stream = record.outgoing.pop(lane, None)
@@ -548,7 +556,8 @@ class Libp2pNetwork(Inboxes):
         """Where a peer can be dialled; first where it answered."""
         record = self._peer(peer)
         answered = () if record.answered is None else (replace(record.answered, rumored=False),)
-        others = (each for each in record.endpoints if not any(_same(each, first) for first in answered))
+        told = (*record.endpoints, *record.beside)
+        others = (each for each in told if not any(_same(each, first) for first in answered))
         return (*answered, *others)
 
     def is_known(self, peer: str) -> bool:

@@ -31,6 +31,7 @@ class PeerState:
     locks: dict[Lane, trio.Lock] = field(default_factory=lambda: {lane: trio.Lock() for lane in LANES})
     endpoints: tuple[Endpoint, ...] = ()
     met_at: str = ""  # address block of its last connection
+    beside: tuple[Endpoint, ...] = ()  # on the local network, as it was heard there
     answered: Endpoint | None = None  # where our last dial that succeeded found it
     traffic: Traffic = field(default_factory=Traffic)
     refused_until: float = -inf

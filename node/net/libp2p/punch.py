@@ -1,8 +1,8 @@
 """Two nodes behind NATs become connected without a relay between: who says what when, and which pairs are tried. Pure.
 
 Theory of operation (the DCUtR protocol of libp2p). A NAT lets in what comes from where something was sent to. Both ends have a
-connection through a relay; each knows from that relay at which address and port it is seen. Both connect to the other at the same moment, from the
-port that the relay sees, so that each opens its own NAT for the other: a TCP simultaneous open.
+connection through a relay; each knows from that relay at which address and port it is seen. Both connect to the other at the same moment,
+from the port that the relay sees, so that each opens its own NAT for the other: a TCP simultaneous open.
 
     opener (the relayed connection was opened to it)                 answerer
         CONNECT(own addresses) ──────────────────────────────────▶
@@ -10,8 +10,8 @@ port that the relay sees, so that each opens its own NAT for the other: a TCP si
         SYNC ────────────────────────────────────────────────────▶   connects at once, and is the handshake's initiator
         connects half a round trip later, and is its responder
 
-A message out of turn ends the attempt. Of what the other says only addresses are used, and those only as destinations that are rationed like
-any that others told.
+A message out of turn ends the attempt. Of what the other says only addresses are used, and those only as destinations that are rationed
+like any that others told.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a relay gives to whom: reservations, circuits, their bytes and their time. Pure: peers and times in, decisions out.
 
 Theory of operation. A member that nobody can dial *reserves* a place at a relay, and whoever wants to reach it asks the relay for a
-*circuit* to it, a stream in each connection of which the relay copies the bytes. The relay sees who talks with whom, when and how much, and no more:
-both ends run their handshake and encryption inside.
+*circuit* to it, a stream in each connection of which the relay copies the bytes. The relay sees who talks with whom, when and how much,
+and no more: both ends run their handshake and encryption inside.
 
     reservation   of a member with a connection; ends with that connection, after RESERVATION_S unless it is renewed, and is then free again
     circuit       to the holder of a reservation, one from each source, which replaces the one before; ends with either stream, after its
