@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 
 import trio
@@ -143,7 +144,7 @@ class RunningNode:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.membership.join, addresses, self._bootstrap.given)
             async for address in self._bootstrap.additions(addresses):
-                nursery.start_soon(self.membership.join, (address,), ())
+                nursery.start_soon(partial(self.membership.join, (address,), (), hints=True))
 
     async def train(self, export: str) -> None:
         """Catch up with the swarm, train until the manifest's rounds are done, save (the model to `export` unless ""), and linger."""

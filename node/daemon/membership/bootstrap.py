@@ -45,6 +45,7 @@ class Bootstrap:
         if address not in self.addresses and len(self.addresses) < len(self.given) + MAX_ADDED:
             self.addresses = (*self.addresses, address)
             self._added.set()
+            self._added = trio.Event()
 
     async def additions(self, known: Sequence[str]) -> AsyncIterator[str]:
         """Addresses beyond those `known`, as they are added, without end."""
@@ -54,13 +55,14 @@ class Bootstrap:
                 if address not in seen:
                     seen.add(address)
                     yield address
-            self._added = trio.Event()
-            await self._added.wait()
+            if seen.issuperset(self.addresses):  # none came while the last one was handed on
+                await self._added.wait()
 
     async def fetch_manifest(self, transfer: Transfer, network: Network, swarm: str) -> Manifest:
         """Fetch the manifest of a swarm from the first peer that has it; tries until one does."""
         pause, warned = FIRST_PAUSE_S, False
         while True:
+            asked = self.addresses
             found = await self._first_manifest(transfer, network, swarm)
             if found is not None:
                 return found
@@ -68,9 +70,9 @@ class Bootstrap:
                 text = f"no bootstrap peer answers ({', '.join(self.addresses)}); still trying"
                 self._report.event("bootstrap_unreachable", text, level="warning")
                 warned = True
-            self._added = trio.Event()
             with trio.move_on_after(pause) as waited:
-                await self._added.wait()
+                if self.addresses == asked:
+                    await self._added.wait()
             pause = min(2 * pause, LONGEST_PAUSE_S) if waited.cancelled_caught else pause
 
     async def _first_manifest(self, transfer: Transfer, network: Network, swarm: str) -> Manifest | None:
