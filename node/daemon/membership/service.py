@@ -261,8 +261,8 @@ class Membership:
     ) -> None:  # fmt: skip
         """Keep in touch with the swarm through bootstrap peers at multiaddrs with /p2p/ID, until cancelled.
 
-        Those `given`, all unless told, are the owner's; the others are of peers that were met in an earlier run, or `hints`, of which nothing is
-        said if they lead nowhere.
+        Those `given`, all unless told, are the owner's; the others are of peers that were met in an earlier run, or `hints`, of which
+        nothing is said if they lead nowhere.
         One that does not answer is dialled again after growing pauses, with one event when that begins and one when it ends.
         """
         async with trio.open_nursery() as nursery:
