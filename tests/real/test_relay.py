@@ -130,6 +130,17 @@ async def test_bytes_that_a_relay_changes_end_the_circuit_and_reach_nobody(monke
 
 
 @on_sockets
+async def test_bytes_through_a_relay_count_once_under_a_cap(no_nat_opens):
+    """They leave in the connection to the relay."""
+    async with behind_a_relay("a", "b") as (_, a, b):
+        b.cap(100_000, 0)
+        began = trio.current_time()
+        await b.send(a.peer_id, "exchange", bytes(150_000))
+        assert len((await next_frame(a, "exchange")).frame) == 150_000
+        assert 1.0 < trio.current_time() - began < 2.5, "1.5 s, and 3 s if they counted twice"
+
+
+@on_sockets
 async def test_a_relay_for_control_messages_carries_no_exchange(no_nat_opens):
     async with behind_a_relay("a", "b", mode="control") as (_, a, b):
         await b.send(a.peer_id, "control", b"hello")

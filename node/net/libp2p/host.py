@@ -362,7 +362,8 @@ class Libp2pNetwork(Inboxes):
             peer=peer, inbound=expected is None if inbound is None else inbound, since=now, useful_at=now,
             **{name: getattr(where, name) for name in Where.__slots__},
         )  # fmt: skip
-        return Connection(info, raw, channel, received, self._up, self._down)
+        up, down = (Pacer(0), Pacer(0)) if where.relay else (self._up, self._down)  # paced in the connection to the relay
+        return Connection(info, raw, channel, received, up, down)
 
     def _register(self, connection: Connection) -> None:
         peer = connection.info.peer
