@@ -18,6 +18,10 @@ from itertools import count
 _WORD = 8  # bytes of a draw, so that the remainder is almost uniform
 _V4_BITS, _V6_BITS = 24, 48  # address block that one network customer usually gets
 _NAMED = "named"  # host names are free and may resolve to anything, so all of them count as one prefix
+_RELAYED, _CIRCUIT = (
+    "relayed",
+    "/p2p-circuit",
+)  # an address at a relay says nothing of where its peer is: one prefix likewise
 
 Source = Callable[[int], int]  # bound -> a uniform integer in [0, bound), independent of earlier ones
 
@@ -101,7 +105,8 @@ def labels(addresses: Iterable[str], operator: str = "") -> frozenset[str]:
 
 
 def prefix_of(address: str) -> str | None:
-    """The IPv4 /24 or IPv6 /48 of a multiaddr such as "/ip4/1.2.3.4/tcp/4001"; "named" for host names and other protocols.
+    """The IPv4 /24 or IPv6 /48 of a multiaddr such as "/ip4/1.2.3.4/tcp/4001"; "named" for host names and other protocols, "relayed" for
+    addresses at public relays.
 
     None for malformed and non-public addresses (loopback, private, link-local, shared).
     """
@@ -121,6 +126,8 @@ def prefix_of(address: str) -> str | None:
         host = host.ipv4_mapped
     if not host.is_global:
         return None
+    if _CIRCUIT in address:
+        return _RELAYED
     return str(ipaddress.ip_network((host, _V4_BITS if host.version == 4 else _V6_BITS), strict=False))
 
 

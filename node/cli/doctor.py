@@ -93,7 +93,11 @@ def examine(run_dir: Path, invite: Invite | None) -> Diagnosis:
         "port": verdicts.port(_bound(place, config.listen), None)
         if running is None
         else verdicts.port((), running.addresses),
-        **({} if running is None else {"reachable": verdicts.reachable(running.reachability, running.members - 1)}),
+        **(
+            {}
+            if running is None
+            else {"reachable": verdicts.reachable(running.reachability, running.members - 1, running.relays)}
+        ),
         "addresses": verdicts.addresses(_hosts(), config.listen, config.announce),
         "buffers": verdicts.buffers(_largest("tcp_wmem"), _largest("tcp_rmem")),
     }

@@ -228,9 +228,18 @@ def _status_table(seen: StatusSnapshot) -> RenderableType:
         "engine": f"{seen.engine_restarts} restarts",
         "up": show.duration(seen.uptime_s),
         "addresses": ", ".join(seen.addresses) or show.MISSING,
+        "reached": _reached(seen),
         "privacy": "" if seen.delta is None else f"ε {show.privacy(seen.epsilon, seen.delta)}",
     }
     return listing({name: show.clean(text) for name, text in rows.items() if text})
+
+
+def _reached(seen: StatusSnapshot) -> str:
+    """How members reach this node and this node some of them, in words; "" while that is not known."""
+    through = sum(bool(peer.relay) for peer in seen.peers)
+    others = f"{through} {'member' if through == 1 else 'members'} through a relay" if through else ""
+    relays = f"relays between {seen.relaying} {'pair' if seen.relaying == 1 else 'pairs'}" if seen.relaying else ""
+    return "; ".join(filter(None, (show.reached(seen.reachability, seen.relays), others, relays)))
 
 
 def _traffic(total: int, per_s: float | None, cap_per_s: int | None) -> str:

@@ -53,6 +53,10 @@ NODE_OPTIONS = (
     click.option(
         "--announce", multiple=True, metavar="MULTIADDR", help="Addresses to give to peers instead, behind a NAT."
     ),
+    click.option("--no-lan", is_flag=True, help="Neither look for members on the local network nor be found there."),
+    click.option(
+        "--relay", metavar="off|control|small", help="What to carry for members that nobody can dial. Default: control."
+    ),
     click.option("--shard", metavar="I", help="Which shard of the built-in data; -1 derives it from the peer id."),
     set_option("manifest", "node", help="Any key of `config show`."),
     dir_option,
@@ -286,7 +290,7 @@ def _split(assignments: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]
 
 def _configured(
     config: NodeConfig, assignments: tuple[str, ...], *, data: str | None, device: str | None, up: str | None, down: str | None,
-    listen: tuple[str, ...], announce: tuple[str, ...], shard: str | None, nice: str | None,
+    listen: tuple[str, ...], announce: tuple[str, ...], shard: str | None, nice: str | None, relay: str | None, no_lan: bool,
 ) -> NodeConfig:  # fmt: skip
     """`config` with the options' values; paths made absolute, so that `run` works from any directory."""
     from starling.node.config import toml
@@ -294,6 +298,8 @@ def _configured(
     plain = [] if device is None else [f"device={DEVICES.get(device, device)}"]
     plain += [] if shard is None else [f"shard={shard}"]
     plain += [] if nice is None else [f"nice={nice}"]
+    plain += ["lan=false"] if no_lan else []
+    plain += [] if relay is None else [f"relay={relay}"]
     config = toml.apply_set(config, [*assignments, *plain])
     given = {
         "listen": tuple(_multiaddr("--listen", text) for text in listen) or None,

@@ -157,11 +157,14 @@ def port(bound: Sequence[Bound], listening: Sequence[str] | None) -> Verdict:
     return "ok", f"{', '.join(each.address for each in bound)}: free", ""
 
 
-def reachable(state: str, members: int) -> Verdict:
-    """`state`: `reachability` of the running node's status; `members`: others that it knows."""
+def reachable(state: str, members: int, relays: Sequence[str] = ()) -> Verdict:
+    """`state`: `reachability` of the running node's status; `members`: others that it knows; `relays`: through which they reach it."""
     match state:
         case "reachable":
             return "ok", "members can dial this node", ""
+        case "hidden" if relays:
+            found = f"members cannot dial this node, behind a NAT or a firewall; it is {show.reached(state, relays)}"
+            return "ok", found, ""
         case "hidden":
             found = "members cannot dial this node, behind a NAT or a firewall: it dials them, and needs one that can be dialled"
             return "warn", found, FORWARD

@@ -331,6 +331,11 @@ class NodeConfig(Section, frozen=True):
     """Cap on what is sent; 0 is none. The CLI takes 10mbit and the like."""
     down_bytes_per_s: Rate = 0
     """Cap on what is received; 0 is none."""
+    lan: bool = True
+    """Find members on the local network by multicast DNS, and be found there; needs no address of the invite to answer."""
+    relay: Literal["off", "control", "small"] = "control"
+    """What this node, if others can dial it, carries for members that nobody can dial: nothing, their control messages (32 kB/s a member,
+    128 kB/s in all), or small exchanges too (256 kB/s, 1 MB/s)."""
     evaluate_alone: bool = False
     """steps pace: evaluate the model also as it is before the round's exchanges, which run meanwhile; status shows both."""
     checkpoint_s: Long = 30.0

@@ -123,6 +123,14 @@ class Node:
         bootstrap = Bootstrap(setup.config.bootstrap, setup.known, setup.remember, report)
         transfer = Transfer(network=network, report=report, manifest=self._manifest_bytes, partial=setup.partial_state)
         await nursery.start(transfer.serve)
+        if setup.config.lan and network.port is not None:
+            from starling.node.net.lan import Lan  # noqa: PLC0415 — simulated nodes have no local network
+
+            def found(address: str) -> None:
+                network.also_at(address)
+                bootstrap.add(address)
+
+            nursery.start_soon(Lan(setup.swarm, network.peer_id, lambda: network.addresses, found, report).serve)
         manifest = await self._agree(network, transfer, bootstrap)
         engine = EngineSupervisor(
             start=setup.start_engine, opening=_opening(setup, manifest), silence_s=setup.config.engine_timeout_s, report=report

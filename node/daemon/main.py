@@ -80,7 +80,7 @@ async def _open_network(
     """Listen on the config's addresses, first with the port of the last run, so that invites stay valid after a restart."""
     opened = partial(
         open_network, identity.seed, announce=config.announce, limits=config.limits, report=report,
-        up_bytes_per_s=config.up_bytes_per_s, down_bytes_per_s=config.down_bytes_per_s,
+        up_bytes_per_s=config.up_bytes_per_s, down_bytes_per_s=config.down_bytes_per_s, relay=config.relay,
     )  # fmt: skip
     last = run_dir.with_kept_port(config.listen)
     async with AsyncExitStack() as stack:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 
 import trio
@@ -136,7 +137,14 @@ class RunningNode:
                 await nursery.start(service.serve)
         nursery.start_soon(self._cut_contributions)
         nursery.start_soon(self._bootstrap.watch, self.membership)
-        nursery.start_soon(self.membership.join, self._bootstrap.addresses, self._bootstrap.given)
+        nursery.start_soon(self._join, self._bootstrap.addresses)
+
+    async def _join(self, addresses: Sequence[str]) -> None:
+        """Keep in touch through these addresses, and through those that are found later."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.membership.join, addresses, self._bootstrap.given)
+            async for address in self._bootstrap.additions(addresses):
+                nursery.start_soon(partial(self.membership.join, (address,), (), hints=True))
 
     async def train(self, export: str) -> None:
         """Catch up with the swarm, train until the manifest's rounds are done, save (the model to `export` unless ""), and linger."""
@@ -216,7 +224,7 @@ class RunningNode:
             (peer for peer in self.membership.members if peer != me and self.policy.allows(peer)),
             key=lambda peer: derive(0, "invite", me, peer),  # other members give others' addresses
         )
-        return to_share(network.addresses, others, network.answered, self.membership.met)
+        return to_share((*network.relayed, *network.addresses), others, network.answered, self.membership.met)
 
     def may_meet(self, peer: str) -> bool:
         """Whether this node and a peer have a connection, or one of them can be dialled."""

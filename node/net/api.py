@@ -6,11 +6,14 @@ A frame arrives whole or not at all; order holds between two peers on one lane w
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import trio
 
 from starling.gossip.wire.schema import Lane
+
+Way = Literal["direct", "relayed", "control"]
+"""Of a connection: to the peer itself; through a relay, with small exchanges too; or with control messages alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,26 @@ class Network(Protocol):
     def callers(self) -> tuple[str, ...]:
         """Peers of which a connection is open that they opened."""
 
+    @property
+    def relays(self) -> tuple[str, ...]:
+        """Peers through which others reach us, as they cannot dial us."""
+
+    @property
+    def relayed(self) -> tuple[str, ...]:
+        """Addresses, through relays, at which others reach us."""
+
+    @property
+    def circuits(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of peers between which this node relays."""
+
+    def way(self, peer: str) -> Way | None:
+        """By what way we are connected to a peer; None: we are not."""
+
+    def relay_of(self, peer: str) -> str:
+        """The relay through which we are connected to a peer; "" for none."""
+
     def found(self, *, hidden: bool, host: str) -> None:
-        """Others cannot dial us, so there is nothing to announce; or they reach us at this host, "" for none that we did not know."""
+        """Others cannot dial us, so only relays are announced; or they reach us at this host, "" for none that we did not know."""
 
     async def dial_back(self, peer: str, port: int) -> tuple[str, bool]:
         """Dial the host of a peer's connection at a port and hang up. -> the host, "" without a connection; and whether it is that peer"""
@@ -94,7 +115,7 @@ class Network(Protocol):
         """With all peers since the start, also those no longer remembered; never decreases."""
 
     def origin(self, peer: str) -> str | None:
-        """The public address prefix of a peer's newest connection; "" for a private address, None without a connection."""
+        """The public address prefix of a peer's newest direct connection; "" for a private address, None without one."""
 
     def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:
         """Frames of one lane. Bounded (`limits.inbox_frames` per peer, see `node.net.inbox`): what is dropped is counted."""
@@ -104,6 +125,9 @@ class Network(Protocol):
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
         """Remember where a peer can be dialled (replaces what was known; invalid addresses are ignored)."""
+
+    def also_at(self, address: str) -> None:
+        """A peer may be at this address of the local network too, which is dialled beside those that it announces."""
 
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Set the longest frame of a lane; a longer one is refused when its length is read."""

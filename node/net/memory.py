@@ -18,7 +18,7 @@ import trio
 from starling.gossip.errors import LocalProtocolError, PeerUnreachable
 from starling.gossip.wire.schema import MAX_FRAME_BYTES, Lane
 from starling.node.config.schema import LimitsSection
-from starling.node.net.api import Connected, Disconnected, Inbound, Traffic
+from starling.node.net.api import Connected, Disconnected, Inbound, Traffic, Way
 from starling.node.net.faults import DEFAULT_DELAY_S, Deliver, Drop, Rule, delay
 from starling.node.net.inbox import Inboxes
 from starling.node.net.limits import Pacer
@@ -194,8 +194,19 @@ class MemoryNetwork(Inboxes):
         """All: there is one network here."""
         return self.addresses
 
-    port, met_public, callers = None, False, ()
+    port, met_public, callers, relays, relayed, circuits = None, False, (), (), (), ()
     """There are no ports, and everybody can be dialled."""
+
+    def way(self, peer: str) -> Way | None:
+        """Never through a relay."""
+        return "direct" if self._hub.connected(self.peer_id, peer) else None
+
+    def also_at(self, address: str) -> None:
+        """Ignored."""
+
+    def relay_of(self, _peer: str) -> str:
+        """None."""
+        return ""
 
     def found(self, *, hidden: bool, host: str) -> None:
         """Ignored."""

@@ -100,6 +100,18 @@ def privacy(epsilon: float | None, delta: float | None) -> str:
     return f"{'∞' if epsilon is None else figure(epsilon)} (δ {delta:.0e})"
 
 
+def reached(state: str, relays: Collection[str]) -> str:
+    """How members reach a node of this `reachability`; "" while that is not known."""
+    match state:
+        case "reachable":
+            return "members can dial this node"
+        case "hidden" if relays:
+            return f"reached through a relay of {', '.join(map(short, sorted(relays)))}"
+        case "hidden":
+            return "nobody can dial this node, and no member relays for it: it dials those that can be dialled"
+    return ""
+
+
 def short(text: str, width: int = ID_WIDTH) -> str:
     """A name or peer id in at most `width` cells, >= 4: its two ends, or of a peer id its end alone.
 

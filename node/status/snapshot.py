@@ -68,6 +68,10 @@ class PeerStatus(msgspec.Struct, frozen=True):
     """Of a ban."""
     inviter: str = ""
     """The member that invited it and is liable for it; "" for the founder, and in open swarms."""
+    way: Literal["", "direct", "relayed", "control"] = ""
+    """Of the connection to it: to the peer itself, through a relay, or through one that carries control messages alone; "" for none."""
+    relay: str = ""
+    """The member through which that connection goes; "" for none."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -252,6 +256,10 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     """Gradient noise scale of this node's data, in samples; None unless `numerics.noise_every` is set and it is known."""
     alone: float | None = None
     """Value as `value`, of the model before the last exchanges that `value` is after; None unless `evaluate_alone` is set."""
+    relays: tuple[str, ...] = ()
+    """Members through which others reach this node, as they cannot dial it."""
+    relaying: Annotated[int, gauge("circuits_relayed", "Pairs of members between which this node relays.")] = 0
+    """Pairs of members, or of a member and a newcomer, between which this node relays."""
 
 
 class EngineFigures(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ TARGETS = {
     "equivocations": "evidence:EQUIVOCATIONS", "decisions": "evidence:DECISIONS", "histories": "evidence:HISTORY",
     "noise_records": "transport:RECORDS", "muxer": "transport:MUXER", "lanes": "transport:LANES_TARGET",
     "connections": "transport:CONNECTION", "handshakes": "handshakes:HANDSHAKE", "engine": "engine:ENGINE",
+    "circuits": "circuits:MESSAGES",
     "credentials": "admission:CREDENTIAL", "revocations": "admission:REVOCATION",
 }  # fmt: skip
 PLANTED = {"planted_raises": "planted:RAISES", "planted_hangs": "planted:HANGS", "planted_believes": "planted:BELIEVES"}

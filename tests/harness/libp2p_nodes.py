@@ -56,11 +56,11 @@ def peer_of(name: str) -> str:
     return Identity.from_seed(seed_of(name)).peer
 
 
-def node(name: str, *, listen=LOOPBACK, report=None, up=0, down=0, **limits):
+def node(name: str, *, listen=LOOPBACK, report=None, up=0, down=0, relay="off", **limits):
     """One peer, listening; its id is decided by its name."""
     return open_network(
         seed_of(name), [listen] if listen else [], [], LimitsSection(**limits), report or Remembered(), up_bytes_per_s=up,
-        down_bytes_per_s=down,
+        down_bytes_per_s=down, relay=relay,
     )  # fmt: skip
 
 

@@ -201,6 +201,8 @@ def test_a_draw_takes_any_source_of_integers_and_each_candidate_once():
         *((address, None) for address in ("/ip6/::1/tcp/1", "/ip6/fd00::1/tcp/1", "/ip4/1.2.3/tcp/1", "1.2.3.4", "")),
         ("/dns4/one.example.org/tcp/1", "named"),
         ("/dns4/two.example.org/tcp/1", "named"),
+        ("/ip4/1.2.3.4/tcp/1/p2p/R/p2p-circuit/p2p/P", "relayed"),
+        ("/ip4/10.2.3.4/tcp/1/p2p/R/p2p-circuit/p2p/P", None),
     ],
 )
 def test_the_prefix_of_an_address(address, prefix):
@@ -210,7 +212,7 @@ def test_the_prefix_of_an_address(address, prefix):
 @given(st.text(max_size=40))
 def test_any_text_has_a_prefix_or_none(text):
     prefix = prefix_of(text)
-    assert prefix is None or prefix == "named" or "/" in prefix
+    assert prefix is None or prefix in {"named", "relayed"} or "/" in prefix
 
 
 def test_a_peer_counts_under_all_its_prefixes_and_its_operator():

@@ -1,8 +1,8 @@
-"""Addresses to begin with, of bootstrap peers and members of an earlier run; the manifest is fetched from them."""
+"""Addresses to begin with: of bootstrap peers, members of an earlier run and the local network. The manifest is fetched from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import chain, islice
 
 import trio
@@ -20,26 +20,49 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between attempts to fetch the mani
 NEXT_S = 0.5  # head start of each address over the next
 OWN_SHARED = 4  # of this node's addresses in an invite where others' need the places
 MAX_LOOKED_AT = 64  # members without an answered dial whose addresses are considered for an invite
+MAX_ADDED = 64  # addresses beyond those that the owner gave
 MAX_REMEMBERED = 16  # addresses of members kept for the next run …
 STORE_S = 10.0  # … stored so often
 
 
 class Bootstrap:
-    """Addresses of peers to begin with: from the settings or the invite, which the owner gave, and of members met in an earlier run."""
+    """Addresses of peers to begin with: from the settings or the invite, which the owner gave, of members met in an earlier run, and of
+    those that are found on the local network meanwhile.
+    """
 
     def __init__(
         self, bootstrap: tuple[str, ...], known: tuple[str, ...], remember: Callable[[tuple[str, ...]], object], report: Reporter
     ) -> None:  # fmt: skip
         self.given = tuple(dict.fromkeys(bootstrap))
         self.addresses = tuple(dict.fromkeys((*bootstrap, *known)))
+        self._added = trio.Event()
         self._kept = frozenset(known)
         self._remember = remember
         self._report = report
+
+    def add(self, address: str) -> None:
+        """A member may be at this address too; MAX_ADDED of these are kept."""
+        if address not in self.addresses and len(self.addresses) < len(self.given) + MAX_ADDED:
+            self.addresses = (*self.addresses, address)
+            self._added.set()
+            self._added = trio.Event()
+
+    async def additions(self, known: Sequence[str]) -> AsyncIterator[str]:
+        """Addresses beyond those `known`, as they are added, without end."""
+        seen = set(known)
+        while True:
+            for address in self.addresses:
+                if address not in seen:
+                    seen.add(address)
+                    yield address
+            if seen.issuperset(self.addresses):  # none came while the last one was handed on
+                await self._added.wait()
 
     async def fetch_manifest(self, transfer: Transfer, network: Network, swarm: str) -> Manifest:
         """Fetch the manifest of a swarm from the first peer that has it; tries until one does."""
         pause, warned = FIRST_PAUSE_S, False
         while True:
+            asked = self.addresses
             found = await self._first_manifest(transfer, network, swarm)
             if found is not None:
                 return found
@@ -47,8 +70,10 @@ class Bootstrap:
                 text = f"no bootstrap peer answers ({', '.join(self.addresses)}); still trying"
                 self._report.event("bootstrap_unreachable", text, level="warning")
                 warned = True
-            await trio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+            with trio.move_on_after(pause) as waited:
+                if self.addresses == asked:
+                    await self._added.wait()
+            pause = min(2 * pause, LONGEST_PAUSE_S) if waited.cancelled_caught else pause
 
     async def _first_manifest(self, transfer: Transfer, network: Network, swarm: str) -> Manifest | None:
         """Ask all addresses, each NEXT_S after the one before or as soon as that failed: one that is silent must not delay the others."""

@@ -21,6 +21,7 @@ from starling.node.daemon.membership.neighbors import Members
 from starling.node.interfaces import TaskStatus
 from starling.robust.evidence import Rations
 
+CIRCUIT = "/p2p-circuit"
 LOOK_S = 1.0
 BURST, PER_S = 3.0, 1 / 30  # dials for one member: at once, and per second in the long run
 MAX_DIALLING = 4  # for all members; who asks beyond gets no answer and asks again
@@ -28,6 +29,11 @@ TEXTS = {
     "reachable": "members can dial this node",
     "hidden": "members cannot dial this node: it is behind a NAT or a firewall, and takes part by dialling them",
 }
+
+
+def is_direct(address: str) -> bool:
+    """Whether it leads to its peer through no relay."""
+    return CIRCUIT not in address
 
 
 class ReachabilityService:
@@ -74,9 +80,13 @@ class ReachabilityService:
             task_status.started()
 
     def may_meet(self, peer: str, addresses: Callable[[str], tuple[str, ...]]) -> bool:
-        """Whether this node and a peer, which announces `addresses`, can have a connection: they do, or one of them can be dialled."""
-        network = self._network
-        return bool(network.announced or addresses(peer)) or network.origin(peer) is not None
+        """Whether this node and a peer, which announces `addresses`, can exchange: they are connected, other than through a relay for
+        control messages alone, or one of them can be dialled.
+        """
+        network, theirs = self._network, addresses(peer)
+        if (way := network.way(peer)) is not None:
+            return way != "control" or any(map(is_direct, (*network.announced, *theirs)))
+        return bool(network.announced or theirs)
 
     async def _answer(self) -> None:
         async for peer, message in self._waiting.clone():

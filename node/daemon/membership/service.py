@@ -54,7 +54,7 @@ ORIGIN_SHARE, ELSEWHERE_SHARE = 16, 2
 """One public address prefix has at most 1/ORIGIN_SHARE of all places for members; members without a known public address, which costs
 nothing to claim, at most 1/ELSEWHERE_SHARE."""
 MAX_SENDING = 32  # messages being sent to one peer; more are dropped
-NAMED = "named"  # `prefix_of` an address that is a name
+NOWHERE = frozenset({None, "named", "relayed"})  # `prefix_of` an address that says nothing of where its peer is
 SILENT_GREETINGS = 4  # in a row, over seven seconds and more
 IDENTITY_TWICE = (
     "another node runs with this node's identity.key, and peers take the two for one that restarts all the time; stop one of them "
@@ -256,15 +256,18 @@ class Membership:
         member = self._view.members.get(peer)
         return () if member is None else member.record.addresses
 
-    async def join(self, addresses: Sequence[str], given: Sequence[str] | None = None) -> None:
+    async def join(
+        self, addresses: Sequence[str], given: Sequence[str] | None = None, *, hints: bool = False
+    ) -> None:  # fmt: skip
         """Keep in touch with the swarm through bootstrap peers at multiaddrs with /p2p/ID, until cancelled.
 
-        Those `given`, all unless told, are the owner's; the others are of peers that were met in an earlier run.
+        Those `given`, all unless told, are the owner's; the others are of peers that were met in an earlier run, or `hints`, of which
+        nothing is said if they lead nowhere.
         One that does not answer is dialled again after growing pauses, with one event when that begins and one when it ends.
         """
         async with trio.open_nursery() as nursery:
             for address in sorted(set(addresses)):
-                nursery.start_soon(self._keep_in_touch, address, given is None or address in given)
+                nursery.start_soon(self._keep_in_touch, address, given is None or address in given, hints)
 
     async def leave(self) -> None:
         """Notify all members that we leave for good. The caller sets the deadline."""
@@ -340,7 +343,7 @@ class Membership:
     def _address_quota(self, record: Record) -> AddressQuota:
         origin = self._network.origin(record.peer)
         claimed = (prefix_of(address) for address in record.addresses)
-        place = origin or next((prefix for prefix in claimed if prefix not in {None, NAMED}), None) or ""
+        place = origin or next((prefix for prefix in claimed if prefix not in NOWHERE), None) or ""
         return place, MAX_MEMBERS // (ORIGIN_SHARE if place else ELSEWHERE_SHARE)
 
     def _do(self, outputs: Sequence[Output]) -> None:
@@ -366,16 +369,16 @@ class Membership:
         self._roster.observe(event, trio.current_time())
         self._changed(event)
 
-    async def _keep_in_touch(self, address: str, given: bool) -> None:
+    async def _keep_in_touch(self, address: str, given: bool, hint: bool) -> None:
         """Greet one bootstrap peer whenever it is not among the members."""
         peer, pause, complained, silent = address.rpartition("/p2p/")[2], FIRST_PAUSE_S, False, 0
         for attempt in count(1):
             present = peer in self.members
-            reached = present or await self._greet(address, given=given, complain=not complained)
+            reached = present or await self._greet(address, given=given, complain=not (complained or hint))
             if reached and complained:
                 self._report.event("bootstrap_reached", f"bootstrap peer {address} answers again", address=address)
-            complained = not reached
-            silent = silent + 1 if reached and not present else 0
+            complained = not (reached or hint)
+            silent = silent + 1 if reached and not (present or hint) else 0
             self.is_ignored = silent >= SILENT_GREETINGS and len(self.members) == 1
             if self.is_ignored and silent == SILENT_GREETINGS:
                 self._report.event("bootstrap_silent", SILENT, level="warning", address=address)

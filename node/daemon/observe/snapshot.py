@@ -18,7 +18,9 @@ from starling.node.status.snapshot import VERSION, PeerStatus, Resources, Status
 
 Fields = dict[str, Any]
 MAX_TRANSFERS = 16
-FORWARD = "forward port {port} of the router to this machine, or invite a member that others can dial"
+FORWARD = (
+    "forward port {port} of the router to this machine, or invite a member that others can dial, which then relays"
+)
 
 
 def take_snapshot(node: Node) -> StatusSnapshot:
@@ -95,6 +97,8 @@ def _running(node: Node, running: RunningNode) -> Fields:
         "members": len(running.membership.members),
         "bootstrap": running.to_share(),
         "reachability": running.reachability.state,
+        "relays": running.context.network.relays,
+        "relaying": len(running.context.network.circuits),
         "payload_bytes": running.exchange.payload_bytes,
         "exchanges": running.exchange.stats,
         "peers": _peers(node, running),
@@ -151,7 +155,8 @@ def _problem(node: Node) -> str | None:
 
 def _peers(node: Node, running: RunningNode) -> tuple[PeerStatus, ...]:
     now, membership, exchange = trio.current_time(), running.membership, running.exchange
-    traffics = running.context.network.traffic  # a new dict of thousands of peers at each call
+    network = running.context.network
+    traffics = network.traffic  # a new dict of thousands of peers at each call
     rows = []
     for peer, member in sorted(membership.table.items()):
         if peer == running.context.me:
@@ -176,6 +181,8 @@ def _peers(node: Node, running: RunningNode) -> tuple[PeerStatus, ...]:
                 shut_out_s=_left_s(standing.until, now),
                 **_same(standing, "score", "contribution", "staleness", "clipped", "trusted", "why"),
                 inviter=membership.inviter_of(peer) or "",
+                way=network.way(peer) or "",
+                relay=network.relay_of(peer),
             )
         )
     banned = [

@@ -9,6 +9,9 @@ import importlib
 import importlib.util
 import sys
 
+BARE = ("libp2p.relay", "libp2p.relay.circuit_v2", "libp2p.identity", "libp2p.identity.identify")
+"""Packages of which only the messages are used."""
+
 
 def _load() -> None:
     if "libp2p" in sys.modules:
@@ -16,6 +19,9 @@ def _load() -> None:
     spec = importlib.util.find_spec("libp2p")
     assert spec is not None, "a dependency of this package"
     sys.modules["libp2p"] = importlib.util.module_from_spec(spec)
+    for package in BARE:
+        if (inner := importlib.util.find_spec(package)) is not None:
+            sys.modules[package] = importlib.util.module_from_spec(inner)
     try:
         importlib.import_module("libp2p.transport")  # first: its parts import one another in circles
     except ImportError:

@@ -1,4 +1,6 @@
-"""Multiaddrs of TCP endpoints: `/ip4/192.0.2.7/tcp/4001/p2p/12D3Koo…` and its ip6 and dns forms. No other kind is dialled."""
+"""Multiaddrs of TCP endpoints: `/ip4/192.0.2.7/tcp/4001/p2p/12D3Koo…` and its ip6 and dns forms, and of peers behind a relay at such an
+endpoint, `…/p2p/RELAY/p2p-circuit/p2p/PEER`. No other kind is dialled.
+"""
 
 import ipaddress
 import re
@@ -8,7 +10,12 @@ from dataclasses import dataclass
 
 import psutil
 
-_FORM = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/([^/\s]{1,253})/tcp/([0-9]{1,5})(?:/p2p/([1-9A-HJ-NP-Za-km-z]{20,128}))?")
+_ID = "[1-9A-HJ-NP-Za-km-z]{20,128}"
+_FORM = re.compile(
+    rf"/(ip4|ip6|dns|dns4|dns6)/([^/\s]{{1,253}})/tcp/([0-9]{{1,5}})(?:/p2p/({_ID})/p2p-circuit)?(?:/p2p/({_ID}))?"
+)
+CIRCUIT = "/p2p-circuit"
+MAX_BYTES = 256  # of an address in a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,25 +27,27 @@ class Endpoint:
     port: int  # 0 to 65535; 0 only for listening
     peer: str = ""
     rumored: bool = False  # told by others, see `destinations`
+    relay: str = ""  # id of the peer that listens there and connects to `peer`; "": it is `peer` itself
 
     def __str__(self) -> str:
         suffix = f"/p2p/{self.peer}" if self.peer else ""
-        return f"/{self.protocol}/{self.host}/tcp/{self.port}{suffix}"
+        via = f"/p2p/{self.relay}{CIRCUIT}" if self.relay else ""
+        return f"/{self.protocol}/{self.host}/tcp/{self.port}{via}{suffix}"
 
 
 def parse(address: str) -> Endpoint:
-    """The endpoint in /ip4|ip6|dns|dns4|dns6/HOST/tcp/PORT[/p2p/ID]. Raises ValueError for other forms, addresses and ports."""
+    """The endpoint in /ip4|ip6|dns|dns4|dns6/HOST/tcp/PORT[/p2p/RELAY/p2p-circuit][/p2p/ID]. Raises ValueError for others."""
     match = _FORM.fullmatch(address)
     if match is None:
         raise ValueError(f"{address!r} is not of the form /ip4/HOST/tcp/PORT/p2p/ID (or ip6, dns, dns4, dns6)")
-    protocol, host, port, peer = match.groups()
+    protocol, host, port, relay, peer = match.groups()
     if int(port) > 65535:
         raise ValueError(f"{address!r}: port must be at most 65535")
     if protocol == "ip4":
         host = str(ipaddress.IPv4Address(host))
     elif protocol == "ip6":
         host = str(ipaddress.IPv6Address(host))
-    return Endpoint(protocol, host, int(port), peer or "")
+    return Endpoint(protocol, host, int(port), peer or "", relay=relay or "")
 
 
 def at(host: str, port: int, peer: str = "") -> Endpoint:

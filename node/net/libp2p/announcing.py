@@ -26,7 +26,9 @@ class Announcing:
     met_public: bool = False
     """A peer was met at a public address."""
     hidden: bool = False
-    """Others cannot dial us: nothing is told."""
+    """Others cannot dial us: only ways through relays are told."""
+    relayed: tuple[Endpoint, ...] = ()
+    """Where others reach us through relays."""
     observed: str = ""
     """A host at which others reach us, beside those of the interfaces; "" for none."""
     known: tuple[Endpoint, ...] = field(default=())
@@ -46,7 +48,8 @@ class Announcing:
     def told(self) -> tuple[Endpoint, ...]:
         """Addresses for the membership record."""
         public_only = self.met_public and not self.configured
-        return tuple(each for each in self.known if not (self.hidden or (public_only and _is_private(each))))
+        every = self.relayed if self.hidden else self.known
+        return tuple(each for each in every if not (public_only and _is_private(each)))[:MAX_ADDRESSES]
 
     @property
     def port(self) -> int | None:

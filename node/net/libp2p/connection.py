@@ -40,6 +40,11 @@ class ConnectionInfo:
     origin: str = ""  # public prefix of its address, see `limits.origin_of`
     local: str = ""  # our own address of it
     host: str = ""  # the peer's address
+    local_port: int = 0
+    port: int = 0
+    relay: str = ""  # peer id of the relay that it goes through; "": none
+    relay_bytes: int = 0  # that the relay carries of it; 0: as many as there are
+    punched: bool = False  # both ends dialled at once
 
 
 class Stream:
@@ -94,6 +99,10 @@ class Stream:
         if self.connection.forget_if_closed(self.number):
             self.ended(broken=True)
 
+    def keep_window(self) -> None:
+        """Let no more bytes be under way than at first."""
+        self._session.keep_window(self.number)
+
     @property
     def window(self) -> int:
         """Most bytes that can arrive while nobody reads."""
@@ -132,7 +141,13 @@ class Connection:
     """
 
     def __init__(
-        self, info: ConnectionInfo, socket: trio.SocketStream, channel: Channel, received: bytes, up: Pacer, down: Pacer
+        self,
+        info: ConnectionInfo,
+        socket: trio.abc.AsyncResource,
+        channel: Channel,
+        received: bytes,
+        up: Pacer,
+        down: Pacer,
     ) -> None:
         self.info = info
         self.violation: str | None = None  # the violation by which the peer ended the connection, if any

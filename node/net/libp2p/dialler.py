@@ -14,8 +14,10 @@ from starling.node.net.libp2p.connection import Connection
 from starling.node.net.libp2p.noise import HandshakeFailed
 from starling.node.net.libp2p.sockets import reason_of
 
-MAX_DIALS, MAX_RUMORED_DIALS = 32, 12
-"""At once: of peers that were met or whose address the owner gave, and of those of whom others told."""
+MAX_DIALS, MAX_RUMORED_DIALS, MAX_RELAYED_DIALS = 32, 12, 12
+"""At once: of peers that were met or whose address the owner gave, of those of whom others told, and of those behind relays, whose dials
+may wait for that of the relay.
+"""
 DIAL_S, RUMORED_DIAL_S = 10.0, 5.0
 NEXT_ADDRESS_S = 0.25  # head start of each address over the next (RFC 8305)
 
@@ -43,10 +45,16 @@ class Dialler:
     )
     _slots: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_DIALS))
     _rumored_slots: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_RUMORED_DIALS))
+    _relayed_slots: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_RELAYED_DIALS))
 
     def under_way(self, peer: str) -> bool:
         """Whether there is an attempt to reach a peer."""
         return peer in self._attempts
+
+    def waits_for_relay(self, peer: str) -> bool:
+        """Whether the attempt to reach a peer may wait for that of a relay."""
+        attempt = self._attempts.get(peer)
+        return attempt is not None and any(each.relay for each in attempt.endpoints)
 
     async def dial(self, peer: str, endpoints: Sequence[Endpoint] = (), *, rumored: bool = False) -> str:
         """Wait for the attempt under way, or for one at these endpoints. -> "", or why it failed, in one line"""
@@ -66,7 +74,8 @@ class Dialler:
     async def _serve(self, attempt: _Attempt) -> None:
         made: list[Connection] = []
         try:
-            async with self._rumored_slots if attempt.rumored else self._slots:
+            relayed = any(each.relay for each in attempt.endpoints)
+            async with self._relayed_slots if relayed else self._rumored_slots if attempt.rumored else self._slots:
                 patience_s = RUMORED_DIAL_S if attempt.rumored else DIAL_S
                 made, attempt.reason = await first_of(
                     attempt.endpoints, partial(self.connect, attempt.peer), patience_s

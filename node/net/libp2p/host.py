@@ -6,12 +6,13 @@ connection to close. Stock libp2p peers can connect.
 
     accept ── handshake (the oldest is dropped) ── connection limits ── Connection.run ── a task per stream ── inbox of the lane
     send ── newest connection, or one dial shared by all senders ── the lane's stream, opened once ── queue
+    circuits ── `relay` for others, `relayed` for this node, and `punching` makes connections of both ends at once out of them
 
 An error in a connection's task ends that connection only.
 """
 
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -22,32 +23,42 @@ from starling.gossip.errors import LocalProtocolError, PeerUnreachable
 from starling.gossip.wire.schema import MAX_FRAME_BYTES, Lane
 from starling.node.config.schema import LimitsSection
 from starling.node.interfaces import Reporter
-from starling.node.net.api import Connected, Disconnected, Inbound, Traffic
+from starling.node.net.api import Connected, Disconnected, Inbound, Traffic, Way
 from starling.node.net.inbox import Inboxes
 from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.addresses import Endpoint
 from starling.node.net.libp2p.announcing import Announcing
+from starling.node.net.libp2p.circuit import HOP, IDENTIFY, PUNCH, STOP, CircuitStream
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
 from starling.node.net.libp2p.destinations import Destinations, is_met, is_name, kind_of, own_kinds
 from starling.node.net.libp2p.dialler import Dialler
 from starling.node.net.libp2p.guards import AcceptRate, Handshakes, is_full, make_room
 from starling.node.net.libp2p.lanes import (
     LEAST_UNFINISHED_BYTES,
+    PROTOCOLS,
     FrameTooLong,
     PartialFrames,
-    accept_lane,
+    accept,
+    may_carry,
     open_lane,
     read_frames,
+    takes_exchanges,
     write_frame,
 )
-from starling.node.net.libp2p.noise import HandshakeFailed, Identity, recognise, secure
+from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, Identity, recognise, secure
 from starling.node.net.libp2p.peers import PeerState, PeerTable, dialable
-from starling.node.net.libp2p.sockets import tune
+from starling.node.net.libp2p.punching import Punching
+from starling.node.net.libp2p.relay import Relay
+from starling.node.net.libp2p.relay_slots import Mode
+from starling.node.net.libp2p.relayed import Relayed
+from starling.node.net.libp2p.sockets import share_port, tune
+from starling.node.net.libp2p.switch import Where
 from starling.node.net.libp2p.yamux import STRANGE_WINDOW, WINDOW
 from starling.node.net.limits import Pacer, origin_of
 
 HANDSHAKE_S = 10.0
 DIAL_BACK_S = 4.0
+MAX_BESIDE = 4
 INTERFACES_S = 3.0  # between looks at this machine's addresses, each a few tenths of a millisecond
 
 
@@ -55,7 +66,8 @@ class Libp2pNetwork(Inboxes):
     """Satisfies `starling.node.net.api.Network`. Made by `node.net.libp2p.opening`."""
 
     def __init__(
-        self, identity: Identity, announcing: Announcing, limits: LimitsSection, report: Reporter, pacers: tuple[Pacer, Pacer]
+        self, identity: Identity, announcing: Announcing, limits: LimitsSection, report: Reporter, pacers: tuple[Pacer, Pacer],
+        relay: Mode = "off",
     ) -> None:  # fmt: skip
         super().__init__(identity.peer, (), limits.inbox_frames)
         self._announcing = announcing
@@ -72,6 +84,13 @@ class Libp2pNetwork(Inboxes):
         self._accept_rate = AcceptRate()
         self._longest: dict[Lane, int] = dict(MAX_FRAME_BYTES)
         self._unfinished = PartialFrames()
+        self._relay, self._relayed, self._punching = Relay(self, relay), Relayed(self), Punching(self)
+        self._others: dict[str, Callable[[Stream, Conversation], Awaitable[None]]] = {
+            HOP: self._relay.serve_hop,
+            STOP: self._relayed.serve_stop,
+            PUNCH: self._punching.serve_punch,
+            IDENTIFY: self._punching.serve_identify,
+        }
         self._use_addresses()
 
     @property
@@ -102,10 +121,47 @@ class Libp2pNetwork(Inboxes):
     @property
     def callers(self) -> tuple[str, ...]:
         """Peers of which a connection is open that they opened."""
-        return tuple(each.info.peer for each in self._connections() if each.info.inbound and not each.closing)
+        return tuple(
+            each.info.peer for each in self.connections()
+            if each.info.inbound and not (each.closing or each.info.relay or each.info.punched)
+        )  # fmt: skip
+
+    @property
+    def is_hidden(self) -> bool:
+        """Others cannot dial us."""
+        return self._announcing.hidden
+
+    @property
+    def relays(self) -> tuple[str, ...]:
+        """Peers through which others reach us."""
+        return self._relayed.relays
+
+    @property
+    def relayed(self) -> tuple[str, ...]:
+        """Addresses, through relays, at which others reach us."""
+        return tuple(map(str, self._announcing.relayed)) if self.is_hidden else ()
+
+    @property
+    def circuits(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of peers between which this node relays."""
+        return tuple((it.source, it.target) for it in self._relay.slots.circuits)
+
+    def way(self, peer: str) -> Way | None:
+        """By what way we are connected to a peer; None: we are not."""
+        connection = self._newest(peer)
+        if connection is None:
+            return None
+        if not connection.info.relay:
+            return "direct"
+        return "relayed" if takes_exchanges(connection.info) else "control"
+
+    def relay_of(self, peer: str) -> str:
+        """The relay through which we are connected to a peer; "" for none."""
+        connection = self._newest(peer)
+        return "" if connection is None else connection.info.relay
 
     def found(self, *, hidden: bool, host: str) -> None:
-        """Others cannot dial us, so there is nothing to announce; or they reach us at this host, "" for none that we did not know."""
+        """Others cannot dial us, so only relays are announced; or they reach us at this host, "" for none that we did not know."""
         self._announcing.hidden = hidden
         if host != self._announcing.observed:
             self._announcing.observed = host
@@ -113,7 +169,7 @@ class Libp2pNetwork(Inboxes):
 
     async def dial_back(self, peer: str, port: int) -> tuple[str, bool]:
         """Dial the host of a peer's connection at a port and hang up. -> the host, "" without a connection; and whether it is that peer"""
-        connection = self._newest(peer)
+        connection = self.direct(peer)
         if connection is None:
             return "", False
         host = connection.info.host
@@ -123,8 +179,8 @@ class Libp2pNetwork(Inboxes):
         return host, False
 
     def origin(self, peer: str) -> str | None:
-        """The public address prefix of a peer's newest connection; "" for a private address, None without a connection."""
-        connection = self._newest(peer)
+        """The public address prefix of a peer's newest direct connection; "" for a private address, None without one."""
+        connection = self.direct(peer)
         return connection.info.origin if connection is not None else None
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
@@ -134,6 +190,13 @@ class Libp2pNetwork(Inboxes):
         where = record.answered  # no longer told to everybody, perhaps, and still right
         record.endpoints = told if where is None or any(_same(where, each) for each in told) else (*told, where)
         self._make_known(peer)
+
+    def also_at(self, address: str) -> None:
+        """A peer may be at this address of the local network too, which is dialled beside those that it announces."""
+        for endpoint in dialable(None, [address]):
+            record = self._peer(endpoint.peer)
+            if endpoint not in record.beside:
+                record.beside = (*record.beside, endpoint)[-MAX_BESIDE:]
 
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Set the longest frame of a lane; a longer one is refused when its length is read."""
@@ -168,7 +231,7 @@ class Libp2pNetwork(Inboxes):
         while self._dialler.under_way(peer):
             await self._dialler.dial(peer)
         connection = await self._reach(peer, endpoints)
-        if given:
+        if given and not connection.info.relay:
             self._destinations.own |= {kind_of(connection.info.block)}
         if not self._peer(peer).endpoints:
             self._peer(peer).endpoints = tuple(endpoints)
@@ -182,7 +245,7 @@ class Libp2pNetwork(Inboxes):
             raise LocalProtocolError(f"{len(frame)} bytes exceed MAX_FRAME_BYTES[{lane!r}]")
         record = self._peer(peer)
         async with record.locks[lane]:  # lets other tasks run
-            stream = await self._outgoing(peer, record, lane)
+            stream = await self._outgoing(peer, record, lane, len(frame))
             try:
                 await write_frame(stream, frame)
             except StreamBroken:
@@ -202,6 +265,8 @@ class Libp2pNetwork(Inboxes):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._dialler.serve)
             nursery.start_soon(self._watch_interfaces)
+            nursery.start_soon(self._relayed.serve)
+            nursery.start_soon(self._punching.serve)
             for inbox in self._inboxes.values():
                 nursery.start_soon(inbox.run)
             if listeners:
@@ -209,7 +274,9 @@ class Libp2pNetwork(Inboxes):
 
     async def drained(self) -> None:
         """Wait until all that was sent is handed to the operating system."""
-        for connection in self._connections():
+        for connection in sorted(
+            self.connections(), key=lambda each: not each.info.relay
+        ):  # circuits are in the others
             await connection.drained()
 
     async def _watch_interfaces(self) -> None:
@@ -222,11 +289,12 @@ class Libp2pNetwork(Inboxes):
         """Find this node's addresses anew, and close connections from addresses that it no longer has."""
         if self._announcing.look(addresses.interfaces()):
             self._use_addresses()
+            self._punching.pairs.moved()
             known = self.addresses
             self._report.event(
                 "addresses_changed", f"this node's addresses are now {', '.join(known)}", addresses=known
             )
-        for connection in self._connections():
+        for connection in self.connections():
             if connection.info.local and self._announcing.is_gone(connection.info.local):
                 connection.close()
 
@@ -238,23 +306,27 @@ class Libp2pNetwork(Inboxes):
 
     async def _accept(self, raw: trio.SocketStream) -> None:
         try:
-            host = raw.socket.getpeername()[0]
+            where = _where(raw)
         except OSError:
             await trio.aclose_forcefully(raw)
             return
-        block, now = addresses.block(host), trio.current_time()
-        established = [each.info for each in self._connections()]
-        if not self._accept_rate.allowed(block, now) or is_full(established, block, self._limits, now):
+        await self.admit(raw, where)
+
+    async def admit(self, raw: trio.SocketStream | CircuitStream, where: Where) -> None:
+        """Run the handshake of an inbound connection, within its limits, and serve the connection until it ends."""
+        now = trio.current_time()
+        established = [each.info for each in self.connections()]
+        if not self._accept_rate.allowed(where.block, now) or is_full(established, where.block, self._limits, now):
             await trio.aclose_forcefully(raw)
             return
         scope = trio.CancelScope(deadline=now + HANDSHAKE_S)
-        victim = self._handshakes.begin(block, scope)
+        victim = self._handshakes.begin(where.block, scope)
         if victim is not None:
             victim.cancel()
         connection = None
         try:
-            with self._contained(host), scope:
-                connection = await self._secured(raw, host, expected=None)
+            with self._contained(where.host or where.block), scope:
+                connection = await self.secured(raw, where, None)
         except HandshakeFailed:
             return
         finally:
@@ -262,11 +334,12 @@ class Libp2pNetwork(Inboxes):
             if connection is None:
                 await trio.aclose_forcefully(raw)
         if connection is not None:
-            await self._welcome(connection)
+            await self.welcome(connection)
 
-    async def _welcome(self, connection: Connection) -> None:
+    async def welcome(self, connection: Connection) -> None:
+        """Serve an inbound connection that is secured, if its limits allow it."""
         info = connection.info
-        present = sorted(self._connections(), key=lambda each: each.info.since)
+        present = sorted(self.connections(), key=lambda each: each.info.since)
         leaving = make_room([each.info for each in present], info, self._limits, trio.current_time())
         if leaving is None or self._peers.refused(info.peer, trio.current_time()) or info.peer == self.peer_id:
             await connection.abandon()
@@ -277,28 +350,28 @@ class Libp2pNetwork(Inboxes):
         self._register(connection)
         await self._run(connection)
 
-    async def _secured(self, raw: trio.SocketStream, host: str, expected: str | None) -> Connection:
-        tune(raw.socket)
+    async def secured(
+        self, raw: trio.SocketStream | CircuitStream, where: Where, expected: str | None, *, inbound: bool | None = None
+    ) -> Connection:
+        """Run the handshake, as its initiator if a peer is expected; `inbound`: who counts as having dialled. Raises HandshakeFailed."""
+        if isinstance(raw, trio.SocketStream):
+            tune(raw.socket)
         peer, channel, received = await secure(raw, self._identity, expected)
         now = trio.current_time()
-        block, origin = addresses.block(host), origin_of(host)
-        local = raw.socket.getsockname()[0]
         info = ConnectionInfo(
-            peer=peer,
-            block=block,
-            inbound=expected is None,
-            since=now,
-            useful_at=now,
-            origin=origin,
-            local=local,
-            host=addresses.plain(host),
-        )
-        return Connection(info, raw, channel, received, self._up, self._down)
+            peer=peer, inbound=expected is None if inbound is None else inbound, since=now, useful_at=now,
+            **{name: getattr(where, name) for name in Where.__slots__},
+        )  # fmt: skip
+        up, down = (Pacer(0), Pacer(0)) if where.relay else (self._up, self._down)  # paced in the connection to the relay
+        return Connection(info, raw, channel, received, up, down)
 
     def _register(self, connection: Connection) -> None:
         peer = connection.info.peer
-        self._peer(peer).met_at = connection.info.block  # and is remembered from now on
-        self._announcing.met_public |= bool(connection.info.origin)
+        if connection.info.relay:
+            self._peer(peer)  # is remembered from now on; where it is was not seen
+        else:
+            self._peer(peer).met_at = connection.info.block
+            self._announcing.met_public |= bool(connection.info.origin)
         if peer not in self._open:
             self.announce(Connected(peer))
         self._open.setdefault(peer, []).append(connection)
@@ -329,16 +402,28 @@ class Libp2pNetwork(Inboxes):
             if not connections:
                 del self._open[peer]
                 self.announce(Disconnected(peer))
+            if not connection.info.relay and self.direct(peer) is None:
+                self._relay.lost(peer)
+                self._relayed.lost(peer)
             self._peer(peer).connection_closed(connection.info, trio.current_time())
         if connection.violation is not None:
             self._report.fault(peer, connection.violation)
 
     async def _serve_stream(self, stream: Stream) -> None:
-        connection, accepted = stream.connection, await accept_lane(stream)
+        connection, accepted = stream.connection, await accept(stream, (*PROTOCOLS, *self._others))
         if accepted is None:
             stream.reset()
             return
-        lane, received = accepted
+        protocol, conversation = accepted
+        if protocol in self._others:
+            try:
+                await self._others[protocol](stream, conversation)
+            except (HandshakeFailed, StreamBroken, trio.TooSlowError):
+                pass
+            finally:
+                stream.reset()
+            return
+        lane, received = PROTOCOLS[protocol], conversation.rest
         info, record = connection.info, self._peer(connection.info.peer)
 
         inbox = self._inboxes[lane]
@@ -370,9 +455,11 @@ class Libp2pNetwork(Inboxes):
         finally:
             stream.reset()
 
-    async def _outgoing(self, peer: str, record: PeerState, lane: Lane) -> Stream:
+    async def _outgoing(self, peer: str, record: PeerState, lane: Lane, size: int) -> Stream:
         for last in (False, True):
-            connection = await self._reach(peer, record.endpoints)
+            connection = await self._reach(peer, (*record.endpoints, *record.beside))
+            if not may_carry(connection.info, lane, size):
+                raise PeerUnreachable(peer, f"its relay does not carry {size} bytes of the {lane} lane")
             stream = record.outgoing.pop(lane, None)
             if stream is not None and stream.connection is not connection:
                 stream.finish()  # a newer connection is likelier to be alive
@@ -405,10 +492,13 @@ class Libp2pNetwork(Inboxes):
             now, record = trio.current_time(), self._peer(peer)
             if not record.may_dial(now):
                 raise PeerUnreachable(peer, "it closed the last connections at once")
-            endpoints = self._destinations.choose(endpoints, record.met_at, now)
+            relayed = [each for each in endpoints if each.relay not in {"", self.peer_id}]
+            endpoints = self._destinations.choose([each for each in endpoints if not each.relay], record.met_at, now)
+            rumored = not record.met_at and all(each.rumored for each in endpoints)
+            if record.may_go_through_relay(now):
+                endpoints = [*endpoints, *relayed]
             if not endpoints:
                 raise PeerUnreachable(peer, "none of its addresses may be dialled, or not again so soon")
-            rumored = not record.met_at and all(each.rumored for each in endpoints)
         reason = await self._dialler.dial(peer, endpoints, rumored=rumored)
         connection = self._newest(peer)
         if connection is None:
@@ -418,11 +508,14 @@ class Libp2pNetwork(Inboxes):
 
     async def _connect(self, peer: str, endpoint: Endpoint) -> Connection:
         self._make_known(peer)
+        if endpoint.relay:
+            return await self._connect_through_relay(peer, endpoint)
         resolved = await self._resolved(peer, endpoint)
         raw = await trio.open_tcp_stream(resolved.host, resolved.port)
         connection = None
         try:
-            connection = await self._secured(raw, raw.socket.getpeername()[0], expected=peer)
+            share_port(raw.socket)
+            connection = await self.secured(raw, _where(raw), peer)
         finally:
             if connection is None:
                 await trio.aclose_forcefully(raw)
@@ -430,6 +523,63 @@ class Libp2pNetwork(Inboxes):
         for each in (endpoint, resolved):
             self._destinations.answered(each)
         return connection
+
+    async def _connect_through_relay(self, peer: str, endpoint: Endpoint) -> Connection:
+        record = self._peer(peer)
+        try:
+            connection = await self._relayed.connect(peer, endpoint)
+        except (OSError, HandshakeFailed):
+            record.went_through_relay(reached=False, now=trio.current_time())
+            raise
+        record.went_through_relay(reached=True, now=trio.current_time())
+        return connection
+
+    async def reach_directly(self, peer: str, endpoints: Sequence[Endpoint]) -> Connection:
+        """A connection through no relay, dialling if needed. Raises OSError with the reason."""
+        connection = self.direct(peer)
+        if connection is not None:
+            return connection
+        record, now = self._peer(peer), trio.current_time()
+        if peer == self.peer_id or self._peers.refused(peer, now) or self._dialler.waits_for_relay(peer):
+            raise OSError("that peer may not be dialled now")
+        if not self._dialler.under_way(peer):
+            endpoints = self._destinations.choose(endpoints, record.met_at, now)
+            if not endpoints:
+                raise OSError("none of its addresses may be dialled, or not again so soon")
+        rumored = not record.met_at and all(each.rumored for each in endpoints)
+        reason = await self._dialler.dial(peer, endpoints, rumored=rumored)
+        connection = self.direct(peer)
+        if connection is None:
+            raise OSError(reason or "connection closed at once")
+        return connection
+
+    def endpoints(self, peer: str) -> tuple[Endpoint, ...]:
+        """Where a peer can be dialled; first where it answered."""
+        record = self._peer(peer)
+        answered = () if record.answered is None else (replace(record.answered, rumored=False),)
+        told = (*record.endpoints, *record.beside)
+        others = (each for each in told if not any(_same(each, first) for first in answered))
+        return (*answered, *others)
+
+    def is_known(self, peer: str) -> bool:
+        """Whether it is a member, as far as the network is told, or was dialled."""
+        return self._peer(peer).known.is_set()
+
+    def may_knock(self, endpoint: Endpoint) -> bool:
+        """Count a dial of an address that a peer told. -> whether it may be made"""
+        return self._destinations.take(endpoint, "", trio.current_time())
+
+    def relays_changed(self) -> None:
+        """The relays at which we have a reservation changed."""
+        self._announcing.relayed = self._relayed.endpoints()
+        if self.is_hidden:
+            through = self.relays
+            text = (
+                f"reached through a relay of {' and of '.join(through)}"
+                if through
+                else "no member relays for this node any more"
+            )
+            self._report.event("relays", text, relays=through)
 
     async def _resolved(self, peer: str, endpoint: Endpoint) -> Endpoint:
         """Where to connect to; of a name that others told, an address of it that may be dialled. Raises OSError: there is none."""
@@ -450,16 +600,28 @@ class Libp2pNetwork(Inboxes):
         for connection in self._open.get(peer, ()):
             connection.session.most_window = WINDOW
 
-    def _connections(self) -> list[Connection]:
+    def connections(self) -> list[Connection]:
+        """All that are open."""
         return [each for connections in self._open.values() for each in connections]
+
+    def direct(self, peer: str) -> Connection | None:
+        """The newest connection to a peer that goes through no relay."""
+        alive = [each for each in self._open.get(peer, ()) if not (each.closing or each.info.relay)]
+        return alive[-1] if alive else None
 
     def _newest(self, peer: str) -> Connection | None:
         alive = [each for each in self._open.get(peer, ()) if not each.closing]
-        return alive[-1] if alive else None
+        return self.direct(peer) or (alive[-1] if alive else None)
 
     def _peer(self, name: str) -> PeerState:
         return self._peers.get(name, trio.current_time())
 
 
 def _same(one: Endpoint, other: Endpoint) -> bool:
-    return (one.protocol, one.host, one.port) == (other.protocol, other.host, other.port)
+    return (one.protocol, one.host, one.port, one.relay) == (other.protocol, other.host, other.port, other.relay)
+
+
+def _where(raw: trio.SocketStream) -> Where:
+    """Raises OSError: it is closed."""
+    (host, port), (local, local_port) = raw.socket.getpeername()[:2], raw.socket.getsockname()[:2]
+    return Where(addresses.block(host), origin_of(host), addresses.plain(host), port, local, local_port)

@@ -15,7 +15,7 @@ from math import inf
 import trio
 
 from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
-from starling.node.net.libp2p.connection import Connection, Stream, StreamBroken
+from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
 from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
 
 PROTOCOLS: dict[str, Lane] = {f"/starling/{lane}/1": lane for lane in LANES}
@@ -27,6 +27,9 @@ LEAST_UNFINISHED_BYTES = 64 << 20  # of swarms with short frames: a few windows
 MAX_STRANGE_BYTES = 8 << 20
 MAX_STRANGE_FRAME_BYTES = MAX_STRANGE_BYTES // 4  # a longer one waits until its peer is known
 FIRST_BYTES = 32 << 10  # of a frame, copied behind its length: a few bytes alone are a frame of the muxer too
+MAX_RELAYED_MANIFEST_BYTES = 66 << 10  # a ManifestReply, the longest
+MAX_RELAYED_FRAME_BYTES = 2 << 20
+LEAST_EXCHANGE_BYTES = 16 << 20  # of a circuit; with less it carries control messages alone
 FRAMES_AT_ONCE = 64  # delivered before other tasks run
 
 
@@ -140,15 +143,37 @@ async def write_frame(stream: Stream, frame: bytes) -> None:
         raise
 
 
-async def accept_lane(stream: Stream) -> tuple[Lane, bytes] | None:
-    """Negotiate the lane of a stream that the peer opened -> it and the bytes that came with it; None: none of ours."""
+async def accept(stream: Stream, protocols: Iterable[str]) -> tuple[str, Conversation] | None:
+    """Negotiate the protocol of a stream that the peer opened -> it, and what was read; None: none of these."""
     conversation = Conversation(stream.read, stream.write)
     try:
         with trio.fail_after(NEGOTIATION_S):
-            protocol = await negotiate(conversation, list(PROTOCOLS), initiator=False)
+            protocol = await negotiate(conversation, list(protocols), initiator=False)
     except (HandshakeFailed, trio.TooSlowError):
         return None
-    return PROTOCOLS[protocol], conversation.rest
+    return protocol, conversation
+
+
+async def accept_lane(stream: Stream) -> tuple[Lane, bytes] | None:
+    """Negotiate the lane of a stream that the peer opened -> it and the bytes that came with it; None: none of ours."""
+    accepted = await accept(stream, PROTOCOLS)
+    return None if accepted is None else (PROTOCOLS[accepted[0]], accepted[1].rest)
+
+
+def may_carry(info: ConnectionInfo, lane: Lane, size: int) -> bool:
+    """Whether a frame is for this connection: through a relay go control messages, small exchanges where it gives bytes for them, and the
+    manifest, so that one can join through it.
+    """
+    if not info.relay or lane == "control":
+        return True
+    if lane == "state" and size <= MAX_RELAYED_MANIFEST_BYTES:
+        return True
+    return takes_exchanges(info) and size <= MAX_RELAYED_FRAME_BYTES
+
+
+def takes_exchanges(info: ConnectionInfo) -> bool:
+    """Whether a connection may be used for exchanges: a direct one, or one through a relay that gives enough bytes."""
+    return not info.relay or info.relay_bytes == 0 or info.relay_bytes >= LEAST_EXCHANGE_BYTES
 
 
 async def read_frames(

@@ -7,6 +7,7 @@ py-libp2p's parsers raise exceptions of any kind on hostile bytes; all are caugh
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 from cryptography.exceptions import InvalidTag
@@ -66,6 +67,16 @@ class Identity:
             raise ValueError(f"an Ed25519 seed has 32 bytes, got {len(seed)}")
         keys = identity_key_pair(seed)
         return cls(keys, noise_key_pair(), ID.from_pubkey(keys.public_key).to_base58())
+
+
+class Carrier(Protocol):
+    """A socket, or what stands in its place: see `trio.SocketStream`."""
+
+    async def receive_some(self, max_bytes: int | None = None, /) -> bytes | memoryview:
+        """Received bytes; b"" at the end."""
+
+    async def send_all(self, data: bytes | memoryview, /) -> None:
+        """All of these bytes, which may change afterwards."""
 
 
 class Conversation:
@@ -139,7 +150,7 @@ class Channel:
     noiseprotocol makes the keys. Of a full record its wrappers would take as long as the encryption itself.
     """
 
-    def __init__(self, stream: trio.SocketStream, state: NoiseConnection, received: bytes) -> None:
+    def __init__(self, stream: Carrier, state: NoiseConnection, received: bytes) -> None:
         self._stream = stream
         self._sealing = _Cipher(state.noise_protocol.cipher_state_encrypt)
         self._opening = _Cipher(state.noise_protocol.cipher_state_decrypt)
@@ -157,7 +168,8 @@ class Channel:
         Raises ChannelBroken: the connection broke, or a record is forged.
         """
         while True:
-            data, self._received = self._received, b""
+            data: bytes | memoryview = self._received
+            self._received = b""
             if not data:
                 try:
                     data = await self._stream.receive_some(limit)
@@ -225,7 +237,7 @@ class Channel:
                 self._buffer = bytearray()
 
 
-async def secure(stream: trio.SocketStream, identity: Identity, expected: str | None) -> tuple[str, Channel, bytes]:
+async def secure(stream: Carrier, identity: Identity, expected: str | None) -> tuple[str, Channel, bytes]:
     """Authenticate the peer, the one `expected` or, where it dialled us, any, and agree on the muxer.
 
     Returns its id, the channel to it, and received bytes for the muxer. Raises HandshakeFailed with the reason.

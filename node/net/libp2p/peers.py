@@ -31,15 +31,27 @@ class PeerState:
     locks: dict[Lane, trio.Lock] = field(default_factory=lambda: {lane: trio.Lock() for lane in LANES})
     endpoints: tuple[Endpoint, ...] = ()
     met_at: str = ""  # address block of its last connection
+    beside: tuple[Endpoint, ...] = ()  # on the local network, as it was heard there
     answered: Endpoint | None = None  # where our last dial that succeeded found it
     traffic: Traffic = field(default_factory=Traffic)
     refused_until: float = -inf
     rejected_dials: int = 0  # in a row
     redial_at: float = -inf
+    relay_failures: int = 0  # in a row, of dials through relays
+    through_relay_at: float = -inf  # not before
 
     def may_dial(self, now: float) -> bool:
         """Whether it did not reject the last dials, or long enough ago."""
         return self.rejected_dials <= REJECTED_DIALS_TOLERATED or now >= self.redial_at
+
+    def may_go_through_relay(self, now: float) -> bool:
+        """Whether the last dial through a relay came to something, or enough time has passed."""
+        return now >= self.through_relay_at
+
+    def went_through_relay(self, *, reached: bool, now: float) -> None:
+        """A dial through a relay ended: after one that failed the next is 2, 4, 8 … seconds later."""
+        self.relay_failures = 0 if reached else self.relay_failures + 1
+        self.through_relay_at = -inf if reached else now + min(2.0 ** min(self.relay_failures, 10), MAX_REDIAL_DELAY_S)
 
     def connection_closed(self, info: ConnectionInfo, now: float) -> None:
         """Count a rejected dial: a peer that bans us learns our id only from a completed handshake, which costs both sides."""

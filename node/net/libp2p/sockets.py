@@ -16,9 +16,14 @@ from starling.node.net.libp2p.addresses import Endpoint
 def endpoint_of(key: str, address: str) -> Endpoint:
     """The endpoint in a multiaddr under a config key; ConfigError if it is malformed."""
     try:
-        return addresses.parse(address)
+        endpoint = addresses.parse(address)
     except ValueError as error:
         raise ConfigError(f"{key}: {error}") from error
+    if endpoint.relay:
+        raise ConfigError(
+            f"{key}: {address!r} goes through a relay; a node finds relays itself, give /ip4/HOST/tcp/PORT"
+        )
+    return endpoint
 
 
 async def listen_on(listen: Sequence[str]) -> list[trio.SocketListener]:
@@ -71,6 +76,13 @@ def reason_of(error: OSError | UnicodeError) -> str:
     inner = error.__cause__.exceptions[0] if isinstance(error.__cause__, ExceptionGroup) else error  # trio's dialling
     code = getattr(inner, "errno", None)
     return os.strerror(code) if code is not None and code > 0 else str(inner)
+
+
+def share_port(sock: trio.socket.SocketType) -> None:
+    """Let other connections of this user begin at the port of this one, as `punching` needs it."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "SO_REUSEPORT"):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 
 
 def tune(sock: trio.socket.SocketType) -> None:

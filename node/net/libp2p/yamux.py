@@ -84,6 +84,7 @@ class Ended(Event):
 @dataclass(slots=True)
 class _Stream:
     inbound: bool
+    steady: bool = False  # its window does not grow
     send_credit: int = INITIAL_WINDOW
     receive_credit: int = INITIAL_WINDOW
     window: int = INITIAL_WINDOW  # most bytes that are received and not consumed
@@ -157,7 +158,9 @@ class Session:
         state.consumed += count
         if state.consumed >= max(state.window // 8, LEAST_UPDATE):
             growth = (
-                min(state.window, self.most_window - state.window, MAX_WINDOWS - self._windows) if state.inbound else 0
+                min(state.window, self.most_window - state.window, MAX_WINDOWS - self._windows)
+                if state.inbound and not state.steady
+                else 0
             )
             growth = max(growth, 0)
             state.window += growth
@@ -165,6 +168,12 @@ class Session:
             self._put(_UPDATE, 0, stream, state.consumed + growth)
             state.receive_credit += state.consumed + growth
             state.consumed = 0
+
+    def keep_window(self, stream: int) -> None:
+        """Let the window of a stream be as it is: what is in it waits, and short frames behind it."""
+        state = self._streams.get(stream)
+        if state is not None:
+            state.steady = True
 
     def window(self, stream: int) -> int:
         """Most bytes of a stream that can be received and not consumed; 0 if it is gone."""

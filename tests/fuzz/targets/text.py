@@ -207,6 +207,7 @@ def _addresses() -> Iterator[bytes]:
     for host in hosts.split():
         yield f"/{host}/tcp/4001".encode()
         yield f"/{host}/tcp/0/p2p/{PEER}".encode()
+        yield f"/{host}/tcp/4001/p2p/{PEER}/p2p-circuit/p2p/{PEER}".encode()
 
 
 def _address_lures() -> list[bytes]:
@@ -214,7 +215,7 @@ def _address_lures() -> list[bytes]:
         "/ip4/1.2.3.4/tcp/65536", "/ip4/01.2.3.4/tcp/1", "/ip4/1.2.3/tcp/1", "/ip4/\u0661.2.3.4/tcp/1", "/ip6/::%/tcp/1",
         "/ip6/::1%a%b/tcp/1", "/ip4/1.2.3.4/tcp/\u0663", "/dns/" + "a" * 254 + "/tcp/1", "/dns/\0/tcp/1", "/dns/\ud800/tcp/1",
         "/ip4/1.2.3.4/udp/1", "1.2.3.4", "::1", "/ip4/1.2.3.4/tcp/1/p2p/" + "1" * 129, "/ip4/1.2.3.4/tcp/1\n", "::ffff:1.2.3.4",
-        "fe80::1%eth0", "2001:db8::1",
+        "fe80::1%eth0", "2001:db8::1", "/ip4/1.2.3.4/tcp/1/p2p-circuit", f"/ip4/1.2.3.4/tcp/1/p2p/{PEER}/p2p-circuit/p2p-circuit",
     )  # fmt: skip
     return [text.encode("utf-8", "surrogatepass") for text in texts]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from starling.gossip.wire.schema import MAX_ADDRESSES
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest
-from starling.node.daemon.membership.bootstrap import NEXT_S, OWN_SHARED, Bootstrap, to_share
+from starling.node.daemon.membership.bootstrap import MAX_ADDED, NEXT_S, OWN_SHARED, Bootstrap, to_share
 from starling.node.daemon.state.transfer import REPLY_S, Transfer
 from starling.node.identity import Identity
 from starling.node.net.memory import MemoryHub, address_of
@@ -68,6 +68,35 @@ async def test_with_all_bootstrap_peers_dead_it_says_so_once_and_takes_whoever_r
         await appear(MEMBER, manifests.to_bytes(MANIFEST))
         await trio.sleep(65.0)
         assert found == [MANIFEST]
+
+
+@pytest.mark.trio
+async def test_a_member_found_meanwhile_is_asked_at_once(autojump_clock):
+    """All that the invite names are gone, and somebody on the local network is a member."""
+    hub = MemoryHub()
+    async with joining(hub) as appear, trio.open_nursery() as nursery:
+        await appear(MEMBER, manifests.to_bytes(MANIFEST))
+        network, transfer = await appear(JOINER)
+        bootstrap, later = invited(Reports(), FOUNDER), {}
+
+        async def follow():
+            async for address in bootstrap.additions(bootstrap.given):
+                later[address] = None
+
+        async def find():
+            await trio.sleep(300.0)
+            bootstrap.add(address_of(MEMBER.peer_id))
+
+        nursery.start_soon(follow)
+        nursery.start_soon(find)
+        assert await bootstrap.fetch_manifest(transfer, network, SWARM) == MANIFEST
+        assert trio.current_time() < 302.0
+        for number in range(2 * MAX_ADDED):
+            bootstrap.add(address_of(str(number)))
+        await trio.sleep(1.0)
+        assert tuple(later) == bootstrap.addresses[1:]
+        assert len(later) == MAX_ADDED
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio

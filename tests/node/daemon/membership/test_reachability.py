@@ -22,6 +22,10 @@ class Ports:
         self.addresses = self.announced = ("/ip4/10.0.0.1/tcp/4001/p2p/me",)
         self.port, self.met_public, self.callers = 4001, True, ()
         self.sent, self.dialled, self.said = [], [], None
+        self.ways = dict.fromkeys(OTHERS, "direct")
+
+    def way(self, peer):
+        return self.ways.get(peer)
 
     def origin(self, peer):
         return OTHERS.get(peer)
@@ -70,6 +74,23 @@ async def test_members_of_other_networks_are_asked_and_what_they_agree_on_is_tol
         assert service.may_meet("p1", lambda _peer: ())
         assert service.may_meet("unknown", lambda _peer: ()) is reached
         assert service.may_meet("unknown", lambda _peer: ("/ip4/7.7.7.7/tcp/1",))
+
+
+async def test_who_is_reached_through_a_relay_is_met_if_it_carries_exchanges_or_one_end_can_be_dialled(autojump_clock):
+    """What both ends see alike, so that neither waits for the other."""
+    network = Ports()
+    at_a_relay = ("/ip4/9.9.9.9/tcp/1/p2p/R/p2p-circuit/p2p/P",)
+    service = ReachabilityService(context(network=network, report=Reports()), Everybody())
+    for way, ours, theirs, meet in [
+        ("relayed", at_a_relay, at_a_relay, True),
+        ("control", at_a_relay, at_a_relay, False),
+        ("control", at_a_relay, ("/ip4/7.7.7.7/tcp/1",), True),
+        ("control", ("/ip4/7.7.7.7/tcp/1",), at_a_relay, True),
+        (None, (), at_a_relay, True),
+        (None, (), (), False),
+    ]:
+        network.ways["p1"], network.announced = way, ours
+        assert service.may_meet("p1", lambda _peer, theirs=theirs: theirs) is meet
 
 
 async def test_whoever_dialled_us_is_proof(autojump_clock):

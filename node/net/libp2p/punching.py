@@ -1,0 +1,258 @@
+"""From a connection through a relay to one without: both ends connect at the same moment. `punch` says who does what when.
+
+DCUtR of libp2p. Each end asks the relay, by libp2p's identify, at which address and port it sees this end, and connects from the port of
+its connection to the relay, so that its NAT shows the same address and port to the other end.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from dataclasses import replace
+
+import trio
+
+from starling.node.net.libp2p import addresses
+from starling.node.net.libp2p.addresses import Endpoint
+from starling.node.net.libp2p.circuit import (
+    IDENTIFY,
+    PUNCH,
+    HolePunch,
+    Identify,
+    endpoints_of,
+    framed,
+    packed,
+    read_message,
+)
+from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
+from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
+from starling.node.net.libp2p.punch import MAX_ADDRESSES, Command, ConnectTo, Pairs, Punch, SayConnect, SaySync
+from starling.node.net.libp2p.sockets import share_port
+from starling.node.net.libp2p.switch import Switch, Where
+from starling.node.net.limits import origin_of
+
+ANSWER_S = 10.0  # for the other end's part, or the relay's answer
+CONNECT_S, HANDSHAKE_S = 5.0, 10.0
+AGAIN_S = 0.25  # after a connection that was refused at once
+LINGER_S = 5.0  # of a connection through a relay beside a direct one
+LOOK_S = 1.0
+MAX_AT_ONCE = 4
+
+
+class Punching:
+    """Of one host."""
+
+    def __init__(self, switch: Switch) -> None:
+        self._switch = switch
+        self.pairs = Pairs()
+        self._opening: dict[str, trio.CancelScope] = {}
+        self._made, self._to_serve = trio.open_memory_channel[Connection](MAX_AT_ONCE)
+
+    async def serve(self) -> None:
+        """Try, and serve the connections made, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._adopt)
+            while True:
+                self._replace_relayed()
+                for connection in self._to_open():
+                    nursery.start_soon(self._open, connection)
+                await trio.sleep(LOOK_S)
+
+    async def serve_identify(self, stream: Stream, _conversation: Conversation) -> None:
+        """Tell a peer where it is seen. Raises StreamBroken."""
+        info = stream.connection.info
+        message = Identify(protocol_version="ipfs/0.1.0", agent_version="starling", protocols=[PUNCH])
+        if info.host and info.port:
+            message.observed_addr = packed(addresses.at(info.host, info.port))
+        await stream.write(framed(message))
+        stream.finish()
+        with trio.move_on_after(ANSWER_S):
+            while await stream.read():
+                pass
+
+    async def serve_punch(self, stream: Stream, conversation: Conversation) -> None:
+        """The other end of a connection through a relay wants a direct one. Raises HandshakeFailed, StreamBroken."""
+        info = stream.connection.info
+        if not info.relay or self._switch.direct(info.peer) is not None:
+            raise HandshakeFailed("there is a direct connection")
+        if info.peer in self._opening:  # both began: the smaller id goes on
+            if self._switch.peer_id < info.peer:
+                raise HandshakeFailed("this end has begun as well")
+            self._opening[info.peer].cancel()
+        with trio.fail_after(ANSWER_S):
+            local, seen = await self._seen_at(info)
+            core, commands = Punch(opens=False), []
+            while core.state not in {"connecting", "over"}:
+                message = await read_message(conversation, HolePunch)
+                now = trio.current_time()
+                commands = (
+                    core.sync(now)
+                    if message.type == HolePunch.SYNC
+                    else core.connect(self._targets(message, info.peer), now)
+                )
+                await self._say(stream, commands, seen)
+        await self._connect(commands, info, local)
+
+    def _to_open(self) -> list[Connection]:
+        """Connections through a relay that others opened, whose peers are worth an attempt now."""
+        now = trio.current_time()
+        found = {}
+        for each in self._switch.connections():
+            info = each.info
+            if info.relay and info.inbound and not each.closing and self._switch.is_known(info.peer):
+                found[info.peer] = each
+        return [
+            each for peer, each in found.items()
+            if peer not in self._opening and self._switch.direct(peer) is None and self.pairs.may_try(peer, now)
+        ][: MAX_AT_ONCE - len(self._opening)]  # fmt: skip
+
+    def _replace_relayed(self) -> None:
+        """Close what goes through a relay beside a direct connection, once what was under way has had time to arrive."""
+        now = trio.current_time()
+        for each in self._switch.connections():
+            direct = self._switch.direct(each.info.peer) if each.info.relay else None
+            if direct is not None and now - direct.info.since >= LINGER_S:
+                each.close()
+
+    async def _open(self, connection: Connection) -> None:
+        """Dial the peer's own addresses, if it has any, else connect at the same moment as it does."""
+        peer = connection.info.peer
+        scope = self._opening[peer] = trio.CancelScope()
+        try:
+            with scope:
+                direct = [each for each in self._switch.endpoints(peer) if not each.relay]
+                with suppress(OSError):
+                    if direct:
+                        await self._switch.reach_directly(peer, direct)
+                if self._switch.direct(peer) is None and not connection.closing:
+                    with suppress(HandshakeFailed, StreamBroken, trio.TooSlowError, OSError):
+                        await self._attempt(connection)
+        finally:
+            del self._opening[peer]
+        if self._switch.direct(peer) is not None:
+            self.pairs.met(peer)
+        elif not scope.cancelled_caught:
+            self.pairs.failed(peer, trio.current_time())
+
+    async def _attempt(self, connection: Connection) -> None:
+        info = connection.info
+        local, seen = await self._seen_at(info)
+        stream = connection.open()
+        try:
+            with trio.fail_after(ANSWER_S):
+                conversation = Conversation(stream.read, stream.write)
+                await negotiate(conversation, [PUNCH], initiator=True)
+                core = Punch(opens=True)
+                await self._say(stream, core.begin(trio.current_time()), seen)
+                message = await read_message(conversation, HolePunch)
+                if message.type != HolePunch.CONNECT:
+                    return
+                commands = core.connect(self._targets(message, info.peer), trio.current_time())
+                await self._say(stream, commands, seen)
+            await self._connect(commands, info, local)
+        finally:
+            stream.reset()
+
+    async def _say(self, stream: Stream, commands: list[Command], seen: Endpoint) -> None:
+        for command in commands:
+            match command:
+                case SayConnect():
+                    await stream.write(framed(HolePunch(type=HolePunch.CONNECT, ObsAddrs=[packed(seen)])))
+                case SaySync():
+                    await stream.write(framed(HolePunch(type=HolePunch.SYNC)))
+
+    def _targets(self, message: HolePunch, peer: str) -> list[str]:
+        """Of the addresses in a message those that may be dialled."""
+        told = endpoints_of(message.ObsAddrs, MAX_ADDRESSES)
+        return [str(each) for each in told if self._switch.may_knock(replace(each, peer=peer, rumored=True))]
+
+    async def _seen_at(self, info: ConnectionInfo) -> tuple[tuple[str, int], Endpoint]:
+        """Our address and port of the connection to the relay, and what the relay sees them as. Raises HandshakeFailed, StreamBroken."""
+        relay = self._switch.direct(info.relay)
+        if relay is None:
+            raise HandshakeFailed("the relay is gone")
+        stream = relay.open()
+        try:
+            conversation = Conversation(stream.read, stream.write)
+            with trio.fail_after(ANSWER_S):
+                await negotiate(conversation, [IDENTIFY], initiator=True)
+                message = await read_message(conversation, Identify)
+        finally:
+            stream.reset()
+        seen = endpoints_of([message.observed_addr], 1)
+        if not seen:
+            raise HandshakeFailed("the relay does not say where it sees us")
+        return (relay.info.local, relay.info.local_port), seen[0]
+
+    async def _connect(self, commands: list[Command], info: ConnectionInfo, local: tuple[str, int]) -> None:
+        """Connect to all addresses at once; the first that answers as the peer is taken. Raises nothing."""
+        made: list[Connection] = []
+
+        async def attempt(endpoint: Endpoint, initiate: bool, scope: trio.CancelScope) -> None:
+            with suppress(HandshakeFailed, OSError, trio.TooSlowError):
+                made.append(await self._punched(endpoint, info.peer, initiate, local))
+                scope.cancel()
+
+        for command in commands:
+            if not isinstance(command, ConnectTo):
+                continue
+            await trio.sleep_until(command.at)
+            try:
+                async with trio.open_nursery() as nursery:
+                    for each in command.addresses:
+                        nursery.start_soon(attempt, addresses.parse(each), command.initiate, nursery.cancel_scope)
+            except BaseException:
+                with trio.CancelScope(shield=True):
+                    for connection in made:
+                        await connection.abandon()
+                raise
+        for number, connection in enumerate(made):
+            if number:
+                await connection.abandon()
+            else:
+                await self._made.send(connection)
+        with trio.move_on_after(ANSWER_S * bool(made)):
+            while made and self._switch.direct(info.peer) is None and not made[0].closing:  # noqa: ASYNC110 - at once, nearly
+                await trio.sleep(0.01)
+
+    async def _punched(self, endpoint: Endpoint, peer: str, initiate: bool, local: tuple[str, int]) -> Connection:
+        with trio.fail_after(CONNECT_S):
+            raw = await _connected(endpoint, local)
+        connection = None
+        try:
+            host = addresses.plain(endpoint.host)
+            where = Where(addresses.block(host), origin_of(host), host, endpoint.port, *local, punched=True)
+            with trio.fail_after(HANDSHAKE_S):
+                connection = await self._switch.secured(raw, where, peer if initiate else None, inbound=not initiate)
+            if connection.info.peer != peer:
+                await connection.abandon()
+                raise HandshakeFailed("another peer answers there")
+        finally:
+            if connection is None:
+                await trio.aclose_forcefully(raw)
+        return connection
+
+    async def _adopt(self) -> None:
+        """Serve connections apart from the circuits over which they were arranged."""
+        async with trio.open_nursery() as nursery:
+            async for connection in self._to_serve:
+                nursery.start_soon(self._switch.welcome, connection)
+
+
+async def _connected(endpoint: Endpoint, local: tuple[str, int]) -> trio.SocketStream:
+    """Connect from this address and port, which another connection uses, again and again while that is refused. Raises OSError."""
+    while True:
+        family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+        sock = trio.socket.socket(family, socket.SOCK_STREAM)
+        try:
+            share_port(sock)
+            await sock.bind(local)
+            await sock.connect((endpoint.host, endpoint.port))
+        except ConnectionRefusedError:
+            sock.close()
+            await trio.sleep(AGAIN_S)
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return trio.SocketStream(sock)

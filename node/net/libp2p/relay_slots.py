@@ -1,0 +1,199 @@
+"""What a relay gives to whom: reservations, circuits, their bytes and their time. Pure: peers and times in, decisions out.
+
+Theory of operation. A member that nobody can dial *reserves* a place at a relay, and whoever wants to reach it asks the relay for a
+*circuit* to it, a stream in each connection of which the relay copies the bytes. The relay sees who talks with whom, when and how much,
+and no more: both ends run their handshake and encryption inside.
+
+    reservation   of a member with a connection; ends with that connection, after RESERVATION_S unless it is renewed, and is then free again
+    circuit       to the holder of a reservation, one from each source, which replaces the one before; ends with either stream, after its
+                  time, or when its bytes are used up
+    bytes         of a peer and of all are paced: who sends more waits, and loses nothing
+
+Everything has a bound for one peer, reservations one for a public address prefix, circuits one for peers that are no members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from types import MappingProxyType
+from typing import Literal
+
+from starling.gossip.limits import TokenBucket, keep
+
+RESERVATION_S = 1800.0
+ORIGIN_SHARE, STRANGERS_SHARE = 4, 4  # of reservations for one public prefix, of circuits for peers that are no members
+ASKS, ASKS_PER_S = 10.0, 0.5  # of one peer: at once, and per second
+KNOCKS, KNOCKS_PER_S = 16.0, 2.0  # at one target, so that it need not take us for a flood
+MAX_ASKING = 1024
+BURST_S = 2.0
+
+Refusal = Literal["refused", "full", "not allowed", "no reservation"]
+Mode = Literal["off", "control", "small"]
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a relay gives at most."""
+
+    circuit_bytes: int  # both ways together
+    circuit_s: float
+    peer_bytes_per_s: float  # of all circuits of a peer, as either end
+    bytes_per_s: float  # of all
+    reservations: int = 32
+    circuits: int = 64
+    circuits_from: int = 8  # of one source
+    circuits_to: int = 8  # of one target
+
+
+ALLOWANCES: Mapping[Mode, Allowance] = MappingProxyType(
+    {
+        "control": Allowance(4 << 20, 1800.0, 32 << 10, 128 << 10),
+        "small": Allowance(64 << 20, 1800.0, 256 << 10, 1 << 20),
+    }
+)
+
+
+@dataclass(slots=True, eq=False)
+class Circuit:
+    """Between two peers, through us."""
+
+    number: int
+    source: str
+    target: str
+    member: bool  # the source is one
+    ends_at: float
+    left: int  # bytes
+
+
+@dataclass(slots=True)
+class RelaySlots:
+    """Places of one relay; `allowance` None: it is none."""
+
+    allowance: Allowance | None
+    _reserved: dict[str, tuple[float, str]] = field(default_factory=dict)  # holder -> end, origin
+    _circuits: dict[int, Circuit] = field(default_factory=dict)
+    _asks: dict[str, TokenBucket] = field(default_factory=dict)
+    _knocks: dict[str, TokenBucket] = field(default_factory=dict)  # of holders of reservations
+    _paces: dict[str, TokenBucket] = field(default_factory=dict)  # of the ends of circuits
+    _pace: TokenBucket | None = None
+    _numbers: count[int] = field(default_factory=lambda: count(1))
+
+    def __post_init__(self) -> None:
+        if self.allowance is not None:
+            self._pace = _bucket(self.allowance.bytes_per_s)
+
+    @property
+    def circuits(self) -> tuple[Circuit, ...]:
+        """Those that are open, the oldest first."""
+        return tuple(self._circuits.values())
+
+    def holders(self, now: float) -> tuple[str, ...]:
+        """Peers with a reservation, sorted."""
+        self._expire(now)
+        return tuple(sorted(self._reserved))
+
+    def reserve(self, peer: str, origin: str, member: bool, now: float) -> float | Refusal:
+        """A peer with a connection from a public prefix, or "", asks for a reservation, or to renew it. -> when it ends, or why not"""
+        if self.allowance is None or not member:
+            return "not allowed" if self.allowance is None else "refused"
+        if not self._may_ask(peer, now):
+            return "full"
+        self._expire(now)
+        if peer not in self._reserved:
+            theirs = sum(of == origin != "" for _, of in self._reserved.values())
+            if len(self._reserved) >= self.allowance.reservations:
+                return "full"
+            if theirs >= max(1, self.allowance.reservations // ORIGIN_SHARE):
+                return "full"
+        self._reserved[peer] = now + RESERVATION_S, origin
+        return now + RESERVATION_S
+
+    def begin(self, source: str, target: str, member: bool, now: float) -> Circuit | Refusal:
+        """A peer asks for a circuit. -> it, or why not. One between the two that is open is replaced: close it (`closed`)"""
+        if self.allowance is None:
+            return "not allowed"
+        if not self._may_ask(source, now):
+            return "full"
+        self._expire(now)
+        if target not in self._reserved or source == target:
+            return "no reservation"
+        old = next((it for it in self._circuits.values() if (it.source, it.target) == (source, target)), None)
+        if old is not None:
+            self.end(old)
+        if not self._has_room(self.allowance, source, target, member):
+            return "full"
+        if not self._knocks.setdefault(target, TokenBucket(KNOCKS_PER_S, KNOCKS)).take(1, now):
+            return "full"
+        number = next(self._numbers)
+        made = self._circuits[number] = Circuit(
+            number, source, target, member, now + self.allowance.circuit_s, self.allowance.circuit_bytes
+        )
+        for peer in (source, target):
+            self._paces.setdefault(peer, _bucket(self.allowance.peer_bytes_per_s))
+        return made
+
+    def _has_room(self, most: Allowance, source: str, target: str, member: bool) -> bool:
+        every = self._circuits.values()
+        there = [it for it in every if it.target == target]
+        room = (
+            len(every) < most.circuits,
+            sum(it.source == source for it in every) < most.circuits_from,
+            len(there) < most.circuits_to,
+            member or sum(not it.member for it in every) < max(1, most.circuits // STRANGERS_SHARE),
+            member or sum(not it.member for it in there) < max(1, most.circuits_to // STRANGERS_SHARE),
+        )
+        return all(room)
+
+    def is_open(self, circuit: Circuit) -> bool:
+        """Whether it was neither ended nor replaced."""
+        return circuit.number in self._circuits
+
+    def passed(self, circuit: Circuit, amount: int, now: float) -> float | None:
+        """So many bytes came. -> seconds to wait before they are passed on; None: the circuit is over, and they are not"""
+        if not self.is_open(circuit) or now >= circuit.ends_at or amount > circuit.left:
+            self.end(circuit)
+            return None
+        circuit.left -= amount
+        buckets = [self._paces[peer] for peer in (circuit.source, circuit.target)]
+        buckets += [self._pace] if self._pace is not None else []
+        return max(each.borrow(amount, now) for each in buckets)
+
+    def end(self, circuit: Circuit) -> None:
+        """One end, or the time, is over; twice is once."""
+        if self._circuits.pop(circuit.number, None) is None:
+            return
+        ends = {peer for it in self._circuits.values() for peer in (it.source, it.target)}
+        for peer in {circuit.source, circuit.target} - ends:
+            if peer not in self._reserved:  # whose pace lasts as long as the reservation
+                self._paces.pop(peer, None)
+
+    def lost(self, peer: str) -> None:
+        """A peer's last connection is gone: its reservation is free, and its circuits are over."""
+        self._release(peer)
+        for it in self.circuits:
+            if peer in (it.source, it.target):
+                self.end(it)
+
+    def _release(self, peer: str) -> None:
+        self._reserved.pop(peer, None)
+        self._knocks.pop(peer, None)
+        if not any(peer in (it.source, it.target) for it in self._circuits.values()):
+            self._paces.pop(peer, None)
+
+    def _expire(self, now: float) -> None:
+        for peer in [each for each, (ends_at, _) in self._reserved.items() if ends_at <= now]:
+            self._release(peer)
+        for it in self.circuits:
+            if it.ends_at <= now:
+                self.end(it)
+
+    def _may_ask(self, peer: str, now: float) -> bool:
+        bucket = self._asks.get(peer) or TokenBucket(ASKS_PER_S, ASKS)
+        keep(self._asks, peer, bucket, MAX_ASKING)
+        return bucket.take(1, now)
+
+
+def _bucket(bytes_per_s: float) -> TokenBucket:
+    return TokenBucket(bytes_per_s, BURST_S * bytes_per_s)

@@ -1,0 +1,69 @@
+"""At which relays a node that cannot be dialled has a reservation, and which it asks. Pure: peers and times in, decisions out.
+
+WANTED relays at a time: one that ends leaves the other. A reservation is renewed when half of its time is over; who refuses, or does not
+answer, is asked again after AGAIN_S, twice as long each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from starling.gossip.limits import keep
+
+WANTED = 2
+LEAST_S, MOST_S = 60.0, 3600.0  # of what a relay says of a reservation's time
+AGAIN_S, MOST_AGAIN_S = 10.0, 1280.0
+MAX_REFUSED = 256
+
+
+@dataclass(slots=True)
+class Reservations:
+    """Of one node."""
+
+    _held: dict[str, tuple[float, float]] = field(default_factory=dict)  # relay -> renew at, end
+    _refused: dict[str, tuple[int, float]] = field(default_factory=dict)  # peer -> times in a row, ask again at
+    _asking: set[str] = field(default_factory=set)
+
+    def held(self, now: float) -> tuple[str, ...]:
+        """Relays with a reservation, the oldest first."""
+        return tuple(relay for relay, (_, ends_at) in self._held.items() if now < ends_at)
+
+    def ask(self, candidates: Sequence[str], now: float) -> tuple[str, ...]:
+        """Peers to ask now, which counts as begun; `candidates`: peers that may be relays and have a connection, the best first."""
+        for relay in [each for each, (_, ends_at) in self._held.items() if ends_at <= now]:
+            del self._held[relay]
+        chosen = [
+            relay for relay, (renew_at, _) in self._held.items()
+            if renew_at <= now and relay not in self._asking and self._may_ask(relay, now)
+        ]  # fmt: skip
+        missing = WANTED - len(self._held) - len(self._asking - self._held.keys())
+        for peer in candidates:
+            if missing <= 0:
+                break
+            if peer not in self._held and peer not in self._asking and self._may_ask(peer, now):
+                chosen.append(peer)
+                missing -= 1
+        self._asking.update(chosen)
+        return tuple(chosen)
+
+    def granted(self, relay: str, lasts_s: float, now: float) -> None:
+        """A relay gave a reservation, or renewed it."""
+        self._asking.discard(relay)
+        self._refused.pop(relay, None)
+        lasts_s = min(max(lasts_s, LEAST_S), MOST_S)
+        self._held[relay] = now + lasts_s / 2, now + lasts_s
+
+    def refused(self, relay: str, now: float) -> None:
+        """A relay gave none, or did not answer; one that is held lasts until its end."""
+        self._asking.discard(relay)
+        times = self._refused.get(relay, (0, 0.0))[0] + 1
+        pause_s = min(AGAIN_S * 2.0 ** min(times - 1, 10), MOST_AGAIN_S)
+        keep(self._refused, relay, (times, now + pause_s), MAX_REFUSED)
+
+    def lost(self, relay: str) -> None:
+        """The connection to a relay is gone, and with it the reservation."""
+        self._held.pop(relay, None)
+
+    def _may_ask(self, peer: str, now: float) -> bool:
+        return now >= self._refused.get(peer, (0, now))[1]

@@ -1,0 +1,147 @@
+"""What a relay gives: every schedule of asking, sending and leaving keeps its bounds, and what ends is free again."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from starling.node.net.libp2p.relay_slots import (
+    ALLOWANCES,
+    ASKS,
+    BURST_S,
+    KNOCKS,
+    ORIGIN_SHARE,
+    RESERVATION_S,
+    STRANGERS_SHARE,
+    Allowance,
+    Circuit,
+    RelaySlots,
+)
+
+SMALL = Allowance(1000, 60.0, 100.0, 250.0, reservations=8, circuits=8, circuits_from=3, circuits_to=4)
+PEERS = tuple(f"peer{number}" for number in range(12))
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("reserve"), st.sampled_from(PEERS), st.sampled_from(["", "a", "b"]), st.booleans()),
+        st.tuples(st.just("begin"), st.sampled_from(PEERS), st.sampled_from(PEERS), st.booleans()),
+        st.tuples(st.just("bytes"), st.integers(0, 20), st.integers(1, 600)),
+        st.tuples(st.just("end"), st.integers(0, 20)),
+        st.tuples(st.just("lost"), st.sampled_from(PEERS)),
+        st.tuples(st.just("wait"), st.sampled_from([0.1, 3.0, 61.0, RESERVATION_S])),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=60)
+@given(STEPS)
+def test_no_schedule_passes_a_bound_and_what_ends_is_free_again(steps):
+    slots, now, made, passed = RelaySlots(SMALL), 0.0, [], {}
+    for kind, *rest in steps:
+        match kind, rest:
+            case "reserve", [peer, origin, member]:
+                slots.reserve(peer, origin, member, now)
+            case "begin", [source, target, member]:
+                begun = slots.begin(source, target, member, now)
+                if isinstance(begun, Circuit):
+                    assert target in slots.holders(now)
+                    made.append(begun)
+                    passed[begun.number] = 0
+            case "bytes", [place, amount] if place < len(made):
+                if slots.passed(made[place], amount, now) is not None:
+                    passed[made[place].number] += amount
+            case "end", [place] if place < len(made):
+                slots.end(made[place])
+            case "lost", [peer]:
+                slots.lost(peer)
+                assert peer not in slots.holders(now)
+                assert all(peer not in (it.source, it.target) for it in slots.circuits)
+            case "wait", [seconds]:
+                now += seconds
+        every = slots.circuits
+        assert len(every) <= SMALL.circuits
+        assert len(slots.holders(now)) <= SMALL.reservations
+        assert len({(it.source, it.target) for it in every}) == len(every)
+        assert sum(not it.member for it in every) <= SMALL.circuits // STRANGERS_SHARE
+        for peer in PEERS:
+            assert sum(it.source == peer for it in every) <= SMALL.circuits_from
+            assert sum(it.target == peer for it in every) <= SMALL.circuits_to
+        assert all(amount <= SMALL.circuit_bytes for amount in passed.values())
+    for peer in PEERS:
+        slots.lost(peer)
+    assert not slots.circuits
+    assert not slots.holders(now)
+    assert not slots._paces
+    assert not slots._knocks
+
+
+def test_a_place_that_was_left_is_given_again_however_often():
+    """The stock relay gives eight circuits in its life."""
+    slots, now = RelaySlots(SMALL), 0.0
+    for _ in range(100):
+        now += 10.0
+        assert isinstance(slots.reserve("holder", "", True, now), float)
+        circuit = slots.begin("source", "holder", True, now)
+        assert isinstance(circuit, Circuit)
+        slots.lost("holder")
+        assert not slots.is_open(circuit)
+
+
+def test_one_prefix_and_strangers_have_a_share_of_the_places():
+    slots = RelaySlots(SMALL)
+    given_to = [slots.reserve(f"sybil{n}", "198.51.100.0/24", True, 0.0) for n in range(8)]
+    assert sum(isinstance(it, float) for it in given_to) == SMALL.reservations // ORIGIN_SHARE
+    assert slots.reserve("stranger", "", False, 0.0) == "refused"
+    assert isinstance(slots.reserve("honest", "192.0.2.0/24", True, 0.0), float)
+    begun = [slots.begin(f"stranger{n}", "honest", False, 0.0) for n in range(5)]
+    assert [isinstance(it, Circuit) for it in begun] == [True, False, False, False, False]
+    assert isinstance(slots.begin("member", "honest", True, 0.0), Circuit)
+
+
+@given(st.integers(1, 40))
+def test_who_asks_all_the_time_is_answered_a_few_times_and_knocks_at_a_target_are_few(askers):
+    slots = RelaySlots(Allowance(1000, 60.0, 100.0, 250.0, circuits=10**6, circuits_from=10**6, circuits_to=10**6))
+    slots.reserve("target", "", True, 0.0)
+    begun = [slots.begin(f"asker{n}", "target", True, 0.0) for n in range(askers) for _ in range(20)]
+    assert sum(isinstance(it, Circuit) for it in begun) <= min(KNOCKS, ASKS * askers)
+    assert slots.reserve("other", "", True, 0.0) > 0.0  # nobody else pays for it
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=8))
+def test_bytes_beyond_the_pace_wait_and_are_not_lost(amounts):
+    slots = RelaySlots(SMALL)
+    slots.reserve("b", "", True, 0.0)
+    circuit, now, sent = slots.begin("a", "b", True, 0.0), 0.0, 0
+    for amount in amounts:
+        now += slots.passed(circuit, amount, now)
+        sent += amount
+        assert sent <= SMALL.peer_bytes_per_s * (now + BURST_S) + 1e-6
+    assert circuit.left == SMALL.circuit_bytes - sent
+
+
+@pytest.mark.parametrize("mode", ["control", "small"])
+def test_a_circuit_lasts_until_its_bytes_or_its_time_are_used_up(mode):
+    allowance = ALLOWANCES[mode]
+    slots = RelaySlots(allowance)
+    slots.reserve("b", "", True, 0.0)
+    full = slots.begin("a", "b", True, 0.0)
+    assert slots.passed(full, allowance.circuit_bytes, 1.0) is not None
+    assert slots.passed(full, 1, 2.0) is None
+    assert not slots.is_open(full)
+    late = slots.begin("a", "b", True, 3.0)
+    assert slots.passed(late, 1, 3.0 + allowance.circuit_s) is None
+
+
+def test_a_second_circuit_between_two_replaces_the_first():
+    """Its source lost its line, and the relay has not noticed."""
+    slots = RelaySlots(SMALL)
+    slots.reserve("b", "", True, 0.0)
+    first, second = slots.begin("a", "b", True, 0.0), slots.begin("a", "b", True, 1.0)
+    assert slots.circuits == (second,)
+    assert slots.passed(first, 1, 1.0) is None
+
+
+def test_a_node_that_relays_nothing_says_so():
+    slots = RelaySlots(ALLOWANCES.get("off"))
+    assert slots.reserve("a", "", True, 0.0) == slots.begin("a", "b", True, 0.0) == "not allowed"
+    assert RelaySlots(SMALL).begin("a", "b", True, 0.0) == "no reservation"

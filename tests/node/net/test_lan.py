@@ -1,0 +1,80 @@
+"""Members on the local network: what is told of a node, and what is taken from whoever tells anything."""
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from starling.node.net.lan import MAX_FOUND, PER_PEER, Found, Lan, mark_of, told
+from starling.node.net.libp2p.addresses import parse
+from starling.node.net.libp2p.destinations import kind_of
+from tests.harness.daemons import Reports
+from tests.harness.libp2p_nodes import peer_of
+
+SWARM, ME, PEER = "sabc", peer_of("me"), peer_of("other")
+ANYTHING = st.binary(max_size=200)
+
+
+def announcement(swarm=SWARM, peer=PEER):
+    return {b"swarm": mark_of(swarm), b"peer": peer.encode()}
+
+
+def test_only_private_addresses_are_told_and_never_which_swarm_it_is():
+    addresses = (
+        f"/ip4/9.9.9.9/tcp/4001/p2p/{ME}", f"/ip4/192.168.1.7/tcp/4001/p2p/{ME}", f"/ip4/127.0.0.1/tcp/4001/p2p/{ME}",
+        f"/ip4/10.0.0.1/tcp/4001/p2p/{PEER}/p2p-circuit/p2p/{ME}", f"/dns4/me.example.org/tcp/4001/p2p/{ME}",
+    )  # fmt: skip
+    assert [each.host for each in told(addresses)] == ["192.168.1.7"]
+    assert SWARM.encode() not in mark_of(SWARM)
+    assert mark_of(SWARM) != mark_of("sabd")
+
+
+def test_a_member_of_the_same_swarm_is_found_once_and_again_when_it_moves():
+    found = Found(SWARM, ME)
+    assert found.heard(announcement("other"), ["192.168.1.8"], 4001) == ()
+    assert found.heard(announcement(peer=ME), ["192.168.1.8"], 4001) == ()
+    assert found.heard(announcement(), ["192.168.1.8"], 4001) == (f"/ip4/192.168.1.8/tcp/4001/p2p/{PEER}",)
+    assert found.heard(announcement(), ["192.168.1.8"], 4001) == ()
+    assert found.heard(announcement(), ["192.168.1.9"], 4002) == (f"/ip4/192.168.1.9/tcp/4002/p2p/{PEER}",)
+
+
+@settings(max_examples=30)
+@given(
+    st.dictionaries(st.sampled_from([b"swarm", b"peer", b"x"]), st.one_of(st.none(), ANYTHING, st.just(mark_of(SWARM)))),
+    st.lists(st.one_of(st.text(max_size=20), st.sampled_from(["8.8.8.8", "10.0.0.1", "127.0.0.1", "fe80::1", "fd00::1"]))),
+    st.one_of(st.none(), st.integers(-1, 70_000)),
+)  # fmt: skip
+def test_whatever_is_announced_leads_to_private_addresses_of_the_named_peer_or_nowhere(properties, hosts, port):
+    """Nobody on the local network has us knock at doors elsewhere."""
+    for extra in ({}, announcement()):
+        found = Found(SWARM, ME).heard(properties | extra, hosts, port)
+        assert len(found) <= PER_PEER
+        for each in map(parse, found):
+            assert kind_of(each.host) == "private"
+            assert (each.peer, each.port) == (PEER, port)
+
+
+def test_however_many_are_announced_few_are_kept():
+    found = Found(SWARM, ME)
+    heard = [found.heard(announcement(peer=peer_of(str(n))), ["10.0.0.1"], 4001) for n in range(2 * MAX_FOUND)]
+    assert sum(map(bool, heard)) == MAX_FOUND
+
+
+@pytest.mark.trio
+async def test_a_node_for_loopback_alone_says_nothing_on_the_network(autojump_clock, monkeypatch):
+    """Tests, demos and simulations are nobody's neighbors."""
+    monkeypatch.setattr(Lan, "_open", lambda: pytest.fail("it opened a socket"))
+    lan = Lan(SWARM, ME, lambda: (f"/ip4/127.0.0.1/tcp/1/p2p/{ME}",), lambda _address: None, Reports())
+    with trio.move_on_after(60.0):
+        await lan.serve()
+
+
+@pytest.mark.trio
+async def test_without_multicast_a_node_goes_on_and_says_so(monkeypatch):
+    def refuse():
+        raise OSError("no such device")
+
+    monkeypatch.setattr(Lan, "_open", staticmethod(refuse))
+    reports = Reports()
+    await Lan(SWARM, ME, lambda: (f"/ip4/10.0.0.1/tcp/1/p2p/{ME}",), lambda _address: None, reports).serve()
+    assert reports.names == ["no_lan"]
