@@ -7,7 +7,7 @@ from itertools import chain, islice
 
 import trio
 
-from starling.gossip.errors import RemoteProtocolError, TransportError
+from starling.gossip.errors import OtherVersion, RemoteProtocolError, TransportError
 from starling.gossip.wire.schema import MAX_ADDRESSES
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest
@@ -35,6 +35,7 @@ class Bootstrap:
         self._kept = frozenset(known)
         self._remember = remember
         self._report = report
+        self._other_version = ""
 
     async def fetch_manifest(self, transfer: Transfer, network: Network, swarm: str) -> Manifest:
         """Fetch the manifest of a swarm from the first peer that has it; tries until one does."""
@@ -45,6 +46,8 @@ class Bootstrap:
                 return found
             if not warned:
                 text = f"no bootstrap peer answers ({', '.join(self.addresses)}); still trying"
+                if self._other_version:
+                    text = f"no bootstrap peer can be asked: {self._other_version}"
                 self._report.event("bootstrap_unreachable", text, level="warning")
                 warned = True
             await trio.sleep(pause)
@@ -62,6 +65,8 @@ class Bootstrap:
                 scope.cancel()
             except RemoteProtocolError as error:
                 self._report.fault(error.peer, error.reason)
+            except OtherVersion as error:
+                self._other_version = str(error)
             except (TransportError, trio.TooSlowError):
                 pass
             failed.set()

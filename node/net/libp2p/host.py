@@ -18,8 +18,10 @@ from functools import partial
 
 import trio
 
-from starling.gossip.errors import LocalProtocolError, PeerUnreachable
+from starling.gossip.errors import LocalProtocolError, OtherVersion, PeerUnreachable
+from starling.gossip.limits import TokenBucket
 from starling.gossip.wire.schema import MAX_FRAME_BYTES, Lane
+from starling.node import versions
 from starling.node.config.schema import LimitsSection
 from starling.node.interfaces import Reporter
 from starling.node.net.api import Connected, Disconnected, Inbound, Traffic
@@ -36,8 +38,10 @@ from starling.node.net.libp2p.lanes import (
     FrameTooLong,
     PartialFrames,
     accept_lane,
+    ask_versions,
     open_lane,
     read_frames,
+    tell_versions,
     write_frame,
 )
 from starling.node.net.libp2p.noise import HandshakeFailed, Identity, recognise, secure
@@ -45,17 +49,20 @@ from starling.node.net.libp2p.peers import PeerState, PeerTable, dialable
 from starling.node.net.libp2p.sockets import tune
 from starling.node.net.libp2p.yamux import STRANGE_WINDOW, WINDOW
 from starling.node.net.limits import Pacer, origin_of
+from starling.node.versions import Range
 
 HANDSHAKE_S = 10.0
 DIAL_BACK_S = 4.0
+OTHER_VERSIONS_PER_S, OTHER_VERSIONS_AT_ONCE = 1 / 60, 8  # of peers that are told about; anybody can make a new id
 INTERFACES_S = 3.0  # between looks at this machine's addresses, each a few tenths of a millisecond
 
 
 class Libp2pNetwork(Inboxes):
-    """Satisfies `starling.node.net.api.Network`. Made by `node.net.libp2p.opening`."""
+    """Satisfies `starling.node.net.api.Network`. Made by `node.net.libp2p.opening`. `spoken`: versions of every lane."""
 
     def __init__(
-        self, identity: Identity, announcing: Announcing, limits: LimitsSection, report: Reporter, pacers: tuple[Pacer, Pacer]
+        self, identity: Identity, announcing: Announcing, limits: LimitsSection, report: Reporter, pacers: tuple[Pacer, Pacer],
+        spoken: Mapping[str, Range] = versions.LANES,
     ) -> None:  # fmt: skip
         super().__init__(identity.peer, (), limits.inbox_frames)
         self._announcing = announcing
@@ -72,6 +79,8 @@ class Libp2pNetwork(Inboxes):
         self._accept_rate = AcceptRate()
         self._longest: dict[Lane, int] = dict(MAX_FRAME_BYTES)
         self._unfinished = PartialFrames()
+        self._spoken = spoken
+        self._other_versions = TokenBucket(OTHER_VERSIONS_PER_S, OTHER_VERSIONS_AT_ONCE)
         self._use_addresses()
 
     @property
@@ -328,18 +337,24 @@ class Libp2pNetwork(Inboxes):
             connections.remove(connection)
             if not connections:
                 del self._open[peer]
+                self._peer(peer).other_version.clear()  # it may come back upgraded
                 self.announce(Disconnected(peer))
             self._peer(peer).connection_closed(connection.info, trio.current_time())
         if connection.violation is not None:
             self._report.fault(peer, connection.violation)
 
     async def _serve_stream(self, stream: Stream) -> None:
-        connection, accepted = stream.connection, await accept_lane(stream)
+        connection, accepted = stream.connection, await accept_lane(stream, self._spoken)
         if accepted is None:
             stream.reset()
             return
         lane, received = accepted
         info, record = connection.info, self._peer(connection.info.peer)
+        if lane is None:
+            told = await tell_versions(stream, received, self._spoken)
+            if told is not None and (other := versions.mismatch(self._spoken, told)):
+                self._tell_other_version(info.peer, other)
+            return
 
         inbox = self._inboxes[lane]
 
@@ -378,10 +393,12 @@ class Libp2pNetwork(Inboxes):
                 stream.finish()  # a newer connection is likelier to be alive
                 stream = None
             try:
+                if other := record.other_version.get(lane):
+                    raise OtherVersion(peer, other)
                 if stream is None or stream.broken:
-                    stream = await open_lane(connection, lane)
+                    stream = await open_lane(connection, lane, self._spoken)
             except HandshakeFailed as error:
-                raise PeerUnreachable(peer, str(error)) from None
+                raise await self._no_lane(connection, lane, str(error)) from None
             except StreamBroken:
                 if last:
                     raise PeerUnreachable(peer, "connection lost") from None
@@ -389,6 +406,22 @@ class Libp2pNetwork(Inboxes):
                 record.outgoing[lane] = stream
                 return stream
         raise AssertionError("unreachable")
+
+    async def _no_lane(self, connection: Connection, lane: Lane, why: str) -> PeerUnreachable:
+        """Find out why a peer did not take a lane's stream: mostly one of us is to be upgraded, and both learn which."""
+        peer = connection.info.peer
+        with suppress(StreamBroken):
+            told = await ask_versions(connection, self._spoken)
+            other = versions.mismatch({lane: self._spoken[lane]}, told)
+            if other and not connection.closing:
+                self._tell_other_version(peer, other)
+                self._peer(peer).other_version[lane] = other
+                return OtherVersion(peer, other)
+        return PeerUnreachable(peer, why)
+
+    def _tell_other_version(self, peer: str, why: str) -> None:
+        if not self._peer(peer).other_version and self._other_versions.take(1, trio.current_time()):
+            self._report.event("other_version", f"{peer} {why}", level="warning", peer=peer)
 
     async def _reach(self, peer: str, endpoints: Sequence[Endpoint]) -> Connection:
         if self._peers.refused(peer, trio.current_time()):

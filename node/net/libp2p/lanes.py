@@ -11,14 +11,18 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
+from typing import cast
 
 import trio
 
-from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
+from starling.gossip.wire.schema import MAX_FRAME_BYTES, Lane
+from starling.node import versions
 from starling.node.net.libp2p.connection import Connection, Stream, StreamBroken
 from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
+from starling.node.versions import Range
 
-PROTOCOLS: dict[str, Lane] = {f"/starling/{lane}/1": lane for lane in LANES}
+TELL_VERSIONS = "/starling/versions/1"  # a stream on which both ends say what they speak, where a lane found no agreement
+MAX_TOLD_BYTES = 512
 HEADER_BYTES = 4
 NEGOTIATION_S = 10.0
 STALL_S = 30.0
@@ -115,11 +119,14 @@ class PartialFrames:
         largest.stream.reset()
 
 
-async def open_lane(connection: Connection, lane: Lane) -> Stream:
-    """A stream for frames of a lane; StreamBroken if the connection is gone, HandshakeFailed if the peer does not speak the lane."""
+async def open_lane(connection: Connection, lane: Lane, spoken: Mapping[str, Range] = versions.LANES) -> Stream:
+    """A stream for frames of a lane, in the newest version of `spoken` that the peer speaks too.
+
+    StreamBroken if the connection is gone, HandshakeFailed if the peer does not speak the lane.
+    """
     stream = connection.open()
     try:
-        await negotiate(Conversation(stream.read, stream.write), [f"/starling/{lane}/1"], initiator=True)
+        await negotiate(Conversation(stream.read, stream.write), versions.ids(lane, spoken[lane]), initiator=True)
     except BaseException as error:
         was_broken = stream.broken
         stream.reset()
@@ -127,6 +134,51 @@ async def open_lane(connection: Connection, lane: Lane) -> Stream:
             raise StreamBroken from None
         raise
     return stream
+
+
+async def ask_versions(connection: Connection, spoken: Mapping[str, Range]) -> dict[str, Range] | None:
+    """Tell the peer what we speak and hear what it does; None if it does not say. StreamBroken if the connection is closing."""
+    stream = connection.open()
+    conversation = Conversation(stream.read, stream.write)
+    try:
+        with trio.fail_after(NEGOTIATION_S):
+            await negotiate(conversation, [TELL_VERSIONS], initiator=True)
+            await write_frame(stream, versions.spoken(spoken))
+            return await _heard(conversation)
+    except (HandshakeFailed, trio.TooSlowError, StreamBroken):
+        return None
+    finally:
+        stream.reset()
+
+
+async def tell_versions(stream: Stream, received: bytes, spoken: Mapping[str, Range]) -> dict[str, Range] | None:
+    """The other end of `ask_versions`: hear, then tell. `received` came with the negotiation."""
+    conversation = Conversation(stream.read, stream.write)
+    conversation.rest = received
+    try:
+        with trio.fail_after(NEGOTIATION_S):
+            told = await _heard(conversation)
+            await write_frame(stream, versions.spoken(spoken))
+            stream.finish()
+            return told
+    except (HandshakeFailed, trio.TooSlowError, StreamBroken):
+        return None
+
+
+async def _heard(conversation: Conversation) -> dict[str, Range] | None:
+    async def exactly(n: int) -> bytes:
+        read = b""
+        while len(read) < n:
+            read += await conversation.read(n - len(read))
+        return read
+
+    length = int.from_bytes(await exactly(HEADER_BYTES), "big")
+    if length > MAX_TOLD_BYTES:
+        return None
+    try:
+        return versions.heard(await exactly(length))
+    except ValueError:
+        return None
 
 
 async def write_frame(stream: Stream, frame: bytes) -> None:
@@ -140,15 +192,24 @@ async def write_frame(stream: Stream, frame: bytes) -> None:
         raise
 
 
-async def accept_lane(stream: Stream) -> tuple[Lane, bytes] | None:
-    """Negotiate the lane of a stream that the peer opened -> it and the bytes that came with it; None: none of ours."""
+async def accept_lane(
+    stream: Stream, spoken: Mapping[str, Range] = versions.LANES
+) -> tuple[Lane | None, bytes] | None:
+    """Negotiate the lane of a stream that the peer opened -> it and the bytes that came with it; None: none of ours.
+
+    The lane is None where the peer asks for our versions: answer by `tell_versions`.
+    """
     conversation = Conversation(stream.read, stream.write)
+    lanes: dict[str, Lane | None] = {
+        each: lane for lane, known in cast("Mapping[Lane, Range]", spoken).items() for each in versions.ids(lane, known)
+    }
+    lanes[TELL_VERSIONS] = None
     try:
         with trio.fail_after(NEGOTIATION_S):
-            protocol = await negotiate(conversation, list(PROTOCOLS), initiator=False)
+            protocol = await negotiate(conversation, list(lanes), initiator=False)
     except (HandshakeFailed, trio.TooSlowError):
         return None
-    return PROTOCOLS[protocol], conversation.rest
+    return lanes[protocol], conversation.rest
 
 
 async def read_frames(

@@ -1,11 +1,12 @@
 """Open a libp2p host: bind, find what it is known by, and run it."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import trio
 
+from starling.node import versions
 from starling.node.config.schema import LimitsSection
 from starling.node.interfaces import Reporter
 from starling.node.net.libp2p import addresses
@@ -14,6 +15,7 @@ from starling.node.net.libp2p.host import Libp2pNetwork
 from starling.node.net.libp2p.noise import Identity
 from starling.node.net.libp2p.sockets import endpoint_of, listen_on
 from starling.node.net.limits import Pacer
+from starling.node.versions import Range
 
 DRAIN_S = 0.4
 
@@ -21,9 +23,10 @@ DRAIN_S = 0.4
 @asynccontextmanager
 async def open_network(
     private_key_bytes: bytes, listen: Sequence[str], announce: Sequence[str], limits: LimitsSection, report: Reporter, *,
-    up_bytes_per_s: int = 0, down_bytes_per_s: int = 0,
+    up_bytes_per_s: int = 0, down_bytes_per_s: int = 0, spoken: Mapping[str, Range] = versions.LANES,
 ) -> "AsyncIterator[Libp2pNetwork]":  # fmt: skip
     """Listen and stay reachable while the block runs, with the peer id of a 32-byte Ed25519 seed and caps on traffic, 0 for none.
+    `spoken`: versions of every lane.
 
     `listen`: multiaddrs /ip4|ip6/HOST/tcp/PORT, port 0 picks one; `announce`: others to announce instead, or none. Raises ConfigError if
     one is malformed or cannot be listened on.
@@ -38,7 +41,7 @@ async def open_network(
     nursery = await manager.__aenter__()
     try:
         pacers = Pacer(up_bytes_per_s), Pacer(down_bytes_per_s)
-        network = Libp2pNetwork(identity, announcing, limits, report, pacers)
+        network = Libp2pNetwork(identity, announcing, limits, report, pacers, spoken)
         nursery.start_soon(network.serve, listeners)
         yield network
         with trio.move_on_after(DRAIN_S):

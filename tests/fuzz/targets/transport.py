@@ -11,9 +11,10 @@ import trio.testing
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.wire import frames
 from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES
+from starling.node import versions
 from starling.node.net.libp2p import noise, yamux
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
-from starling.node.net.libp2p.lanes import FrameTooLong, PartialFrames, accept_lane, read_frames
+from starling.node.net.libp2p.lanes import FrameTooLong, PartialFrames, accept_lane, read_frames, tell_versions
 from starling.node.net.libp2p.noise import Channel, ChannelBroken
 from starling.node.net.libp2p.yamux import Session, Violation
 from starling.node.net.limits import Pacer
@@ -318,6 +319,11 @@ async def _connection_program(data: bytes) -> bool:
             stream.reset()
             return
         lane, rest = opened
+        if lane is None:
+            told = await tell_versions(stream, rest, versions.LANES)
+            assert told is None or all(1 <= each.oldest <= each.newest for each in told.values())
+            stream.reset()
+            return
 
         def deliver(frame: bytes) -> None:
             try:
