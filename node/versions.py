@@ -1,7 +1,7 @@
 """The versions of all that one program writes and another reads, in one table. A leaf: pure, imports nothing of Starling.
 
-Two programs understand each other where their ranges meet. On the wire every lane is negotiated by itself, the newest that both speak; a file
-is read if its number is in the range, and what is written has the newest. A number is raised for every change that a reader of the one
+Two programs understand each other where their ranges meet. On the wire every lane is negotiated by itself, the newest that both speak; a
+file is read if its number is in the range, and what is written has the newest. A number is raised for every change that a reader of the one
 before would misread or refuse; `oldest` is raised when the older is no longer read. docs/upgrade.md is for people, decisions/0067 says why.
 """
 
@@ -98,10 +98,11 @@ def mismatch(ours: Mapping[str, Range], theirs: Mapping[str, Range] | None) -> s
         other = theirs.get(lane)
         if other is None:
             return f"says that it speaks no lane {lane!r}; ask its owner for the version of its program"
+        says = f"says that it speaks version {other} of the {lane} lane, this node {known}"
         if other.oldest > known.newest:
-            return f"says that it speaks version {other} of the {lane} lane, this node {known}: this node is older; `{UPGRADE}`, then `starling run`"
+            return f"{says}: this node is older; `{UPGRADE}`, then `starling run`"
         if other.newest < known.oldest:
-            return f"says that it speaks version {other} of the {lane} lane, this node {known}: it is older; ask its owner to upgrade, this node need not"
+            return f"{says}: it is older; ask its owner to upgrade, this node need not"
     return ""
 
 

@@ -286,5 +286,7 @@ def decode(line: bytes) -> StatusSnapshot:
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"not a status snapshot: {error}") from error
     if snapshot.version not in SNAPSHOT:
-        raise ValueError(unreadable("a status", snapshot.version, SNAPSHOT, "look at it with the version that wrote it"))
+        raise ValueError(
+            unreadable("a status", snapshot.version, SNAPSHOT, "look at it with the version that wrote it")
+        )
     return snapshot

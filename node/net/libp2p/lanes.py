@@ -21,7 +21,9 @@ from starling.node.net.libp2p.connection import Connection, Stream, StreamBroken
 from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
 from starling.node.versions import Range
 
-TELL_VERSIONS = "/starling/versions/1"  # a stream on which both ends say what they speak, where a lane found no agreement
+TELL_VERSIONS = (
+    "/starling/versions/1"  # a stream on which both ends say what they speak, where a lane found no agreement
+)
 MAX_TOLD_BYTES = 512
 HEADER_BYTES = 4
 NEGOTIATION_S = 10.0
@@ -192,9 +194,7 @@ async def write_frame(stream: Stream, frame: bytes) -> None:
         raise
 
 
-async def accept_lane(
-    stream: Stream, spoken: Mapping[str, Range] = versions.LANES
-) -> tuple[Lane | None, bytes] | None:
+async def accept_lane(stream: Stream, spoken: Mapping[str, Range] = versions.LANES) -> tuple[Lane | None, bytes] | None:
     """Negotiate the lane of a stream that the peer opened -> it and the bytes that came with it; None: none of ours.
 
     The lane is None where the peer asks for our versions: answer by `tell_versions`.
