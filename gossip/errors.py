@@ -60,3 +60,7 @@ class TransportError(_PeerError):
 
 class PeerUnreachable(TransportError):
     """No connection could be made, or it broke."""
+
+
+class OtherVersion(PeerUnreachable):
+    """The peer answers, but there is no version of the protocol that both speak; `reason` says which of the two is the older."""

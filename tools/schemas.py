@@ -16,6 +16,7 @@ import msgspec
 from starling.gossip.catalogue import Scalar
 from starling.node import attach
 from starling.node.cli import documents
+from starling.node.cli.main import COMMANDS
 from starling.node.config import toml
 from starling.node.demo.summary import DemoSummary
 from starling.node.plan.results import Plan
@@ -52,6 +53,7 @@ TYPES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
         "status": snapshot.StatusSnapshot,
         "trust": documents.Verdict,
         "unban": documents.Verdict,
+        "upgrade-check": documents.UpgradeCheck,
     }
 )
 """Command, its words joined by a dash -> what it prints."""
@@ -72,7 +74,7 @@ def schema(name: str) -> dict[str, Any]:
         _unwrap(top, parts)
     if name in VERSIONS:
         top["properties"]["version"] = {"const": VERSIONS[name]}
-    command = name.replace("-", " ")
+    command = name if name in COMMANDS else name.replace("-", " ")
     made = {"$schema": DRAFT, **top, "title": f"starling {command} --json"}
     return {**made, "$defs": dict(sorted(parts.items()))} if parts else made
 

@@ -7,9 +7,9 @@ new fields are appended with a default. Each message has a golden vector under `
     control     /starling/control/1      Hello, Probe, Acknowledge, ProbeFor, Spread, Compare, Want, Sync, Farewell, Revoked,
                                          Attestations, Evidence, Beacon, BeaconQuery, DialMe, Dialed, StopVote
     exchange    /starling/exchange/1     Request, Response, Ack, Busy, Solicit, Reset, Close, Closed, Check, or Pull, Pulled, NotNow
-    state       /starling/state/1        StateQuery, StateOffer, ChunkQuery, Chunk, DigestsQuery, Digests, ManifestQuery, ManifestReply
+    state       /starling/state/2        StateQuery, StateOffer, ChunkQuery, Chunk, DigestsQuery, Digests, ManifestQuery, ManifestReply
 
-History: 1 is the first version.
+Numbers of the ids, and when they are raised: `starling.node.versions`. "Since 1.1" names versions before the first release.
 """
 
 from typing import Annotated, Literal

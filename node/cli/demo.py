@@ -40,6 +40,12 @@ if TYPE_CHECKING:
 
 ROUNDS = 400  # some fifteen seconds: long enough for a killed node to be missed, restarted and at par again
 LOOPBACK = ("membership.probe_s=0.5", "membership.timeout_s=0.25", "membership.suspicion_s=1.0")  # no link here is slow
+NEXT = """
+next:
+  starling demo --kill 2@0.3 --join-late 0.4   one node is killed and comes back, one joins late
+  starling found --example digits              a swarm of your own, whose invite others join by
+  starling examples                            your own model, text, strangers: files to begin with"""
+ALONE = ("overlay=alone", "pace.quorum=1", "name=alone")
 GROUP = re.compile(r"(?P<count>\d{1,6}):(?P<attack>\w+)")
 SHARE = re.compile(r"(?P<node>\d{1,6})@(?P<fraction>\d*\.?\d+)")
 HELP = "see `starling demo --help`"
@@ -72,6 +78,10 @@ HELP = "see `starling demo --help`"
     help="The owners of all other nodes ban the Byzantine ones at this fraction of the run, as `starling ban` does.",
 )  # fmt: skip
 @preset_option
+@click.option(
+    "--alone/--no-alone", default=None,
+    help="One more node trains on the data of node 0 and exchanges with nobody.  [default: unless --json, --preset or --byzantine]",
+)  # fmt: skip
 @click.option("--join-late", type=float, metavar="FRACTION", help="One more node joins at this fraction of the run.")
 @json_option
 @click.option("--dir", "folder", metavar="DIR", type=PATH, help="Keep the nodes' directories here.")
@@ -90,6 +100,8 @@ def demo(as_json: bool, no_tui: bool, **options: Any) -> int:
     from starling.node.demo.swarm import Demo
     from starling.node.storage.run_dir import RunDir
 
+    if options["alone"] is None and as_json:
+        options["alone"] = False
     plan = make_plan(**options)
     failed: dict[int, str] = {}
     try:
@@ -116,8 +128,11 @@ def make_plan(
     *, nodes: int = 8, task: str = "digits", rounds: int | None = None, seconds: float | None = None, seed: int = 0,
     assignments: Sequence[str] = (), kills: Sequence[str] = (), byzantine: Sequence[str] = (), ban_at: float | None = None,
     preset: str | None = None, join_late: float | None = None, folder: Path | None = None, record: bool = False,
+    alone: bool | None = False,
 ) -> Plan:  # fmt: skip
     """The plan that the command's options ask for. `--set` overrides what is derived from other options.
+
+    `alone` None: with a node alone, where that is worth seeing and the manifest allows it.
 
     Raises ConfigError: a value is out of bounds, or two exclude each other.
     """
@@ -166,9 +181,18 @@ def make_plan(
     _check_manifest(manifest, nodes, seconds)
     check(manifest)
     check_members(manifest, nodes)
+    lone = None
+    if alone or (alone is None and manifest.preset == presets.CUSTOM and not attackers):
+        try:
+            lone = presets.load(Manifest, assignments=presets.asked(preset, (*derived, *assignments, *ALONE)))
+            check(lone)
+        except ConfigError as error:
+            if alone:
+                raise ConfigError(f"--alone: {error}, or leave --alone out") from error
+            lone = None
     return Plan(
         manifest=manifest, nodes=nodes, seconds=seconds, kill=kill, join_late=join_late, byzantine=attackers,
-        ban_at=ban_at, folder=folder, record=record,
+        ban_at=ban_at, folder=folder, record=record, alone=lone,
     )  # fmt: skip
 
 
@@ -246,6 +270,17 @@ def _print(summary: DemoSummary) -> None:
     out = console()
     out.print(table(columns, map(_row, summary.nodes)))
     out.print(figures, soft_wrap=True)
+    if (alone := summary.alone) is not None and alone.value is not None:
+        first = summary.nodes[0]
+        out.print(
+            Text(
+                f"\nnode 0's data, {show.count(alone.local_steps)} local steps alone: {metric} {show.figure(alone.value)}; "
+                f"in the swarm: {show.figure(None if first.value is UNSET else first.value)}",
+                style="bold",
+            ),
+            soft_wrap=True,
+        )
+    out.print(Text(NEXT), soft_wrap=True)
 
 
 def _row(node: DemoNode) -> list[str | Any]:

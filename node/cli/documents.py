@@ -70,6 +70,26 @@ class Founded(Joined, frozen=True):
     invite: str
 
 
+class ReadVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """Versions of one format or lane that this program reads; it writes the newest."""
+
+    what: str
+    oldest: int
+    newest: int
+
+
+class UpgradeCheck(Document, frozen=True):
+    """`starling upgrade-check --json`."""
+
+    path: str
+    """Run directory or manifest, absolute."""
+    program: str
+    """The version of this program."""
+    reads: tuple[ReadVersion, ...]
+    checks: tuple[Check, ...]
+    """The last one is the whole: what an upgrade changes, and what to do."""
+
+
 class Diagnosis(Document, frozen=True):
     """`starling doctor --json`."""
 

@@ -42,6 +42,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
         },
         "Look": {
             "doctor": ("doctor:doctor", "Check this machine and its network before joining, or later."),
+            "upgrade-check": ("upgrade:upgrade_check", "Tell what this version reads of a node or a manifest."),
             "status": ("look:status", "Show a node's state, problems first."),
             "peers": ("look:peers", "List the members a running node knows."),
             "tui": ("look:terminal", "Watch nodes, a demo or a recorded run in the terminal."),

@@ -19,6 +19,14 @@ class DemoBan(msgspec.Struct, frozen=True, kw_only=True):
     min: float | None
 
 
+class DemoAlone(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that trained beside the swarm and exchanged with nobody, on the data of node 0."""
+
+    rounds: int
+    local_steps: int
+    value: float | None
+
+
 class DemoNode(msgspec.Struct, frozen=True, kw_only=True):
     """One node of a demo. One that never answered has only the first three."""
 
@@ -53,3 +61,5 @@ class DemoSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="version"
     dense_bytes: int
     """Bytes of the uncompressed vector."""
     nodes: tuple[DemoNode, ...]
+    alone: DemoAlone | None = None
+    """Null where none was asked for, or it did not get as far."""

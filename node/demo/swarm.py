@@ -28,7 +28,7 @@ from starling.node.admission import invite as invites
 from starling.node.background import Node
 from starling.node.config import start
 from starling.node.config.schema import LimitsSection, Manifest, NodeConfig, RecordSection
-from starling.node.demo.summary import DemoBan, DemoNode, DemoSummary, NodeState
+from starling.node.demo.summary import DemoAlone, DemoBan, DemoNode, DemoSummary, NodeState
 from starling.node.forks import Servers
 from starling.node.identity import Identity
 from starling.node.status.control import ControlError
@@ -42,6 +42,7 @@ EACH_S = 5.0  # … and for each of those that start beside it
 STALL_S = 90.0  # no node makes a step for so long: the run has failed
 GRACE_S = 2.5  # from asking a process to end to killing it
 REBIRTH_S = 1.0  # a killed node is restarted this long after the others noticed
+ALONE_S = 5.0  # that the swarm's summary waits for the node alone
 NOTICE_S = 15.0  # … or after this long if they did not
 
 WHY_BANNED = "a demo bans its Byzantine nodes"
@@ -60,6 +61,7 @@ class Plan:
     ban_at: float | None = None  # when the owner of every other node bans those
     folder: Path | None = None  # of run directories; None: a temporary one that is deleted
     record: bool = False  # every node keeps a record of its run
+    alone: Manifest | None = None  # what one more node trains by itself beside the swarm, on the data of node 0
 
 
 class Member(Node):
@@ -123,6 +125,7 @@ class Demo:
     began: float = 0.0
     before_ban: DemoBan | None = None
     _open: ExitStack = field(default_factory=ExitStack)
+    alone: Member | None = None
     _forks: Servers | None = None
 
     def __enter__(self) -> Self:
@@ -140,11 +143,12 @@ class Demo:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Close every node's standard input, wait, then kill what is left."""
-        for member in self.members:
+        all_of_them = [*self.members, *([self.alone] if self.alone is not None else [])]
+        for member in all_of_them:
             if member.process is not None and member.process.stdin is not None:
                 member.process.stdin.close()
         deadline = time.monotonic() + GRACE_S
-        for member in self.members:
+        for member in all_of_them:
             member.stop(max(0.0, deadline - time.monotonic()))
         self._open.close()
         unexplained = isinstance(error, GossipError) and not isinstance(error, ConfigError)  # the logs say more
@@ -162,6 +166,7 @@ class Demo:
         self._found()
         for index in range(1, self.plan.nodes):
             self._join(index)
+        self._start_alone()
         self._wait_until_training(progress)
         for fraction in self._watch():
             progress(min(fraction, 1.0), self._line())
@@ -170,7 +175,9 @@ class Demo:
                 member.does("evaluate")
                 member.does("export", path=str(RunDir(member.run_dir).model))
             member.poll()
-        return self._summary(time.monotonic() - self.began)
+        wall_s = time.monotonic() - self.began
+        self._wait_for_alone(progress)
+        return self._summary(wall_s)
 
     def _found(self) -> None:
         manifest, admission = self.plan.manifest, self.plan.manifest.admission
@@ -187,6 +194,28 @@ class Demo:
         member = self._member(index)
         operate.join(member.run_dir, invites.decode(line), self._config(index))
         member.start()
+
+    def _start_alone(self) -> None:
+        """A whole node like the others, in a swarm of its own and in no window of the terminal UI."""
+        if self.plan.alone is not None:
+            folder = self.folder / "alone"
+            self.alone = Member(0, folder, Identity.load_or_create(RunDir.create(folder).key).peer_id)
+            self.alone.forks = self._forks
+            operate.found(folder, self.plan.alone, self._config(0))
+            self.alone.start()
+
+    def _wait_for_alone(self, progress: Callable[[float, str], None]) -> None:
+        """It waits for nobody, so it is seldom later than the swarm; what it shows is no reason to fail."""
+        if (alone := self.alone) is None:
+            return
+        deadline = time.monotonic() + ALONE_S
+        while not (alone.finished or alone.down or self.plan.seconds is not None) and time.monotonic() < deadline:
+            progress(1.0, "the node that trains alone ends")
+            time.sleep(POLL_S)
+            alone.poll()
+        if not alone.finished:
+            alone.does("evaluate")
+        alone.poll()
 
     def _member(self, index: int) -> Member:
         folder, attack = self.folder / f"node-{index}", dict(self.plan.byzantine).get(index, "")
@@ -235,6 +264,8 @@ class Demo:
         while True:
             for member in self.members:
                 member.poll()
+            if self.alone is not None:
+                self.alone.poll()
             now = time.monotonic()
             total = sum(m.snapshot.local_steps for m in self.members if m.snapshot is not None)
             if total != steps:
@@ -310,7 +341,9 @@ class Demo:
         metric = next((snapshot.metric for snapshot in statuses if snapshot.metric), "value")
         mean = f"{fmean(values):.3f}" if values else "–"
         byzantine = f" ({bad} Byzantine{', banned' if self.before_ban else ''})" if bad else ""
-        return f"{len(statuses)} nodes{byzantine}, round {int(median(self._rounds() or [0]))}, {metric} {mean}"
+        lone = None if self.alone is None or self.alone.snapshot is None else self.alone.snapshot.value
+        beside = f"; alone {lone:.3f}" if lone is not None else ""
+        return f"{len(statuses)} nodes{byzantine}, round {int(median(self._rounds() or [0]))}, {metric} {mean}{beside}"
 
     # --- the end ------------------------------------------------------------------------------------------
 
@@ -328,7 +361,15 @@ class Demo:
             mean=fmean(values) if values else None, min=min(values, default=None), max=max(values, default=None),
             consensus_distance=self._consensus_distance(), dense_bytes=4 * (statuses[0].parameters or 0),
             bytes_per_exchange=sum(s.payload_bytes for s in statuses) / committed if committed else None,
+            alone=self._how_alone_did(),
         )  # fmt: skip
+
+    def _how_alone_did(self) -> DemoAlone | None:
+        """None if it has not done as much as the others: then the two cannot be compared."""
+        status = None if self.alone is None else self.alone.snapshot
+        if status is None or (self.plan.seconds is None and status.state != "finished"):
+            return None
+        return DemoAlone(rounds=status.round, local_steps=status.local_steps, value=status.value)
 
     def _row(self, member: Member) -> DemoNode:
         status = member.snapshot

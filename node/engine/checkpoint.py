@@ -19,6 +19,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest
 from starling.node.engine import tensor_file
+from starling.node.versions import UPGRADE
 
 KIND = "checkpoint"
 _PROBLEMS = {
@@ -65,6 +66,8 @@ class Checkpoints:
                 continue
             self._good = path == self._path
             return checkpoint
+        if any(UPGRADE in problem for problem in problems):
+            raise ConfigError(f"checkpoint {'; '.join(problems)}")
         if problems:
             raise ConfigError(
                 f"checkpoint {'; '.join(problems)}; move the file away to start afresh (mv {self._path} {self._path}.bad)"

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from starling.node.storage import private
+from starling.node.versions import CHECKPOINT, unreadable
 
-FORMAT = 1
+FORMAT = CHECKPOINT.newest
 _KEY = "starling"  # one header entry, as the library does not fix the order of several
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 64 << 20
@@ -48,8 +49,8 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str | int]]:
         found = safetensors.torch.load(data)
     except _NO_TENSORS as error:
         raise ValueError("cut short, or not written by Starling") from error
-    if version != FORMAT:
-        raise ValueError(f"written in format {version!r:.20}, this program reads {FORMAT}")
+    if version not in CHECKPOINT:
+        raise ValueError(unreadable("a file", version, CHECKPOINT, "export it with the version that wrote it"))
     if not isinstance(facts, dict) or checksum != _checksum(found, facts):
         raise ValueError("damaged: its checksum does not match")
     return found, facts

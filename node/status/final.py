@@ -13,7 +13,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from starling.node.status.snapshot import VERSION, StatusSnapshot
+from starling.node.status.snapshot import StatusSnapshot
+from starling.node.versions import SNAPSHOT, unreadable
 
 FINAL_NAME: Final = "final.json"
 
@@ -49,6 +50,10 @@ def load(run_dir: Path) -> FinalStatus | None:
         return None
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error
-    if final.snapshot.version != VERSION:
-        raise ValueError(f"{path}: status version {final.snapshot.version}, this program reads {VERSION}")
+    if final.snapshot.version not in SNAPSHOT:
+        raise ValueError(
+            unreadable(
+                f"{path}: a status", final.snapshot.version, SNAPSHOT, f"move it away with `mv {path} {path}.old`"
+            )
+        )
     return final

@@ -1,4 +1,5 @@
-"""The status of a node: one immutable snapshot, JSON on a unix socket. A leaf: imports nothing of Starling.
+"""The status of a node: one immutable snapshot, JSON on a unix socket. A leaf: imports nothing of Starling but
+`starling.node.versions`.
 
 Missing is None, never 0. Times are seconds; rates are per second; sizes are bytes. New fields are appended with a default. `gauge` and
 `counter` declare the Prometheus metric of a field, which `starling.node.status.metrics` finds.
@@ -9,7 +10,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-VERSION = 1
+from starling.node.versions import SNAPSHOT, unreadable
+
+VERSION = SNAPSHOT.newest
 
 
 def gauge(name: str, text: str, *, zero_is_absent: bool = False) -> Meta:
@@ -290,6 +293,8 @@ def decode(line: bytes) -> StatusSnapshot:
         snapshot = msgspec.json.decode(line, type=StatusSnapshot)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"not a status snapshot: {error}") from error
-    if snapshot.version != VERSION:
-        raise ValueError(f"status snapshot version {snapshot.version}, this program reads {VERSION}")
+    if snapshot.version not in SNAPSHOT:
+        raise ValueError(
+            unreadable("a status", snapshot.version, SNAPSHOT, "look at it with the version that wrote it")
+        )
     return snapshot

@@ -10,6 +10,7 @@ port, peers        the port that was picked and where members were, for the next
 revoked, ticket    invitations known to be void, and the last proof of work, for the next run
 final.json         how the last run ended, with the node's last status (`starling.node.status.final`)
 state.part         chunks received of a swarm's model, until it is whole (`starling.node.daemon.state.partial`)
+format             version of this directory as a whole, from 2 on; see `starling.node.versions`
 checkpoint.safetensors, best.safetensors, model.safetensors, control.sock, log.jsonl, record.jsonl, output.log
 
 A directory that a node makes has mode 0700 and its files 0600.
@@ -35,6 +36,7 @@ from starling.node.status import final
 from starling.node.status.final import FinalStatus
 from starling.node.storage import private
 from starling.node.storage.bans import decode, encode
+from starling.node.versions import RUN_DIRECTORY, unreadable
 from starling.robust.reputation import Decision
 
 
@@ -67,7 +69,9 @@ class RunDir:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--dir: {path} cannot be used: {error.strerror}; name another with --dir") from error
-        return cls(path.resolve())
+        run_dir = cls(path.resolve())
+        run_dir.check_format()
+        return run_dir
 
     @classmethod
     def existing(cls, path: Path) -> Self:
@@ -76,7 +80,22 @@ class RunDir:
         if not run_dir.config_file.exists():
             start = "start one with `starling found MANIFEST.toml` or `starling join INVITE`"
             raise ConfigError(f"--dir: {path} holds no node; {start}")
+        run_dir.check_format()
         return run_dir
+
+    @property
+    def format(self) -> int | str:
+        """The directory's version: 1 where no file says another; the file's text where that is no number."""
+        try:
+            text = (self.path / "format").read_bytes()[:64].decode(errors="replace").strip()
+        except OSError:
+            return 1
+        return int(text) if text.isdecimal() and len(text) < 7 else text
+
+    def check_format(self) -> None:
+        """Raises ConfigError: a later version wrote this directory, and says that its files mean something else now."""
+        if self.format not in RUN_DIRECTORY:
+            raise ConfigError("--dir: " + unreadable(f"{self.path} is", self.format, RUN_DIRECTORY, "name another"))
 
     def with_kept_port(self, listen: tuple[str, ...]) -> tuple[str, ...]:
         """`listen` with port 0 replaced by the one that was picked in an earlier run, if there was one."""

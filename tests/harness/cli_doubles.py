@@ -20,7 +20,7 @@ DONE = {
 
 TABLE = {
     "swarm": "s", "wall_s": 12.345, "rounds": 30, "metric": "accuracy", "mean": 0.97, "min": 0.96, "max": 0.98,
-    "consensus_distance": 0.0123, "bytes_per_exchange": 2400.0, "dense_bytes": 19_240, "ban": None,
+    "consensus_distance": 0.0123, "bytes_per_exchange": 2400.0, "dense_bytes": 19_240, "ban": None, "alone": None,
     "nodes": [DONE, {**DONE, "peer": "12D3KooWlateone", "joined_late": True, "rejoined": True}],
 }  # fmt: skip
 

@@ -536,9 +536,9 @@ async def main():
             body = b""
             while len(body) < int.from_bytes(header, "big"):
                 body += await stream.read(1 << 16)
-            back = await host.new_stream(stream.muxed_conn.peer_id, ["/starling/state/1"])
+            back = await host.new_stream(stream.muxed_conn.peer_id, ["/starling/state/2"])
             await back.write(header + body)
-        host.set_stream_handler("/starling/state/1", echo)
+        host.set_stream_handler("/starling/state/2", echo)
         address = next(str(each) for each in host.get_addrs())
         print(address if "/p2p/" in address else f"{address}/p2p/{host.get_id()}", flush=True)
         await host.connect(info_from_p2p_addr(Multiaddr(sys.argv[1])))

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.harness.records import recorded
 from tools import notebook
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,25 @@ def test_the_command_writes_one(tmp_path):
     target = tmp_path / "x.ipynb"
     subprocess.run([sys.executable, ROOT / "tools/notebook.py", PAGES[0], target], check=True)
     assert target.read_text() == notebook.notebook(PAGES[0].read_text())
+
+
+@pytest.mark.slow
+def test_a_record_is_read_with_pandas_as_the_tutorial_says(tmp_path, monkeypatch, capsys):
+    """All blocks but the demo, whose records are canned here; the one below runs it."""
+    pytest.importorskip("pandas")
+    for number in (0, 1):
+        recorded(tmp_path / f"my-demo/node-{number}/record.jsonl", number=number, seconds=20)
+    monkeypatch.chdir(tmp_path)
+    first, *blocks = notebook.cells((ROOT / "docs/tutorials/recorded-run.md").read_text())
+    assert "--dir my-demo" in first
+    session = {}
+    for block in blocks:
+        exec(compile(block, "recorded-run.md", "exec"), session)
+    printed = capsys.readouterr().out
+    assert session["moments"].groupby("node")["round"].max().to_dict() == {"node-0": 20, "node-1": 20}
+    assert len(session["events"]) == 2 * 21  # each once
+    assert session["curve"]("loss_curve").notna().all()
+    assert "committed" in printed
 
 
 @pytest.mark.acceptance

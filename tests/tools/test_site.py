@@ -63,7 +63,7 @@ def test_a_link_to_a_heading_leads_to_one(page):
 
 def test_every_command_key_part_and_metric_is_in_the_reference(generated):
     """From the types: what is added to them is there, what is taken away is not."""
-    commands = set(re.findall(r"^### `starling (\w+)`$", generated["reference/cli.md"], re.MULTILINE))
+    commands = set(re.findall(r"^### `starling ([\w-]+)`$", generated["reference/cli.md"], re.MULTILINE))
     assert commands == set(COMMANDS)
     for page, kind in (("manifest", Manifest), ("node-toml", NodeConfig), ("scenario", Scenario)):
         shown = re.findall(r"^(?:\| `(\w+)` \||## `\[(\w+)\]`)", generated[f"reference/{page}.md"], re.MULTILINE)

@@ -7,7 +7,7 @@ from itertools import chain, islice
 
 import trio
 
-from starling.gossip.errors import RemoteProtocolError, TransportError
+from starling.gossip.errors import OtherVersion, RemoteProtocolError, TransportError
 from starling.gossip.wire.schema import MAX_ADDRESSES
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest
@@ -39,6 +39,7 @@ class Bootstrap:
         self._kept = frozenset(known)
         self._remember = remember
         self._report = report
+        self._other_version = ""
 
     def add(self, address: str) -> None:
         """A member may be at this address too; MAX_ADDED of these are kept."""
@@ -68,6 +69,8 @@ class Bootstrap:
                 return found
             if not warned:
                 text = f"no bootstrap peer answers ({', '.join(self.addresses)}); still trying"
+                if self._other_version:
+                    text = f"no bootstrap peer can be asked: {self._other_version}"
                 self._report.event("bootstrap_unreachable", text, level="warning")
                 warned = True
             with trio.move_on_after(pause) as waited:
@@ -87,6 +90,8 @@ class Bootstrap:
                 scope.cancel()
             except RemoteProtocolError as error:
                 self._report.fault(error.peer, error.reason)
+            except OtherVersion as error:
+                self._other_version = str(error)
             except (TransportError, trio.TooSlowError):
                 pass
             failed.set()

@@ -19,8 +19,10 @@ from functools import partial
 
 import trio
 
-from starling.gossip.errors import LocalProtocolError, PeerUnreachable
+from starling.gossip.errors import LocalProtocolError, OtherVersion, PeerUnreachable
+from starling.gossip.limits import TokenBucket
 from starling.gossip.wire.schema import MAX_FRAME_BYTES, Lane
+from starling.node import versions
 from starling.node.config.schema import LimitsSection
 from starling.node.interfaces import Reporter
 from starling.node.net.api import Connected, Disconnected, Inbound, Traffic, Way
@@ -35,14 +37,17 @@ from starling.node.net.libp2p.dialler import Dialler
 from starling.node.net.libp2p.guards import AcceptRate, Handshakes, is_full, make_room
 from starling.node.net.libp2p.lanes import (
     LEAST_UNFINISHED_BYTES,
-    PROTOCOLS,
+    TELL_VERSIONS,
     FrameTooLong,
     PartialFrames,
     accept,
+    ask_versions,
+    lane_ids,
     may_carry,
     open_lane,
     read_frames,
     takes_exchanges,
+    tell_versions,
     write_frame,
 )
 from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, Identity, recognise, secure
@@ -55,19 +60,22 @@ from starling.node.net.libp2p.sockets import share_port, tune
 from starling.node.net.libp2p.switch import Where
 from starling.node.net.libp2p.yamux import STRANGE_WINDOW, WINDOW
 from starling.node.net.limits import Pacer, origin_of
+from starling.node.versions import Range
 
 HANDSHAKE_S = 10.0
 DIAL_BACK_S = 4.0
 MAX_BESIDE = 4
+OTHER_VERSIONS_PER_S, OTHER_VERSIONS_AT_ONCE = 1 / 60, 8  # of peers that are told about; anybody can make a new id
 INTERFACES_S = 3.0  # between looks at this machine's addresses, each a few tenths of a millisecond
 
 
 class Libp2pNetwork(Inboxes):
-    """Satisfies `starling.node.net.api.Network`. Made by `node.net.libp2p.opening`."""
+    """Satisfies `starling.node.net.api.Network`. Made by `node.net.libp2p.opening`. `spoken`: versions of every lane."""
 
     def __init__(
         self, identity: Identity, announcing: Announcing, limits: LimitsSection, report: Reporter, pacers: tuple[Pacer, Pacer],
         relay: Mode = "off",
+        spoken: Mapping[str, Range] = versions.LANES,
     ) -> None:  # fmt: skip
         super().__init__(identity.peer, (), limits.inbox_frames)
         self._announcing = announcing
@@ -84,8 +92,11 @@ class Libp2pNetwork(Inboxes):
         self._accept_rate = AcceptRate()
         self._longest: dict[Lane, int] = dict(MAX_FRAME_BYTES)
         self._unfinished = PartialFrames()
+        self._spoken, self._lanes = spoken, lane_ids(spoken)
+        self._other_versions = TokenBucket(OTHER_VERSIONS_PER_S, OTHER_VERSIONS_AT_ONCE)
         self._relay, self._relayed, self._punching = Relay(self, relay), Relayed(self), Punching(self)
         self._others: dict[str, Callable[[Stream, Conversation], Awaitable[None]]] = {
+            TELL_VERSIONS: self._serve_versions,
             HOP: self._relay.serve_hop,
             STOP: self._relayed.serve_stop,
             PUNCH: self._punching.serve_punch,
@@ -362,7 +373,9 @@ class Libp2pNetwork(Inboxes):
             peer=peer, inbound=expected is None if inbound is None else inbound, since=now, useful_at=now,
             **{name: getattr(where, name) for name in Where.__slots__},
         )  # fmt: skip
-        up, down = (Pacer(0), Pacer(0)) if where.relay else (self._up, self._down)  # paced in the connection to the relay
+        up, down = (
+            (Pacer(0), Pacer(0)) if where.relay else (self._up, self._down)
+        )  # paced in the connection to the relay
         return Connection(info, raw, channel, received, up, down)
 
     def _register(self, connection: Connection) -> None:
@@ -401,6 +414,7 @@ class Libp2pNetwork(Inboxes):
             connections.remove(connection)
             if not connections:
                 del self._open[peer]
+                self._peer(peer).other_version.clear()  # it may come back upgraded
                 self.announce(Disconnected(peer))
             if not connection.info.relay and self.direct(peer) is None:
                 self._relay.lost(peer)
@@ -410,7 +424,7 @@ class Libp2pNetwork(Inboxes):
             self._report.fault(peer, connection.violation)
 
     async def _serve_stream(self, stream: Stream) -> None:
-        connection, accepted = stream.connection, await accept(stream, (*PROTOCOLS, *self._others))
+        connection, accepted = stream.connection, await accept(stream, (*self._lanes, *self._others))
         if accepted is None:
             stream.reset()
             return
@@ -423,7 +437,7 @@ class Libp2pNetwork(Inboxes):
             finally:
                 stream.reset()
             return
-        lane, received = PROTOCOLS[protocol], conversation.rest
+        lane, received = self._lanes[protocol], conversation.rest
         info, record = connection.info, self._peer(connection.info.peer)
 
         inbox = self._inboxes[lane]
@@ -465,10 +479,12 @@ class Libp2pNetwork(Inboxes):
                 stream.finish()  # a newer connection is likelier to be alive
                 stream = None
             try:
+                if other := record.other_version.get(lane):
+                    raise OtherVersion(peer, other)
                 if stream is None or stream.broken:
-                    stream = await open_lane(connection, lane)
+                    stream = await open_lane(connection, lane, self._spoken)
             except HandshakeFailed as error:
-                raise PeerUnreachable(peer, str(error)) from None
+                raise await self._no_lane(connection, lane, str(error)) from None
             except StreamBroken:
                 if last:
                     raise PeerUnreachable(peer, "connection lost") from None
@@ -476,6 +492,27 @@ class Libp2pNetwork(Inboxes):
                 record.outgoing[lane] = stream
                 return stream
         raise AssertionError("unreachable")
+
+    async def _serve_versions(self, stream: Stream, conversation: Conversation) -> None:
+        told = await tell_versions(stream, conversation, self._spoken)
+        if told is not None and (other := versions.mismatch(self._spoken, told)):
+            self._tell_other_version(stream.connection.info.peer, other)
+
+    async def _no_lane(self, connection: Connection, lane: Lane, why: str) -> PeerUnreachable:
+        """Find out why a peer did not take a lane's stream: mostly one of us is to be upgraded, and both learn which."""
+        peer = connection.info.peer
+        with suppress(StreamBroken):
+            told = await ask_versions(connection, self._spoken)
+            other = versions.mismatch({lane: self._spoken[lane]}, told)
+            if other and not connection.closing:
+                self._tell_other_version(peer, other)
+                self._peer(peer).other_version[lane] = other
+                return OtherVersion(peer, other)
+        return PeerUnreachable(peer, why)
+
+    def _tell_other_version(self, peer: str, why: str) -> None:
+        if not self._peer(peer).other_version and self._other_versions.take(1, trio.current_time()):
+            self._report.event("other_version", f"{peer} {why}", level="warning", peer=peer)
 
     async def _reach(self, peer: str, endpoints: Sequence[Endpoint]) -> Connection:
         if self._peers.refused(peer, trio.current_time()):

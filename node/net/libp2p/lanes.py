@@ -8,17 +8,23 @@ read. Then its window counts as held, which is what the peer can fill.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
+from typing import cast
 
 import trio
 
-from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES, Lane
+from starling.gossip.wire.schema import MAX_FRAME_BYTES, Lane
+from starling.node import versions
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
 from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
+from starling.node.versions import Range
 
-PROTOCOLS: dict[str, Lane] = {f"/starling/{lane}/1": lane for lane in LANES}
+TELL_VERSIONS = (
+    "/starling/versions/1"  # a stream on which both ends say what they speak, where a lane found no agreement
+)
+MAX_TOLD_BYTES = 512
 HEADER_BYTES = 4
 NEGOTIATION_S = 10.0
 STALL_S = 30.0
@@ -118,11 +124,20 @@ class PartialFrames:
         largest.stream.reset()
 
 
-async def open_lane(connection: Connection, lane: Lane) -> Stream:
-    """A stream for frames of a lane; StreamBroken if the connection is gone, HandshakeFailed if the peer does not speak the lane."""
+def lane_ids(spoken: Mapping[str, Range] = versions.LANES) -> dict[str, Lane]:
+    """Protocol ids of all versions that are spoken, and the lane of each."""
+    ranges = cast("Mapping[Lane, Range]", spoken)
+    return {each: lane for lane, known in ranges.items() for each in versions.ids(lane, known)}
+
+
+async def open_lane(connection: Connection, lane: Lane, spoken: Mapping[str, Range] = versions.LANES) -> Stream:
+    """A stream for frames of a lane, in the newest version of `spoken` that the peer speaks too.
+
+    StreamBroken if the connection is gone, HandshakeFailed if the peer does not speak the lane.
+    """
     stream = connection.open()
     try:
-        await negotiate(Conversation(stream.read, stream.write), [f"/starling/{lane}/1"], initiator=True)
+        await negotiate(Conversation(stream.read, stream.write), versions.ids(lane, spoken[lane]), initiator=True)
     except BaseException as error:
         was_broken = stream.broken
         stream.reset()
@@ -130,6 +145,54 @@ async def open_lane(connection: Connection, lane: Lane) -> Stream:
             raise StreamBroken from None
         raise
     return stream
+
+
+async def ask_versions(connection: Connection, spoken: Mapping[str, Range]) -> dict[str, Range] | None:
+    """Tell the peer what we speak and hear what it does; None if it does not say. StreamBroken if the connection is closing."""
+    stream = connection.open()
+    conversation = Conversation(stream.read, stream.write)
+    try:
+        with trio.fail_after(NEGOTIATION_S):
+            await negotiate(conversation, [TELL_VERSIONS], initiator=True)
+            await write_frame(stream, versions.spoken(spoken))
+            return await _heard(conversation)
+    except (HandshakeFailed, trio.TooSlowError, StreamBroken):
+        return None
+    finally:
+        stream.reset()
+
+
+async def tell_versions(
+    stream: Stream, conversation: Conversation, spoken: Mapping[str, Range]
+) -> dict[str, Range] | None:
+    """The other end of `ask_versions`: hear, tell, and wait until the peer hangs up."""
+    try:
+        with trio.fail_after(NEGOTIATION_S):
+            told = await _heard(conversation)
+            await write_frame(stream, versions.spoken(spoken))
+            stream.finish()
+            with suppress(StreamBroken):
+                while await stream.read():
+                    pass
+            return told
+    except (HandshakeFailed, trio.TooSlowError, StreamBroken):
+        return None
+
+
+async def _heard(conversation: Conversation) -> dict[str, Range] | None:
+    async def exactly(n: int) -> bytes:
+        read = b""
+        while len(read) < n:
+            read += await conversation.read(n - len(read))
+        return read
+
+    length = int.from_bytes(await exactly(HEADER_BYTES), "big")
+    if length > MAX_TOLD_BYTES:
+        return None
+    try:
+        return versions.heard(await exactly(length))
+    except ValueError:
+        return None
 
 
 async def write_frame(stream: Stream, frame: bytes) -> None:
@@ -152,12 +215,6 @@ async def accept(stream: Stream, protocols: Iterable[str]) -> tuple[str, Convers
     except (HandshakeFailed, trio.TooSlowError):
         return None
     return protocol, conversation
-
-
-async def accept_lane(stream: Stream) -> tuple[Lane, bytes] | None:
-    """Negotiate the lane of a stream that the peer opened -> it and the bytes that came with it; None: none of ours."""
-    accepted = await accept(stream, PROTOCOLS)
-    return None if accepted is None else (PROTOCOLS[accepted[0]], accepted[1].rest)
 
 
 def may_carry(info: ConnectionInfo, lane: Lane, size: int) -> bool:

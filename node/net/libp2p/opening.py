@@ -1,11 +1,12 @@
 """Open a libp2p host: bind, find what it is known by, and run it."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import trio
 
+from starling.node import versions
 from starling.node.config.schema import LimitsSection
 from starling.node.interfaces import Reporter
 from starling.node.net.libp2p import addresses
@@ -15,6 +16,7 @@ from starling.node.net.libp2p.noise import Identity
 from starling.node.net.libp2p.relay_slots import Mode
 from starling.node.net.libp2p.sockets import endpoint_of, listen_on
 from starling.node.net.limits import Pacer
+from starling.node.versions import Range
 
 DRAIN_S = 0.4
 
@@ -22,10 +24,10 @@ DRAIN_S = 0.4
 @asynccontextmanager
 async def open_network(
     private_key_bytes: bytes, listen: Sequence[str], announce: Sequence[str], limits: LimitsSection, report: Reporter, *,
-    up_bytes_per_s: int = 0, down_bytes_per_s: int = 0, relay: Mode = "off",
+    up_bytes_per_s: int = 0, down_bytes_per_s: int = 0, relay: Mode = "off", spoken: Mapping[str, Range] = versions.LANES,
 ) -> "AsyncIterator[Libp2pNetwork]":  # fmt: skip
     """Listen and stay reachable while the block runs, with the peer id of a 32-byte Ed25519 seed and caps on traffic, 0 for none.
-    `relay`: what it carries for members that others cannot dial.
+    `relay`: what it carries for members that others cannot dial. `spoken`: versions of every lane.
 
     `listen`: multiaddrs /ip4|ip6/HOST/tcp/PORT, port 0 picks one; `announce`: others to announce instead, or none. Raises ConfigError if
     one is malformed or cannot be listened on.
@@ -40,7 +42,7 @@ async def open_network(
     nursery = await manager.__aenter__()
     try:
         pacers = Pacer(up_bytes_per_s), Pacer(down_bytes_per_s)
-        network = Libp2pNetwork(identity, announcing, limits, report, pacers, relay)
+        network = Libp2pNetwork(identity, announcing, limits, report, pacers, relay, spoken)
         nursery.start_soon(network.serve, listeners)
         yield network
         with trio.move_on_after(DRAIN_S):

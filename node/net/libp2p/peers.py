@@ -33,6 +33,9 @@ class PeerState:
     met_at: str = ""  # address block of its last connection
     beside: tuple[Endpoint, ...] = ()  # on the local network, as it was heard there
     answered: Endpoint | None = None  # where our last dial that succeeded found it
+    other_version: dict[Lane, str] = field(
+        default_factory=dict
+    )  # why a lane cannot be opened, while a connection lasts
     traffic: Traffic = field(default_factory=Traffic)
     refused_until: float = -inf
     rejected_dials: int = 0  # in a row

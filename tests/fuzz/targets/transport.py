@@ -11,9 +11,18 @@ import trio.testing
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.wire import frames
 from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES
+from starling.node import versions
 from starling.node.net.libp2p import noise, yamux
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
-from starling.node.net.libp2p.lanes import FrameTooLong, PartialFrames, accept_lane, read_frames
+from starling.node.net.libp2p.lanes import (
+    TELL_VERSIONS,
+    FrameTooLong,
+    PartialFrames,
+    accept,
+    lane_ids,
+    read_frames,
+    tell_versions,
+)
 from starling.node.net.libp2p.noise import Channel, ChannelBroken
 from starling.node.net.libp2p.yamux import Session, Violation
 from starling.node.net.limits import Pacer
@@ -312,12 +321,18 @@ async def _connection_program(data: bytes) -> bool:
     connection = Connection(info, _Pieces([]), channel, b"", Pacer(0), Pacer(0))
     unfinished, received = PartialFrames(), []
 
-    async def accept(stream: Stream) -> None:
-        opened = await accept_lane(stream)
+    async def serve(stream: Stream) -> None:
+        opened = await accept(stream, (*lane_ids(), TELL_VERSIONS))
         if opened is None:
             stream.reset()
             return
-        lane, rest = opened
+        protocol, conversation = opened
+        if protocol == TELL_VERSIONS:
+            told = await tell_versions(stream, conversation, versions.LANES)
+            assert told is None or all(1 <= each.oldest <= each.newest for each in told.values())
+            stream.reset()
+            return
+        lane, rest = lane_ids()[protocol], conversation.rest
 
         def deliver(frame: bytes) -> None:
             try:

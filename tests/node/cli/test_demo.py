@@ -17,6 +17,7 @@ from starling.node.cli import progress
 from starling.node.cli.main import main
 from starling.node.config.schema import Manifest, TaskSection
 from starling.node.demo import swarm
+from starling.node.demo.summary import DemoAlone
 from starling.node.demo.swarm import Demo, Member, Plan
 from starling.node.status import control
 from starling.node.status.snapshot import VERSION, PeerStatus, StatusSnapshot
@@ -464,3 +465,52 @@ def test_a_byzantine_node_that_all_others_have_banned_ends_as_banned(tmp_path):
     for honest, expected in zip(demo.members, ("done", "banned"), strict=False):
         honest.snapshot = structs.replace(honest.snapshot, peers=rows)
         assert demo._row(demo.members[2]).state == expected
+
+
+# --- a node alone, beside the swarm -----------------------------------------------------------------------------
+
+
+def test_a_node_alone_has_the_same_task_data_and_length_and_nobody_to_wait_for(canned):
+    """So that what differs is the swarm; a program that asks for JSON gets the plain run."""
+    plan = planned(canned, "--nodes", "4", "--rounds", "30", "--set", "pace.local_steps=7")
+    one, all_of_them = plan.alone, plan.manifest
+    assert (one.overlay.kind, one.pace.quorum) == ("alone", 1)
+    assert (one.task, one.partition, one.optimizer, one.mix) == (
+        all_of_them.task, all_of_them.partition, all_of_them.optimizer, all_of_them.mix,
+    )  # fmt: skip
+    assert (one.pace.rounds, one.pace.local_steps, one.seed) == (30, 7, all_of_them.seed)
+    for without in (
+        ["--json"],
+        ["--no-alone"],
+        ["--preset", "open"],
+        ["--byzantine", "1:sign_flip"],
+        ["--set", "overlay=base_k", "--set", "overlay.k=2"],
+    ):
+        assert planned(canned, *without).alone is None
+    assert planned(canned, "--json", "--alone").alone is not None
+
+
+def test_alone_where_that_cannot_be_is_wrong_input(canned, capsys):
+    """Only where it was asked for; else it is left out."""
+    assert main(["demo", "--alone", "--set", "overlay=base_k", "--set", "overlay.k=2"]) == 2
+    assert "--alone: overlay" in capsys.readouterr().err
+
+
+def test_the_table_says_what_the_swarm_did_for_a_node_and_what_to_do_next(canned, capsys):
+    """Figures of this run, or none."""
+    told = canned.run(lambda *_: None)
+    assert "next:" in (planned(canned), capsys.readouterr().out)[1]
+    canned.run = lambda _progress: structs.replace(told, alone=DemoAlone(rounds=9, local_steps=180, value=0.625))
+    planned(canned)
+    text = capsys.readouterr().out
+    assert "node 0's data, 180 local steps alone: accuracy 0.625; in the swarm: 0.9" in text
+
+
+@pytest.mark.parametrize(
+    ("state", "seconds", "counts"), [("finished", None, True), ("training", None, False), ("training", 9.0, True)]
+)
+def test_a_node_alone_that_did_less_is_not_compared(state, seconds, counts):
+    demo = Demo(Plan(Manifest(), seconds=seconds))
+    assert demo._how_alone_did() is None
+    demo.alone = SimpleNamespace(snapshot=SimpleNamespace(state=state, round=3, local_steps=60, value=0.5))
+    assert demo._how_alone_did() == (DemoAlone(rounds=3, local_steps=60, value=0.5) if counts else None)

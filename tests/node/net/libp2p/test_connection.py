@@ -15,7 +15,8 @@ from starling.node.net.libp2p.lanes import (  # fmt: skip
     STALL_S,
     FrameTooLong,
     PartialFrames,
-    accept_lane,
+    accept,
+    lane_ids,
     open_lane,
     read_frames,
     write_frame,
@@ -117,8 +118,8 @@ async def lane_between(ends, lane="exchange"):
 
         nursery.start_soon(send)
         far = await ends.accepted.receive()
-        accepted = await accept_lane(far)
-    assert accepted == (lane, b"")
+        protocol, conversation = await accept(far, lane_ids())
+    assert (lane_ids()[protocol], conversation.rest) == (lane, b"")
     return opened[0], far
 
 
@@ -307,7 +308,7 @@ async def test_a_stream_for_another_protocol_or_for_none_is_no_lane():
     """Stock peers ask for identify and ping; some ask for nothing and wait."""
     async with connected() as (ends, _nursery):
         ends.one.open()
-        assert await accept_lane(await ends.accepted.receive()) is None
+        assert await accept(await ends.accepted.receive(), lane_ids()) is None
         stream = ends.one.open()
         await stream.write(b"\xff\xff\xff\xff\x7f")
-        assert await accept_lane(await ends.accepted.receive()) is None
+        assert await accept(await ends.accepted.receive(), lane_ids()) is None
