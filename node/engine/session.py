@@ -401,7 +401,7 @@ class Session:
                     return calls.Refused("state", "no model was evaluated yet, so there is no best one")
             elif export:
                 facts: dict[str, str | int] = {"kind": "export", "round": self._round, "schema": self._schema.hex()}
-                tensor_file.write(Path(export), tensor_file.pack(learner.state_dict(), facts)).replace(export)
+                tensor_file.save(Path(export), learner.state_dict(), facts).replace(export)
             if last and learner.private is not None:
                 learner.private.accountant.write()
         except OSError as error:
