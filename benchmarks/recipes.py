@@ -2,7 +2,7 @@
 
 A recipe names figures and their bounds. `kind` says who measures: `demo` (`benchmarks.demos`), `startup` (`benchmarks.startup`), `overlays`
 (`benchmarks.overlays`), `simulate` (`benchmarks.simulations`), `tracking` (`benchmarks.tracking`), `codec` (`benchmarks.codecs`), `rules`
-(`benchmarks.rules`) or `node_round` (`benchmarks.scaling`); the names of the figures are explained there.
+(`benchmarks.rules`), `node_round` (`benchmarks.scaling`) or `large` (`benchmarks.large`); the names of the figures are explained there.
 """
 
 from __future__ import annotations
@@ -95,6 +95,28 @@ class StartupRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="st
     """Of the swarm in which memory is measured."""
     rounds: AtLeastOne = 200
     """Of that swarm's run."""
+
+
+class LargeRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="large"):
+    """Two nodes train a model that is large for their machine; one is killed and resumes, a third joins late."""
+
+    set: tuple[str, ...] = ()
+    """`--set` of the manifest, beside a small text and batches of one."""
+    node: tuple[str, ...] = ()
+    """`--set` of every node's own settings."""
+    mbit: Annotated[float, Meta(gt=0)] = 100.0
+    """Cap of each node's line, in each direction."""
+    local_steps: AtLeastOne = 2
+    """As in `set`; of a round."""
+    before: Annotated[int, Meta(ge=2)] = 4
+    """Rounds before one is killed."""
+    after: AtLeastOne = 2
+    """Rounds of the late joiner."""
+    text_bytes: AtLeastOne = 8000
+    """Of each of three texts."""
+    checkpoint_s: Annotated[float, Meta(gt=0)] = 30.0
+    patience_s: Annotated[float, Meta(gt=0)] = 3600.0
+    """Of the whole run."""
 
 
 class OverlayCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -221,6 +243,7 @@ class NodeRoundRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="
 Recipe = (
     DemoRecipe
     | StartupRecipe
+    | LargeRecipe
     | OverlaysRecipe
     | SimulateRecipe
     | TrackingRecipe
