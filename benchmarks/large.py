@@ -133,7 +133,9 @@ class Swarm:
             if there():
                 return time.monotonic()
             if time.monotonic() > self.deadline:
-                states = ", ".join("–" if it.status is None else f"{it.status.state} {it.status.round}" for it in self.nodes)
+                states = ", ".join(
+                    "–" if it.status is None else f"{it.status.state} {it.status.round}" for it in self.nodes
+                )
                 raise RuntimeError(f"large: {what} took longer than {self.recipe.patience_s:g} s ({states})")
             time.sleep(POLL_S)
 
@@ -172,7 +174,9 @@ def _run(swarm: Swarm) -> Run:
     second.node.stop()
     second.status, second.rounds = None, {}
     second.node.start()
-    resumed = swarm.until(lambda: _in(second, "training") and bool(second.status and second.status.parameters), "resuming")
+    resumed = swarm.until(
+        lambda: _in(second, "training") and bool(second.status and second.status.parameters), "resuming"
+    )
     resumed_at = min(second.rounds)
     resumed_exchange = swarm.until(lambda: second.committed > 0, "an exchange of the resumed node")
 

@@ -16,7 +16,20 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import codecs, demos, facts, large, overlays, recipes, results, rules, scaling, simulations, startup, tracking
+from benchmarks import (
+    codecs,
+    demos,
+    facts,
+    large,
+    overlays,
+    recipes,
+    results,
+    rules,
+    scaling,
+    simulations,
+    startup,
+    tracking,
+)
 from benchmarks.recipes import (
     CodecRecipe,
     DemoRecipe,
