@@ -1,7 +1,7 @@
 """A model that is large for its machine, on real nodes: two train it, one is killed and resumes, a third joins late.
 
-All on loopback, each node with the caps of a shaped line. In order: both train `before` rounds; the second is killed (SIGKILL) and started again
-at once; when it exchanges, a third joins; the run ends when the third has done `after` rounds of its own.
+All on loopback, each node with the caps of a shaped line. In order: both train `before` rounds; the second is killed (SIGKILL) and started
+again at once; when it exchanges, a third joins; the run ends when the third has done `after` rounds of its own.
 
 Figures, of the nodes where it does not say which the worst:
 
@@ -29,6 +29,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -104,10 +105,12 @@ class Swarm:
             "checkpoint_s": self.recipe.checkpoint_s, **_pairs(self.recipe.node),
         }  # fmt: skip
         shared: dict[str, Any] = {"shard": number, "listen": LISTEN, "device": "cpu", "config": own}
-        if self.invite:
-            node = background.join(where, self.invite, **shared)
-        else:
-            node = background.found(where, set=self._agreed(), **shared)
+        invite = self.invite
+        node = (
+            background.join(where, invite, **shared)
+            if invite
+            else background.found(where, set=self._agreed(), **shared)
+        )
         node.start()
         self.nodes.append(watched := Watched(node))
         if not self.invite:
@@ -240,7 +243,7 @@ def _pairs(words: Sequence[str]) -> dict[str, Any]:
 def _spans(seen: dict[int, float]) -> Iterator[float]:
     """Seconds of each round, between those that were seen; the first has the start-up in it."""
     numbers = sorted(seen)[1:]
-    for one, other in zip(numbers, numbers[1:], strict=False):
+    for one, other in pairwise(numbers):
         yield (seen[other] - seen[one]) / (other - one)
 
 

@@ -2,9 +2,9 @@
 
     python -m starling.kernels.overlap MODEL D MBIT PACE SECONDS REPEAT        JSON on standard output
 
-Two node processes on loopback, each pinned to cores of its own, with its line capped. First each trains alone, in a swarm of its own, at the
-same time as the other: so both share the machine's memory as they do later. Then they train as a swarm. Local steps are counted from the
-first change of a node's count to the last one in the time, so waiting for peers counts.
+Two node processes on loopback, each pinned to cores of its own, with its line capped. First each trains alone, in a swarm of its own, at
+the same time as the other: so both share the machine's memory as they do later. Then they train as a swarm. Local steps are counted from
+the first change of a node's count to the last one in the time, so waiting for peers counts.
 
 Shapes: d parameters.
 """
@@ -107,7 +107,7 @@ def _repetition(
     if pace == "steps":
         chosen["pace.overlap"] = True
     with _nodes(folder / "alone", chosen | {"pace.quorum": 1}, mbit, together=False) as nodes:
-        alone = _rates(nodes, seconds, lambda each: True)
+        alone = _rates(nodes, seconds, lambda _each: True)
     with _nodes(folder / "swarm", chosen | {"pace.quorum": 2}, mbit, together=True) as nodes:
         swarm = _rates(nodes, seconds, lambda each: each.status is not None and each.status.exchanges.committed > 0)
         statuses = [each.status for each in nodes if each.status is not None]

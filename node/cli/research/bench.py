@@ -5,7 +5,8 @@
     bench link     sends messages from process to process, beside plain and encrypted TCP
     bench overlap  trains on two nodes that exchange, beside the same nodes alone
 
-Standard output is a table, or with --json a `documents.Codecs`, `Rules`, `Links` or `Overlaps`. Progress goes to standard error if that is a terminal.
+Standard output is a table, or with --json a `documents.Codecs`, `Rules`, `Links` or `Overlaps`. Progress goes to standard error if that is
+a terminal.
 """
 
 from __future__ import annotations
@@ -223,8 +224,8 @@ def overlap(
 ) -> None:  # fmt: skip
     """Measure how much of its speed a node keeps while it exchanges.
 
-    Two nodes on loopback, each on half of this machine's cores, with capped lines: first each alone, then as a swarm. A busy machine measures
-    its other processes too: the load is part of the result.
+    Two nodes on loopback, each on half of this machine's cores, with capped lines: first each alone, then as a swarm. On a busy machine
+    other processes are measured too: the load is part of the result.
     """
     from starling.kernels.schema import MODELS, PACES, OverlapCase
     from starling.node.cli.documents import Overlaps
