@@ -2,7 +2,8 @@
 
 A recipe names figures and their bounds. `kind` says who measures: `demo` (`benchmarks.demos`), `startup` (`benchmarks.startup`), `overlays`
 (`benchmarks.overlays`), `simulate` (`benchmarks.simulations`), `tracking` (`benchmarks.tracking`), `codec` (`benchmarks.codecs`), `rules`
-(`benchmarks.rules`), `node_round` (`benchmarks.scaling`) or `large` (`benchmarks.large`); the names of the figures are explained there.
+(`benchmarks.rules`), `node_round` (`benchmarks.scaling`), `large`
+(`benchmarks.large`) or `overlap` (`benchmarks.overlap`); the names of the figures are explained there.
 """
 
 from __future__ import annotations
@@ -117,6 +118,20 @@ class LargeRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="larg
     checkpoint_s: Annotated[float, Meta(gt=0)] = 30.0
     patience_s: Annotated[float, Meta(gt=0)] = 3600.0
     """Of the whole run."""
+
+
+class OverlapRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="overlap"):
+    """How much of its speed a node keeps while it exchanges."""
+
+    models: Annotated[dict[Literal["cnn", "gpt"], AtLeastOne], Meta(min_length=1)]
+    """Name -> about how many parameters."""
+    mbit: Annotated[tuple[float, ...], Meta(min_length=1)] = (20.0, 1000.0)
+    """Lines."""
+    paces: Annotated[tuple[Literal["steps", "clock"], ...], Meta(min_length=1)] = ("steps", "clock")
+    seconds: Annotated[float, Meta(ge=1)] = 20.0
+    """Training time of each measurement, at least."""
+    repeat: AtLeastOne = 1
+    """Of which the median ratio counts."""
 
 
 class OverlayCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -244,6 +259,7 @@ Recipe = (
     DemoRecipe
     | StartupRecipe
     | LargeRecipe
+    | OverlapRecipe
     | OverlaysRecipe
     | SimulateRecipe
     | TrackingRecipe

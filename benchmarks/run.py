@@ -21,6 +21,7 @@ from benchmarks import (
     demos,
     facts,
     large,
+    overlap,
     overlays,
     recipes,
     results,
@@ -35,6 +36,7 @@ from benchmarks.recipes import (
     DemoRecipe,
     LargeRecipe,
     NodeRoundRecipe,
+    OverlapRecipe,
     OverlaysRecipe,
     RulesRecipe,
     SimulateRecipe,
@@ -145,6 +147,8 @@ def _figures(recipe: recipes.Recipe) -> tuple[list[Run], Figures]:
             return (runs := demos.measure(recipe)), demos.figures(recipe, runs)
         case LargeRecipe():
             return (runs := large.measure(recipe)), large.figures(runs)
+        case OverlapRecipe():
+            return (runs := overlap.measure(recipe)), overlap.figures(runs)
         case StartupRecipe():
             return (runs := startup.measure(recipe)), startup.figures(runs)
         case OverlaysRecipe():
