@@ -2,7 +2,8 @@
 
 A recipe names figures and their bounds. `kind` says who measures: `demo` (`benchmarks.demos`), `startup` (`benchmarks.startup`), `overlays`
 (`benchmarks.overlays`), `simulate` (`benchmarks.simulations`), `tracking` (`benchmarks.tracking`), `codec` (`benchmarks.codecs`), `rules`
-(`benchmarks.rules`) or `node_round` (`benchmarks.scaling`); the names of the figures are explained there.
+(`benchmarks.rules`), `node_round` (`benchmarks.scaling`), `large`
+(`benchmarks.large`) or `overlap` (`benchmarks.overlap`); the names of the figures are explained there.
 """
 
 from __future__ import annotations
@@ -95,6 +96,42 @@ class StartupRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="st
     """Of the swarm in which memory is measured."""
     rounds: AtLeastOne = 200
     """Of that swarm's run."""
+
+
+class LargeRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="large"):
+    """Two nodes train a model that is large for their machine; one is killed and resumes, a third joins late."""
+
+    set: tuple[str, ...] = ()
+    """`--set` of the manifest, beside a small text and batches of one."""
+    node: tuple[str, ...] = ()
+    """`--set` of every node's own settings."""
+    mbit: Annotated[float, Meta(gt=0)] = 100.0
+    """Cap of each node's line, in each direction."""
+    local_steps: AtLeastOne = 2
+    """As in `set`; of a round."""
+    before: Annotated[int, Meta(ge=2)] = 4
+    """Rounds before one is killed."""
+    after: AtLeastOne = 2
+    """Rounds of the late joiner."""
+    text_bytes: AtLeastOne = 8000
+    """Of each of three texts."""
+    checkpoint_s: Annotated[float, Meta(gt=0)] = 30.0
+    patience_s: Annotated[float, Meta(gt=0)] = 3600.0
+    """Of the whole run."""
+
+
+class OverlapRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="overlap"):
+    """How much of its speed a node keeps while it exchanges."""
+
+    models: Annotated[dict[Literal["cnn", "gpt"], AtLeastOne], Meta(min_length=1)]
+    """Name -> about how many parameters."""
+    mbit: Annotated[tuple[float, ...], Meta(min_length=1)] = (20.0, 1000.0)
+    """Lines."""
+    paces: Annotated[tuple[Literal["steps", "clock"], ...], Meta(min_length=1)] = ("steps", "clock")
+    seconds: Annotated[float, Meta(ge=1)] = 20.0
+    """Training time of each measurement, at least."""
+    repeat: AtLeastOne = 1
+    """Of which the median ratio counts."""
 
 
 class OverlayCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -221,6 +258,8 @@ class NodeRoundRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="
 Recipe = (
     DemoRecipe
     | StartupRecipe
+    | LargeRecipe
+    | OverlapRecipe
     | OverlaysRecipe
     | SimulateRecipe
     | TrackingRecipe

@@ -16,11 +16,27 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import codecs, demos, facts, overlays, recipes, results, rules, scaling, simulations, startup, tracking
+from benchmarks import (
+    codecs,
+    demos,
+    facts,
+    large,
+    overlap,
+    overlays,
+    recipes,
+    results,
+    rules,
+    scaling,
+    simulations,
+    startup,
+    tracking,
+)
 from benchmarks.recipes import (
     CodecRecipe,
     DemoRecipe,
+    LargeRecipe,
     NodeRoundRecipe,
+    OverlapRecipe,
     OverlaysRecipe,
     RulesRecipe,
     SimulateRecipe,
@@ -129,6 +145,10 @@ def _figures(recipe: recipes.Recipe) -> tuple[list[Run], Figures]:
     match recipe:
         case DemoRecipe():
             return (runs := demos.measure(recipe)), demos.figures(recipe, runs)
+        case LargeRecipe():
+            return (runs := large.measure(recipe)), large.figures(runs)
+        case OverlapRecipe():
+            return (runs := overlap.measure(recipe)), overlap.figures(runs)
         case StartupRecipe():
             return (runs := startup.measure(recipe)), startup.figures(runs)
         case OverlaysRecipe():

@@ -90,6 +90,38 @@ class LinkCase(msgspec.Struct, frozen=True, kw_only=True):
     """Of the receiving one."""
 
 
+MODELS = ("cnn", "gpt")
+"""What nodes train where exchanges are measured beside it: a CNN on grey images of 28 x 28, and a GPT on bytes."""
+PACES = ("steps", "clock")
+
+
+class OverlapCase(msgspec.Struct, frozen=True, kw_only=True):
+    """Two nodes on cores of their own: how fast they train while they exchange, beside how fast they do alone. The median repetition."""
+
+    model: str
+    d: int
+    link: float
+    """Mbit/s that each node sends and receives at the most."""
+    pace: str
+    """steps is with pace.overlap."""
+    alone_steps_s: float
+    """Local steps a second of a node without peers, mean of two that train at once, each alone in its swarm."""
+    swarm_steps_s: float
+    """Of a node that exchanges with the other, waiting included, mean of the two."""
+    ratio: float
+    """Of the two, of one repetition."""
+    peak_bytes_per_parameter: float
+    """Most resident of an engine in the swarm, beyond what an engine with next to no parameters takes."""
+    cores: int
+    """Of each node, none of them the other's; 0: the system does not pin processes."""
+    exchanges: int
+    """Committed in the time measured, by both nodes."""
+    payload_bytes: float
+    """Of an exchange, both directions."""
+    load: tuple[float, float]
+    """Load average of a minute before and after. With more processes than cores a ratio says as much about the others."""
+
+
 class MemoryCase(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of an engine process with one layout, in bytes per parameter beyond the same engine with a model of next to none."""
 

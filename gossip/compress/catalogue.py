@@ -31,18 +31,22 @@ class QuantizerFacts:
 
     random: bool = False  # rounds randomly, differently for each peer
     instead: str = ""  # the alternative, where the expected squared error may exceed ‖x‖² and so diverge in a difference or feedback loop
+    bits: float = 0.0  # of a value on the wire, its share of a scale among them, float32 given; 0: unknown
 
 
 _CODECS = "starling.gossip.compress.quantize"
 _BLIND = SelectorFacts(random=True, compares=False)
 _RANDOM = SelectorFacts(random=True)
 _INSTEAD = {"int2": "int2_nearest", "qsgd3": "qsgd7", "qsgd1": "sign"}
+_SCALE = 0.25  # bits: a float32 for each 128 values
+_LEVELS = {127: 8, 31: 6, 15: 5, 7: 4, 3: 3, 1: 2}  # of qsgd: bits of a value
 SELECTORS: Catalogue[Selector, SelectorFacts] = Catalogue(
     "compress.select",
     "starling.selectors",
     {
         "full": Entry("starling.gossip.compress.select.coordinates:Everything", SelectorFacts(compares=False)),
         "mask": Entry("starling.gossip.compress.select.coordinates:Mask", _BLIND),
+        "fragment": Entry("starling.gossip.compress.select.coordinates:Fragments", _BLIND),
         "random_k": Entry("starling.gossip.compress.select.coordinates:RandomK", _BLIND),
         "top_k": Entry("starling.gossip.compress.select.coordinates:TopK", SelectorFacts()),
         "top_k_sampled": Entry("starling.gossip.compress.select.approximate:SampledTopK", _RANDOM),
@@ -74,36 +78,49 @@ QUANTIZERS: Catalogue[Quantizer, QuantizerFacts] = Catalogue(
     "compress.response",
     "starling.quantizers",
     {
-        "identity": Entry(f"{_CODECS}.floats:identity", QuantizerFacts()),
-        "fp16": Entry(f"{_CODECS}.floats:Fp16", QuantizerFacts()),
-        "bf16": Entry(f"{_CODECS}.floats:Bf16", QuantizerFacts()),
+        "identity": Entry(f"{_CODECS}.floats:identity", QuantizerFacts(bits=32)),
+        "fp16": Entry(f"{_CODECS}.floats:Fp16", QuantizerFacts(bits=16)),
+        "bf16": Entry(f"{_CODECS}.floats:Bf16", QuantizerFacts(bits=16)),
         **{
             f"int{bits}": Entry(
-                f"{_CODECS}.kinds:integer", QuantizerFacts(True, _INSTEAD.get(f"int{bits}", "")), {"bits": bits}
+                f"{_CODECS}.kinds:integer",
+                QuantizerFacts(True, _INSTEAD.get(f"int{bits}", ""), bits + _SCALE),
+                {"bits": bits},
             )
             for bits in (8, 6, 5, 4, 3, 2)
         },
         **{
-            f"int{bits}_nearest": Entry(f"{_CODECS}.kinds:integer", QuantizerFacts(), {"bits": bits, "nearest": True})
+            f"int{bits}_nearest": Entry(
+                f"{_CODECS}.kinds:integer", QuantizerFacts(bits=bits + _SCALE), {"bits": bits, "nearest": True}
+            )
             for bits in (8, 6, 5, 4, 3, 2)
         },
         **{
             f"qsgd{levels}": Entry(
-                f"{_CODECS}.kinds:qsgd", QuantizerFacts(True, _INSTEAD.get(f"qsgd{levels}", "")), {"levels": levels}
+                f"{_CODECS}.kinds:qsgd",
+                QuantizerFacts(True, _INSTEAD.get(f"qsgd{levels}", ""), bits + _SCALE),
+                {"levels": levels},
             )
-            for levels in (127, 31, 15, 7, 3, 1)
+            for levels, bits in _LEVELS.items()
         },
-        "sign": Entry(f"{_CODECS}.kinds:sign", QuantizerFacts()),
-        "spread2": Entry(f"{_CODECS}.spread:Spread2", QuantizerFacts()),
+        "sign": Entry(f"{_CODECS}.kinds:sign", QuantizerFacts(bits=1 + _SCALE)),
+        "spread2": Entry(f"{_CODECS}.spread:Spread2", QuantizerFacts(bits=2 + _SCALE / 2)),
         **{
-            name: Entry(f"{_CODECS}.kinds:minifloat", QuantizerFacts(), {"format": name})
-            for name in ("fp8_e4m3", "fp8_e5m2", "fp4_e2m1", "fp4_e3m0")
+            name: Entry(f"{_CODECS}.kinds:minifloat", QuantizerFacts(bits=bits + _SCALE), {"format": name})
+            for name, bits in (("fp8_e4m3", 8), ("fp8_e5m2", 8), ("fp4_e2m1", 4), ("fp4_e3m0", 4))
         },
         **{
             f"{name}_x{steps}": Entry(
-                f"{_CODECS}.kinds:multi_step", QuantizerFacts(random), {"of": name, "steps": steps}
+                f"{_CODECS}.kinds:multi_step",
+                QuantizerFacts(random, bits=steps * (bits + _SCALE)),
+                {"of": name, "steps": steps},
             )
-            for name, random in (("sign", False), ("int2_nearest", False), ("int3", True), ("int4", True))
+            for name, random, bits in (
+                ("sign", False, 1),
+                ("int2_nearest", False, 2),
+                ("int3", True, 3),
+                ("int4", True, 4),
+            )
             for steps in (2, 3)
         },
     },

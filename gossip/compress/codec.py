@@ -4,7 +4,7 @@ A request contains its support (`encode`, `decode`). A response is about the sup
 alone (`encode_values`, `decode_values`) and, if the responder chooses coordinates by drift, its wish for the next exchange.
 
     request    header · support · values
-               support: nothing, blocks, a listing, or a subspace as `Atoms` and `Factors` describe themselves
+               support: nothing, blocks, a listing, a fragment, or a subspace as `Atoms` and `Factors` describe themselves
     response   header · values [· listing · wish]
 
 Lengths, counts and codes are checked before anything is allocated for them; what follows the last part is an error; every payload that
@@ -27,7 +27,7 @@ from starling.gossip.compress.header import BLOCKS, HEADER, LISTING, VERSION, Ki
 from starling.gossip.compress.quantize import Bucketed, Float
 from starling.gossip.compress.select.dct import Atoms
 from starling.gossip.compress.select.low_rank import LowRank
-from starling.gossip.compress.support import Blocks, Full, Indices, Support, blocks_in, most_blocks
+from starling.gossip.compress.support import Blocks, Fragment, Full, Indices, Support, blocks_in, most_blocks
 from starling.gossip.lazy_torch import Generator, Tensor, torch
 from starling.gossip.vector import finite
 
@@ -60,6 +60,7 @@ def decode(
     low_rank: LowRank | None = None,
     chunk: int = 0,
     device: torch.device | str = "cpu",
+    parts: int = 0,
 ) -> tuple[Support, Tensor]:
     """The support and the (k,) values of a request.
 
@@ -71,6 +72,7 @@ def decode(
         low_rank: rank and matrices that both ends agreed on; None: low-rank subspaces are an error.
         chunk: of the cosine atoms that both ends agreed on; 0: atoms are an error.
         device: of the values returned; there the bytes are unpacked.
+        parts: of a vector that travels in fragments, as both ends agreed; 0: fragments are an error.
 
     Raises:
         ValueError: a snake_case reason.
@@ -98,6 +100,8 @@ def decode(
             body = body[length:]
         case Kind.ATOMS if chunk:
             support, body = Atoms.parse(body, dim, chunk)
+        case Kind.FRAGMENT if parts:
+            support, body = Fragment.parse(body, dim, parts)
         case Kind.FACTORS if low_rank is not None:
             support, body = low_rank.parse(body, dim)
         case _:

@@ -5,6 +5,7 @@
     listing  count u32 · length of the coded indices in bytes u32
     atoms    chunk u16
     factors  side u8
+    fragment part u16 · parts u16
     trailer  number f64 · length of the values before it u32
     reach    number f64
 
@@ -21,6 +22,7 @@ BLOCKS = struct.Struct("<QIIH")
 LISTING = struct.Struct("<II")
 ATOMS = struct.Struct("<H")
 FACTORS = struct.Struct("<B")
+FRAGMENT = struct.Struct("<HH")
 TRAILER = struct.Struct("<dI")
 REACH = struct.Struct("<d")
 
@@ -35,3 +37,4 @@ class Kind(IntEnum):
     IMPLIED_AND_WISH = 4
     ATOMS = 5
     FACTORS = 6
+    FRAGMENT = 7

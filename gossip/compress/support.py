@@ -5,17 +5,22 @@ Indices live on the CPU, wherever the vector is: torch takes them for a vector o
 Shapes: d parameters, k kept coordinates.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from starling.gossip.compress import indices as coding
 from starling.gossip.compress.buffers import empty
-from starling.gossip.compress.header import BLOCK, BLOCKS, LISTING, Kind
+from starling.gossip.compress.header import BLOCK, BLOCKS, FRAGMENT, LISTING, Kind
 from starling.gossip.lazy_torch import Tensor, torch
+
+Data = TypeVar("Data", bytes, memoryview)
+MAX_PARTS = 2**16 - 1
 
 
 class Support:
@@ -145,6 +150,59 @@ class Blocks(Support):
         return (
             order[self.start : end] if end <= blocks else np.concatenate((order[self.start :], order[: end - blocks]))
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment(Support):
+    """One of `parts` contiguous stretches of nearly equal length: part p is [⌊p·d/parts⌋, ⌊(p + 1)·d/parts⌋).
+
+    A slice: no index, no permutation, and what is taken of a vector is copied once.
+    """
+
+    part: int  # 0 <= part < parts
+    parts: int  # in [2, 65535], at most d
+    kind: ClassVar[Kind] = Kind.FRAGMENT
+
+    def __post_init__(self) -> None:
+        if not (2 <= self.parts <= MAX_PARTS and 0 <= self.part < self.parts):
+            raise ValueError(f"need 2 <= parts <= {MAX_PARTS} and 0 <= part < parts, got {self.part} of {self.parts}")
+
+    def describe(self, dim: int) -> bytes:
+        """Its fields."""
+        return FRAGMENT.pack(self.part, self.parts)
+
+    def take(self, x: Tensor) -> Tensor:
+        """(d,) -> (k,), a copy."""
+        return Full().take(x[self.index(x.numel())])
+
+    def size(self, dim: int) -> int:
+        """k, ⌊d/parts⌋ or one more."""
+        return len(range(*self.index(dim).indices(dim)))
+
+    def index(self, dim: int) -> slice:
+        """The stretch. Raises ValueError: a vector of `dim` coordinates has fewer than `parts`."""
+        if self.parts > dim:
+            raise ValueError(f"{dim} coordinates do not make {self.parts} parts")
+        return slice(self.part * dim // self.parts, (self.part + 1) * dim // self.parts)
+
+    def add(self, x: Tensor, values: Tensor) -> Tensor:
+        """X (d,) with the values (k,) added on the stretch -> a new (d,)."""
+        added = Full().take(x)
+        added[self.index(x.numel())] += values
+        return added
+
+    @classmethod
+    def parse(cls, data: Data, dim: int, agreed: int) -> tuple[Fragment, Data]:
+        """A support in (dim,) from a peer's bytes, and what follows it. `agreed` is how many parts there are.
+
+        Raises ValueError: bad_length, bad_support.
+        """
+        if len(data) < FRAGMENT.size:
+            raise ValueError("bad_length")
+        part, parts = FRAGMENT.unpack_from(data)
+        if parts != agreed or not part < parts <= dim:
+            raise ValueError("bad_support")
+        return cls(part, parts), data[FRAGMENT.size :]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

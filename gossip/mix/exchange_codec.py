@@ -41,6 +41,7 @@ class ExchangeCodec:
     clip: Clip  # (v, norm) -> v shortened to the norm, and whether it was longer; an odd function of v. ValueError if not finite
     low_rank: LowRank | None = None  # rank and matrices of low-rank exchanges; None: there are none
     chunk: int = 0  # of exchanges of cosine atoms; 0: there are none
+    parts: int = 0  # that vectors travel in; 0: there are no fragments
 
     def encode_request(self, shared: Tensor, support: Support, generator: Generator) -> bytes:
         """The request's payload: the values of `shared` (d,) on the support."""
@@ -48,7 +49,7 @@ class ExchangeCodec:
 
     def decode_request(self, payload: bytes, dim: int, dtype: torch.dtype) -> tuple[Support, Tensor]:
         """Support and (k,) values of a request. Raises ValueError with a snake_case reason."""
-        return codec.decode(payload, dim, dtype, (self.request,), self.low_rank, self.chunk)
+        return codec.decode(payload, dim, dtype, (self.request,), self.low_rank, self.chunk, parts=self.parts)
 
     def encode_response(
         self,
@@ -109,7 +110,9 @@ class ExchangeCodec:
         """
         if not payload:
             return None
-        support, values = codec.decode(payload, dim, dtype, (self.response,), self.low_rank, self.chunk)
+        support, values = codec.decode(
+            payload, dim, dtype, (self.response,), self.low_rank, self.chunk, parts=self.parts
+        )
         message = support.add(torch.zeros(dim, dtype=dtype), values)
         if not bool((message.abs() <= _LARGEST).all()):
             raise ValueError("too_large")

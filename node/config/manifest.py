@@ -17,7 +17,7 @@ from starling.gossip.errors import ConfigError, RemoteProtocolError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.seeds import derive
 from starling.node import identity
-from starling.node.config import consent, parts, presets, robustness, start, weight
+from starling.node.config import consent, frame, parts, presets, robustness, start, weight
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest, MixSection
 from starling.node.identity import Identity
@@ -135,6 +135,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
         _check_parts(manifest, trusted=trusted)
         weight.check(manifest, trusted=trusted)
         robustness.check(manifest, trusted=trusted)
+        frame.check(manifest)
         judged += ["mix.kind", "overlay.kind", "compress.select", *(["robust.rule"] if mix.kind == "gather" else [])]
     for key in judged:
         section, _, field = key.partition(".")

@@ -151,8 +151,8 @@ class CompressSection(PartSection, frozen=True):
     select: Name = "budget"
     """budget: full vectors where they fit the byte budget of an exchange, else a seeded mask as large as fits.
 
-    Or full, mask, random_k, top_k, top_k_sampled, chunk_top_k, layered, cocktail, drift_top_k, dct_top_k, low_rank, or a package's;
-    docs/algorithms.md compares them.
+    Or full, fragment, mask, random_k, top_k, top_k_sampled, chunk_top_k, layered, cocktail, drift_top_k, dct_top_k, low_rank, or a
+    package's; docs/algorithms.md compares them.
     """
     request: Name = "fp16"
     """Codec of the initiator's values: identity, fp16, bf16, or any of those of `response`."""

@@ -60,6 +60,7 @@ SELECT: Final[Words] = MappingProxyType({
     "budget": "whole vectors, or a mask where they exceed the byte budget",
     "full": "whole vectors",
     "mask": "a random mask of the coordinates",
+    "fragment": "one stretch of the vector after the other",
     "random_k": "random coordinates",
     "top_k": "the largest coordinates",
     "top_k_sampled": "the largest coordinates, by a sampled threshold",

@@ -59,7 +59,7 @@ class Best:
             return
         tensors = {name: each for name, each in self._waiting.state_dict().items() if isinstance(each, Tensor)}
         facts = {**self._facts, "round": self.round, "value": repr(self.value)}
-        tensor_file.write(self._path, tensor_file.pack(tensors, facts)).replace(self._path)
+        tensor_file.save(self._path, tensors, facts).replace(self._path)
         tensor_file.flush_folder(self._path.parent)
         self._waiting = None
 

@@ -77,7 +77,7 @@ class Checkpoints:
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the newest, which becomes the previous; after an OSError both are unchanged."""
         facts = {**self._identity, "round": checkpoint.round, "local_steps": checkpoint.local_steps}
-        temporary = tensor_file.write(self._path, tensor_file.pack(checkpoint.tensors, facts))
+        temporary = tensor_file.save(self._path, checkpoint.tensors, facts)
         if self._path.exists():
             self._path.replace(self._previous if self._good else self._path.with_name(self._path.name + ".bad"))
         temporary.replace(self._path)
@@ -85,7 +85,7 @@ class Checkpoints:
         self._good = True
 
     def _read(self, path: Path) -> Checkpoint:
-        tensors, facts = tensor_file.unpack(path.read_bytes())
+        tensors, facts = tensor_file.load(path)
         for key, problem in _PROBLEMS.items():
             if facts.get(key) != self._identity[key]:
                 raise ValueError(problem)

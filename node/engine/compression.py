@@ -18,6 +18,7 @@ from starling.gossip.compress.select.low_rank import LowRank, matrices_of
 from starling.gossip.mix.catalogue import Kind, pulls, swaps
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.vector import Layout
+from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES
 from starling.node.config.schema import CompressSection, Manifest
 from starling.robust.clip import clip
 
@@ -49,7 +50,8 @@ def exchange_codec(manifest: Manifest, dtype: torch.dtype, facts: Mapping[str, A
     chunk = 0
     if section.select == "dct_top_k":
         chunk = construct("compress", "dct_top_k", DctTopK, _given(section, facts)).chunk
-    return ExchangeCodec(request, response, manifest.mix.clip_norm, clip, low_rank, chunk)
+    pieces = section.params()["parts"] if section.select == "fragment" else 0
+    return ExchangeCodec(request, response, manifest.mix.clip_norm, clip, low_rank, chunk, pieces)
 
 
 def selector_facts(section: CompressSection, edge: Kind) -> SelectorFacts:
@@ -72,7 +74,10 @@ def selection(
         return min((limit for limit in (budget_bytes, section.budget_bytes or 0) if limit > 0), default=0)
 
     def within(budget_bytes: int, dim: int) -> Selector:
-        return Mask(plan(limit(budget_bytes), dim, request, response, directions=directions))
+        most = min(
+            limit(budget_bytes) or MAX_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES
+        )  # of both messages: so each fits a frame
+        return Mask(plan(most, dim, request, response, directions=directions))
 
     def by_layer(budget_bytes: int, dim: int) -> Selector:
         # Of a budget the request gets its share; without one, what top-k of the ratio's coordinates takes.

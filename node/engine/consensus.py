@@ -16,7 +16,7 @@ from statistics import median_low
 import torch
 from torch import Tensor
 
-from starling.gossip.compress.support import Blocks, Full, Indices, Support
+from starling.gossip.compress.support import Blocks, Fragment, Full, Indices, Support
 
 PEERS = 5  # fewest peers of a figure: where a round has fewer exchanges, those of earlier rounds count as well
 MOST = 64  # most peers of a figure
@@ -84,6 +84,8 @@ def of_model(values: Tensor, support: Support, dim: int, model: int) -> Tensor |
             return values
         case Full():
             return values[:model]
+        case Fragment():
+            return values[: max(0, model - support.index(dim).start)]
         case Blocks() | Indices():
             return values[: int(torch.searchsorted(support.index(dim), model))]
         case _:

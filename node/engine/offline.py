@@ -129,7 +129,7 @@ def _loaded(manifest: Manifest, file: Path) -> tuple[Task, nn.Module, dict[str, 
     learned = task(manifest.task.kind, manifest.task.params())
     network = learned.model(generator(manifest.seed, "model"))
     try:
-        tensors, facts = tensor_file.unpack(file.read_bytes())
+        tensors, facts = tensor_file.load(file)
         network.load_state_dict(tensors)
     except (ValueError, RuntimeError) as error:
         raise ConfigError(f"{file}: is not a model of this swarm: {' '.join(str(error).split())}") from error

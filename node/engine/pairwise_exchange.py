@@ -24,6 +24,7 @@ from starling.gossip.mix.catalogue import broadcasts, pulls, swaps, tracks
 from starling.gossip.mix.exchange_codec import edge
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
+from starling.node.config import frame
 from starling.node.config.schema import Manifest
 from starling.node.engine.compression import exchange_codec, parts, selection, selector_facts
 from starling.node.engine.consensus import ConsensusDistance, of_model, rms
@@ -84,6 +85,7 @@ class Exchanges:
         self._edge = learner.mixer.edge
         self._distances = distances
         self._model = learner.layout.dim
+        frame.check(manifest, self._dim)
         facts = parts(learner.layout, self._dim)
         self.codec = exchange_codec(manifest, form.dtype, facts)
         self.broadcast: BroadcastCodec | None = None  # where nodes broadcast, how messages are made

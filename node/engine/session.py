@@ -42,6 +42,7 @@ from starling.robust import model_agreement
 _AVERAGED = 0.1  # weight of the newest in the mean number of local steps between exchanges
 _MODEL = "model"
 MAX_CANDIDATES = 3  # models of peers held at a time
+KEPT_S = 120.0  # a snapshot that nobody reads; a late joiner on a slow line reads one chunk in a quarter of that
 
 
 @dataclass(slots=True)
@@ -122,6 +123,7 @@ class Session:
         self._mean_gap = self._pace.local_steps / 2.0  # mean local steps between any two exchanges of ours
         self._last_exchange = learner.local_steps
         self._held = (0, b"")
+        self._read_at = clock()
         self._candidates: dict[str, tuple[int, Tensor]] = {}  # round and model (d,) that a late joiner fetched, by peer
         self._joining_turn = 0
         self.opened = calls.Opened(
@@ -396,12 +398,15 @@ class Session:
             if self._checkpoints is not None:
                 self._checkpoints.save(Checkpoint(self._round, learner.local_steps, learner.tensors()))
             self._best.write()
+            if self._held[1] and self._clock() - self._read_at > KEPT_S:
+                self._held = (0, b"")
+                learner.trim()
             if export and best:
                 if not self._best.copy(Path(export)):
                     return calls.Refused("state", "no model was evaluated yet, so there is no best one")
             elif export:
                 facts: dict[str, str | int] = {"kind": "export", "round": self._round, "schema": self._schema.hex()}
-                tensor_file.write(Path(export), tensor_file.pack(learner.state_dict(), facts)).replace(export)
+                tensor_file.save(Path(export), learner.state_dict(), facts).replace(export)
             if last and learner.private is not None:
                 learner.private.accountant.write()
         except OSError as error:
@@ -412,7 +417,9 @@ class Session:
     def snapshot(self, _call: calls.Snapshot) -> calls.Held:
         """Hold a copy of the model for `read`, instead of the one before."""
         facts: dict[str, str | int] = {"kind": _MODEL, "round": self._round, "schema": self._schema.hex()}
-        data = tensor_file.pack({"x": self._as_sent(self.learner.settled)}, facts)
+        settled = self.learner.settled
+        self._held, self._read_at = (0, b""), self._clock()  # never two of them
+        data = tensor_file.pack({"x": self._as_sent(settled) if self._sent_noise else settled}, facts)
         digests = chunks.digests(data)
         root = chunks.root(digests)
         # named by what it holds: numbers would begin anew with the engine, and name other bytes to who still reads
@@ -422,6 +429,7 @@ class Session:
     def read(self, call: calls.ReadChunk) -> calls.ChunkRead:
         """Bytes of the held snapshot."""
         held, data = self._held
+        self._read_at = self._clock()
         return calls.ChunkRead(data[call.offset : call.offset + call.length] if call.snapshot == held else b"")
 
     def consider(self, call: calls.Consider) -> calls.Done:

@@ -1,13 +1,15 @@
 """Named tensors and a few facts in the safetensors format, with the facts and a SHA-256 in its JSON header.
 
-Used for checkpoints on disk and snapshots for peers. Any safetensors reader opens them. Equal contents give equal bytes.
+Used for checkpoints on disk and snapshots for peers. Any safetensors reader opens them. Equal contents give equal bytes. Files are written
+from the tensors and read as pages of the file: a checkpoint of a large model is never in memory a second time.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import safetensors
 import safetensors.torch
@@ -20,16 +22,29 @@ from starling.node.versions import CHECKPOINT, unreadable
 FORMAT = CHECKPOINT.newest
 _KEY = "starling"  # one header entry, as the library does not fix the order of several
 _LENGTH_BYTES = 8
+_ALIGNED = 8
 _MAX_HEADER_BYTES = 64 << 20
+_NAMES: Mapping[torch.dtype, str] = MappingProxyType({
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.complex64: "C64",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+})  # fmt: skip
+"""Of the format."""
 _NO_TENSORS = (ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError)
 
 
 def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> bytes:
     """The bytes of a file with tensors of any shape and dtype, and facts."""
+    packed, header = _packed(tensors, facts)
+    data: bytes = safetensors.torch.save(packed, metadata=header)
+    return data
+
+
+def _packed(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors as they are written, and the metadata beside them."""
     packed = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {"format": FORMAT, "facts": dict(facts), "sha256": _checksum(packed, facts)}
-    data: bytes = safetensors.torch.save(packed, metadata={_KEY: json.dumps(header, sort_keys=True)})
-    return data
+    return packed, {_KEY: json.dumps(header, sort_keys=True)}
 
 
 def tensors(data: bytes) -> dict[str, Tensor]:
@@ -42,11 +57,24 @@ def tensors(data: bytes) -> dict[str, Tensor]:
 
 def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str | int]]:
     """Tensors on the CPU, and facts. Raises ValueError if it is no such file, of another format, or damaged, as a short message says."""
+    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    return _verified(lambda: data[_LENGTH_BYTES : _LENGTH_BYTES + length], lambda: safetensors.torch.load(data))
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str | int]]:
+    """As `unpack`, of a file, whose pages are mapped: to be replaced by renaming only. Raises OSError too: it cannot be opened or read."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        return _verified(lambda: file.read(min(length, _MAX_HEADER_BYTES)), lambda: safetensors.torch.load_file(path))
+
+
+def _verified(
+    header: Callable[[], bytes], read: Callable[[], dict[str, Tensor]]
+) -> tuple[dict[str, Tensor], dict[str, str | int]]:
     try:
-        length = int.from_bytes(data[:_LENGTH_BYTES], "little")
-        header = json.loads(json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])["__metadata__"][_KEY])
-        version, facts, checksum = header["format"], header["facts"], header["sha256"]
-        found = safetensors.torch.load(data)
+        ours = json.loads(json.loads(header())["__metadata__"][_KEY])
+        version, facts, checksum = ours["format"], ours["facts"], ours["sha256"]
+        found = read()
     except _NO_TENSORS as error:
         raise ValueError("cut short, or not written by Starling") from error
     if version not in CHECKPOINT:
@@ -73,16 +101,44 @@ def write(path: Path, data: bytes) -> Path:
 
     Raises OSError: no space, no permission, no such folder. No temporary file is left then.
     """
+    return _written(path, [data])
+
+
+def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> Path:
+    """As `write`, of tensors and facts: what `pack` gives, but that tensors may be in another order. They are not copied."""
+    packed, header = _packed(tensors, facts)
+    return _written(path, _pieces(packed, header))
+
+
+def _written(path: Path, pieces: Iterable[bytes | memoryview]) -> Path:
     temporary = path.with_name(f".{path.name}.writing")
     try:
         with open(private.create(temporary), "wb") as file:  # noqa: PTH123 - a descriptor
-            file.write(data)
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
     return temporary
+
+
+def _pieces(packed: Mapping[str, Tensor], header: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """A safetensors file: length of a JSON header, the header, and the tensors, the widest numbers first so that all are aligned.
+
+    The library would make all of it in memory first, or leave a file of its own behind when it is killed.
+    """
+    described: dict[str, object] = {"__metadata__": dict(header)}
+    order, end = sorted(packed, key=lambda name: (-packed[name].itemsize, name)), 0
+    for name in order:
+        begin, end = end, end + packed[name].nbytes
+        shape = list(packed[name].shape)
+        described[name] = {"dtype": _NAMES[packed[name].dtype], "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(described, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNED)
+    yield len(text).to_bytes(_LENGTH_BYTES, "little") + text
+    for name in order:
+        yield _raw(packed[name])
 
 
 def flush_folder(folder: Path) -> None:
@@ -99,5 +155,10 @@ def _checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> 
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(_raw(tensor))
     return digest.hexdigest()
+
+
+def _raw(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU, not copied; of this, a little-endian machine."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data

@@ -18,6 +18,8 @@ from benchmarks import (
     data,
     demos,
     facts,
+    large,
+    overlap,
     overlays,
     plots,
     recipes,
@@ -35,7 +37,9 @@ from benchmarks.facts import Facts
 from benchmarks.recipes import (
     CodecRecipe,
     DemoRecipe,
+    LargeRecipe,
     NodeRoundRecipe,
+    OverlapRecipe,
     OverlaysRecipe,
     RulesRecipe,
     SimulateRecipe,
@@ -142,6 +146,23 @@ def combined(rule: str, d: int) -> results.Run:
     return {"rule": rule, "n": 16, "d": d, "ours_cpu_s": 1.0, "peer_cpu_s": 9.0, "ratio": 9.0, "max_error": 0.0}
 
 
+def large_run(**over: object) -> results.Run:
+    """What is kept of the run with a large model."""
+    run = {
+        "parameters": 1000, "round_s": [2.0, 4.0, 3.0], "local_steps_s": [1.0, 2.0], "payload_bytes": 500.0, "committed": [3, 2, 1],
+        "timeout": [1, 0, 0], "engine_peaks": [30_000, 20_000, 10_000], "daemon_peaks": [9, 8, 7], "checkpoint_bytes": 8000,
+        "resumed_s": 5.0, "resumed_exchange_s": 6.0, "rounds_lost": 1, "late_s": 7.0, "late_exchange_s": 9.0, "late_bytes": 4100,
+        "losses": [[0, 5.0], [1, 4.0], [2, 3.0]],
+    }  # fmt: skip
+    return {**run, **over}
+
+
+def overlapped(model: str, d: int, pace: str, mbit: float) -> results.Run:
+    """A case of `starling bench overlap`."""
+    figures = {"ratio": 0.98, "alone_steps_s": 10.0, "swarm_steps_s": 9.8, "peak_bytes_per_parameter": 30.0}
+    return {"model": model, "d": d, "pace": pace, "link": mbit, "exchanges": 4, "load": [0.5, 1.5], **figures}
+
+
 def plausible(recipe: recipes.Recipe) -> results.Figures:
     """All figures of a recipe, from made-up runs."""
     match recipe:
@@ -168,6 +189,11 @@ def plausible(recipe: recipes.Recipe) -> results.Figures:
             )
         case RulesRecipe():
             return combining.figures([combined(rule, d) for d in recipe.dims for rule in recipe.rules or RULES])
+        case LargeRecipe():
+            return large.figures([large_run()])
+        case OverlapRecipe():
+            each = itertools.product(recipe.models.items(), recipe.paces, recipe.mbit)
+            return overlap.figures([overlapped(model, d, pace, mbit) for (model, d), pace, mbit in each])
         case NodeRoundRecipe():
             return scaling.figures(recipe, [{"nodes": n, "us_per_node_round": 1.0} for n in recipe.nodes])
 
@@ -332,6 +358,30 @@ def test_start_up_gives_medians_and_the_worst_and_memory_the_largest_daemon():
     figures = startup.figures([*runs, {"memory": memory}])
     assert (figures["help_s.median"], figures["help_s.worst"]) == (2.0, 3.0)
     assert [figures[f"daemon_mb.{name}"] for name in ("begin", "end", "peak")] == [2.0, 5.0, 4.0]
+
+
+def test_a_large_model_is_told_by_its_worst_node_and_in_bytes_a_parameter():
+    figures = large.figures([large_run()])
+    assert figures["engine.peak_bytes_per_parameter"] == 30.0
+    assert (figures["round.seconds"], figures["exchange.committed"], figures["exchange.timeout"]) == (3.0, 6, 1)
+    assert (figures["late.bytes_per_parameter"], figures["checkpoint.bytes_per_parameter"]) == (4.1, 8.0)
+    assert (figures["loss.first"], figures["loss.last"]) == (5.0, 4.0)
+    assert list(large._spans({0: 1.0, 1: 9.0, 3: 13.0, 4: 16.0})) == [2.0, 3.0], "without what came before the first"
+
+
+@pytest.mark.real
+@pytest.mark.acceptance
+def test_a_small_model_goes_the_way_of_the_large_one():
+    """Real processes: two train in fragments, one is killed and resumes, a third joins late."""
+    small = {"task.width=768": "task.width=32", "task.heads=12": "task.heads=2", "task.layers=14": "task.layers=1"}
+    recipe = recipes.load(recipes.find("large"))
+    chosen = tuple(small.get(word, word) for word in recipe.set)
+    recipe = msgspec.structs.replace(recipe, set=chosen, checkpoint_s=0.5, patience_s=180.0)
+    (run,) = large.measure(recipe)
+    assert run["committed"][2] > 0
+    figures = large.figures([run])
+    assert figures["late.bytes_per_parameter"] >= 4.0
+    assert figures["exchange.payload_bytes_per_parameter"] == pytest.approx((2 + 0.53125) / 4, rel=0.1)
 
 
 def test_an_overlay_is_measured_up_to_the_first_round_at_1e_9_and_no_further_than_rounding():

@@ -18,7 +18,7 @@ from msgspec import Meta
 from starling.gossip.bounds import PositiveShare, parameters
 from starling.gossip.compress import topk
 from starling.gossip.compress.header import BLOCK
-from starling.gossip.compress.support import Blocks, Full, Indices, Support, blocks_in, most_blocks
+from starling.gossip.compress.support import Blocks, Fragment, Full, Indices, Support, blocks_in, most_blocks
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.seeds import derive
 
@@ -77,6 +77,31 @@ class Mask(TopK):
         blocks = blocks_in(x.numel(), self.block)
         count = kept(self.ratio, blocks)
         return Full() if count == blocks else Blocks(seed, turn * count % blocks, count, self.block)
+
+
+@parameters
+class Fragments:
+    """One stretch of the vector after the other, each in an exchange of its own.
+
+    Every edge begins at a part of its own, so that a node's exchanges of one round are about different parts. On an edge each part is
+    exchanged once before any is twice; an exchange that is given up costs its part a cycle.
+
+    Source: the schedule of Streaming DiLoCo, Douillard et al. 2025 (arXiv:2501.18512), whose fragments are sets of layers. Deviation: here
+    they are of equal length, wherever layers end, so that no exchange takes more than another.
+
+    Args:
+        parts: stretches that the vector travels in, at most its parameters.
+    """
+
+    parts: Annotated[int, Meta(ge=2, lt=2**16)] = 8
+
+    def contraction(self, dim: int) -> float:
+        """δ = 1/parts, in expectation over the seed; at least (d/parts − 1)/d for the shortest part."""
+        return dim // self.parts / dim
+
+    def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
+        """x: (d,), of which only the length is used -> the part of this turn."""
+        return Fragment((seed + turn) % self.parts, self.parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
     bench codec    selects, quantises, packs and unpacks, beside a plain copy of the same vector
     bench rules    combines the vectors of peers, some of them Byzantine, beside byzfl
     bench link     sends messages from process to process, beside plain and encrypted TCP
+    bench overlap  trains on two nodes that exchange, beside the same nodes alone
 
-Standard output is a table, or with --json a `documents.Codecs`, `Rules` or `Links`. Progress goes to standard error if that is a terminal.
+Standard output is a table, or with --json a `documents.Codecs`, `Rules`, `Links` or `Overlaps`. Progress goes to standard error if that is
+a terminal.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from starling.node.cli.common import console, cores_there, emit, json_option, ta
 from starling.node.cli.help import Group
 
 if TYPE_CHECKING:
-    from starling.kernels.schema import Case, LinkCase, RuleCase
+    from starling.kernels.schema import Case, LinkCase, OverlapCase, RuleCase
 
 DIM = 10_000_000
 RULES_DIM = 1_000_000
@@ -32,6 +34,8 @@ MOST_BUSY = 1024  # processes
 MESSAGES = (64 << 10, 1 << 20, 16 << 20)  # bytes
 MOST_MESSAGE = 256 << 20  # the largest frame of an exchange
 LAST_PORT = 65535
+MBITS = (20.0, 1000.0)
+SIZES = {"cnn": 400_000, "gpt": 10_000_000}  # parameters
 
 T = TypeVar("T")
 
@@ -200,6 +204,66 @@ def link(
     console().print(table(columns, map(_link_row, cases)))
 
 
+@bench.command(
+    short_help="Measure training beside exchanges.",
+    examples=(
+        ("starling bench overlap", "a CNN and a GPT of 10 million parameters at 20 Mbit/s and 1 Gbit/s, in both paces"),
+        ("starling bench overlap --model gpt --d 1000000 --mbit 20 --pace steps --json", "one case, for a program"),
+    ),
+)
+@click.option("--model", "models", multiple=True, metavar="NAME", help="cnn or gpt; repeatable.")
+@click.option("--d", "dim", type=int, help="About how many parameters. Default: 400,000 of cnn, 10,000,000 of gpt.")
+@click.option("--mbit", "links", type=float, multiple=True, default=MBITS, help="Line of each node; repeatable.")
+@click.option("--pace", "paces", multiple=True, metavar="NAME", help="steps (with pace.overlap) or clock; repeatable.")
+@click.option("--seconds", type=float, default=20.0, help="Training time of each measurement, at least.")
+@click.option("--repeat", type=int, default=1, help="Repetitions, of which the median ratio counts.")
+@json_option
+def overlap(
+    models: tuple[str, ...], dim: int | None, links: tuple[float, ...], paces: tuple[str, ...], seconds: float, repeat: int,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Measure how much of its speed a node keeps while it exchanges.
+
+    Two nodes on loopback, each on half of this machine's cores, with capped lines: first each alone, then as a swarm. On a busy machine
+    other processes are measured too: the load is part of the result.
+    """
+    from starling.kernels.schema import MODELS, PACES, OverlapCase
+    from starling.node.cli.documents import Overlaps
+    from starling.node.cli.progress import Display, on_stderr
+
+    for key, names, known in (("--model", models, MODELS), ("--pace", paces, PACES)):
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"{key}: {name!r} is unknown, choose one of {', '.join(known)}")
+    if dim is not None and not 10_000 <= dim <= MOST:
+        raise ConfigError(f"--d: must be in [10000, {MOST}], got {dim}; try `starling bench overlap --d 1000000`")
+    for key, value, low, high in (
+        *(("--mbit", each, 0.1, 1e6) for each in links),
+        ("--seconds", seconds, 1.0, 3600.0),
+        ("--repeat", repeat, 1, 1000),
+    ):
+        if not low <= value <= high:
+            raise ConfigError(
+                f"{key}: must be in [{low:g}, {high:g}], got {value:g}; try `starling bench overlap --mbit 20`"
+            )
+    wanted = [(model, mbit, pace) for model in models or MODELS for pace in paces or PACES for mbit in links]
+    cases = []
+    with on_stderr(Display) as display:
+        for number, (model, mbit, pace) in enumerate(wanted):
+            name = f"{model}, {pace}, {mbit:g} Mbit/s"
+            display.show(number / len(wanted), f"{number + 1}/{len(wanted)}  {name}")
+            size = SIZES[model] if dim is None else dim
+            cases.append(_child(f"overlap {name}", OverlapCase, "overlap", model, size, mbit, pace, seconds, repeat))
+    if as_json:
+        emit(Overlaps(cases=tuple(cases)))
+        return
+    columns = (
+        "model", ">d", ">Mbit/s", "pace", ">alone, steps/s", ">swarm, steps/s", ">ratio", ">peak bytes/parameter", ">cores each",
+        ">load",
+    )  # fmt: skip
+    console().print(table(columns, map(_overlap_row, cases), fold=True))
+
+
 def _measure(
     what: str, kind: type[T], names: Sequence[str], dims: Sequence[int], usual: int, repeat: int, *arguments: object
 ) -> tuple[T, ...]:
@@ -297,6 +361,13 @@ def _link_row(case: LinkCase) -> list[str]:
         f"{case.message_bytes:,}", case.transport, str(case.rtt_ms), f"{case.rate_mbit:g}" if case.rate_mbit else "–",
         f"{case.mb_s:.1f}", f"{case.tx_cpu_s_per_gib:.2f}", f"{case.rx_cpu_s_per_gib:.2f}",
     ]  # fmt: skip
+
+
+def _overlap_row(case: OverlapCase) -> list[str]:
+    figures = (f"{case.alone_steps_s:.2f}", f"{case.swarm_steps_s:.2f}", f"{case.ratio:.3f}")
+    load = f"{case.load[0]:.1f}–{case.load[1]:.1f}"
+    peak = f"{case.peak_bytes_per_parameter:.1f}"
+    return [case.model, f"{case.d:,}", f"{case.link:g}", case.pace, *figures, peak, str(case.cores or "–"), load]
 
 
 def _rule_row(case: RuleCase) -> list[str]:

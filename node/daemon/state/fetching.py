@@ -36,15 +36,15 @@ class Fetching:
     _changed: trio.Event = field(default_factory=trio.Event)
     _reported_at: float = field(default_factory=trio.current_time)
 
-    async def run(self) -> bytes | None:
-        """-> the state, or None if the sources do not give all of it"""
+    async def run(self) -> bytes | bytearray | None:
+        """-> the state, not copied, or None if the sources do not give all of it"""
         async with trio.open_nursery() as nursery:
             for peer in self.sources:
                 nursery.start_soon(self._keep_asking, peer, nursery)
             while self.chunks.missing and not all(map(self.chunks.is_gone, self.sources)):
                 await self._changed.wait()
             nursery.cancel_scope.cancel()
-        return None if self.chunks.missing else bytes(self.chunks.data)
+        return None if self.chunks.missing else self.chunks.data
 
     async def _keep_asking(self, peer: str, nursery: trio.Nursery) -> None:
         while self.chunks.missing and not self.chunks.is_gone(peer):

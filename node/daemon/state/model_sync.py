@@ -14,6 +14,7 @@ A node that trains takes over another model only if more members have it than co
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import trio
 
@@ -127,7 +128,8 @@ class ModelSync:
             if state is None:
                 return
             try:
-                reply = await self.engine.call(calls.Consider(offered.peer, offered.offer.round, state, self._turn))
+                given = cast("bytes", state)  # both are written alike, and a copy would be one of the whole model
+                reply = await self.engine.call(calls.Consider(offered.peer, offered.offer.round, given, self._turn))
             except EngineError as error:
                 lost.append(error)
                 return

@@ -52,6 +52,7 @@ REPLY_S = 10.0
 FIRST_ASK_S, ASK_AGAIN_S = 0.125, 1.0
 MAX_REPLIES = 4  # to one peer at a time; its further queries meanwhile are dropped, and an honest one repeats them
 SLOW_BYTES_PER_S = 64 << 10  # and longer by what a long answer takes on a slow line, until it is known what it takes
+SNAPSHOT_BYTES_PER_S = 16 << 20  # that a busy engine packs and hashes at the least, its local step in between
 WIDEST_SCALAR = 8  # bytes of a float64
 STATE_HEADER_BYTES = 64 << 10
 
@@ -110,6 +111,11 @@ class Transfer:
         self._schema = opened.schema
         self._max_state_bytes = WIDEST_SCALAR * opened.parameters + STATE_HEADER_BYTES
 
+    @property
+    def _patience_s(self) -> float:
+        """How long an engine may take for what it is asked about a model of this size."""
+        return REPLY_S + self._max_state_bytes / SNAPSHOT_BYTES_PER_S
+
     def give(self, engine: EngineHandle, may: Callable[[str], bool]) -> None:
         """From now on serve this engine's model to peers for which `may` returns True."""
         self._engine, self._held, self._may = engine, None, may
@@ -164,14 +170,14 @@ class Transfer:
         if isinstance(query, StateQuery):
             held = await self._hold(self._engine)
             return StateOffer(query.nonce, held.snapshot, held.round, held.size, held.digest, held.schema)
-        with trio.fail_after(REPLY_S):
+        with trio.fail_after(self._patience_s):
             read = await self._engine.call(calls.ReadChunk(query.snapshot, query.offset, MAX_CHUNK_BYTES))
         if isinstance(read, calls.ChunkRead) and read.data:
             self._read_at = trio.current_time()
         return Chunk(query.snapshot, query.offset, read.data if isinstance(read, calls.ChunkRead) else b"")
 
     async def _hold(self, engine: EngineHandle) -> calls.Held:
-        with trio.fail_after(REPLY_S):
+        with trio.fail_after(self._patience_s):
             async with self._holding:  # queries during a snapshot share it
                 if self._held is not None and self._stays(*self._held):
                     return self._held[0]
@@ -201,7 +207,7 @@ class Transfer:
         """Offers of these peers, in order of peer id; without those that do not answer or offer another model.
 
         Once two have offered a model, the others have as long again as these took, and `OFFER_GRACE_S`: otherwise a silent peer would cost
-        `REPLY_S`.
+        `REPLY_S`, and of a large model as long as a snapshot may take.
         """
         offers: list[Offered] = []
         began = trio.current_time()
@@ -210,7 +216,7 @@ class Transfer:
             self._nonce += 1
             nonce = derive(self._nonce, "state_query", self._network.peer_id) >> 1
             try:
-                reply = await self._ask(peer, StateOffer, StateQuery(nonce))
+                reply = await self._ask(peer, StateOffer, StateQuery(nonce), patience_s=self._patience_s)
             except (TransportError, trio.TooSlowError):
                 return
             if reply.size > self._max_state_bytes or (reply.size and reply.schema != self._schema):
@@ -233,7 +239,7 @@ class Transfer:
             TransferStatus(peer, "model", it.received, it.size, now - it.began) for peer, it in self._incoming.items()
         )
 
-    async def download(self, chosen: Offered, holders: Sequence[Offered] = ()) -> bytes | None:
+    async def download(self, chosen: Offered, holders: Sequence[Offered] = ()) -> bytes | bytearray | None:
         """Download an offered model, from all `holders` of the same digest at once, and check each chunk; None if none delivers it.
 
         What several hold is kept over restarts. A peer whose chunk has another digest is a fault of that peer, and the others go on.
@@ -309,21 +315,23 @@ class Transfer:
             self._report.event("state_resumed", text, received=chunks.received, size=chunks.size)
         return partial
 
-    async def _ask(self, peer: str, kind: type[Reply], query: Message, late_s: float = 0.0) -> Reply:
+    async def _ask(
+        self, peer: str, kind: type[Reply], query: Message, late_s: float = 0.0, *, patience_s: float = REPLY_S
+    ) -> Reply:
         """The peer's reply of that kind to a query, which is repeated until then. Raises TransportError, trio.TooSlowError: no answer.
 
-        A reply that is under way for less than `late_s` is not asked for again.
+        A reply that is under way for less than `late_s` is not asked for again; `patience_s` is what the peer may take to make it.
         """
         send, receive = trio.open_memory_channel[Any](1)
         key = (peer, kind, _key(query))
         self._waiting[key] = send
         wait_s = FIRST_ASK_S
         try:
-            with trio.fail_after(REPLY_S + 2.0 * late_s):
+            with trio.fail_after(patience_s + 2.0 * late_s):
                 while True:
                     await self._network.send(peer, "state", frames.encode(query))
-                    patience_s, wait_s = wait_s, min(2.0 * wait_s, ASK_AGAIN_S)
-                    with trio.move_on_after(patience_s + late_s):
+                    again_s, wait_s = wait_s, min(2.0 * wait_s, ASK_AGAIN_S)
+                    with trio.move_on_after(again_s + late_s):
                         reply: Reply = await receive.receive()
                         return reply
         finally:

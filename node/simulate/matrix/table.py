@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from starling.gossip.api import Mixer, Quantizer
-from starling.gossip.compress.support import Blocks, Full, Indices, Support
+from starling.gossip.compress.support import Blocks, Fragment, Full, Indices, Support
 from starling.gossip.vector import finite
 from starling.node.simulate.matrix.edges import index
 
@@ -88,8 +88,10 @@ def grouped(supports: Sequence[Support], dim: int, like: Tensor) -> Iterator[Gro
     kinds: dict[tuple[bool, int, int], list[tuple[int, Tensor]]] = {}
     for place, support in enumerate(supports):
         moved = support.index(dim)
+        if isinstance(support, Fragment):
+            moved = torch.arange(dim)[moved]
         coordinates = torch.empty(0, dtype=torch.int64) if isinstance(moved, slice) else moved
-        coefficients = not isinstance(support, Full | Blocks | Indices)
+        coefficients = not isinstance(support, Full | Blocks | Fragment | Indices)
         count = support.size(dim) if coefficients or isinstance(moved, slice) else len(coordinates)
         kinds.setdefault((coefficients, count, len(coordinates)), []).append((place, coordinates))
     for (coefficients, _count, width), members in kinds.items():

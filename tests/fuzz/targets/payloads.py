@@ -15,7 +15,7 @@ from starling.gossip.compress.catalogue import QUANTIZERS
 from starling.gossip.compress.header import HEADER, TRAILER, VERSION, Kind
 from starling.gossip.compress.select.dct import Atoms
 from starling.gossip.compress.select.low_rank import LowRank, Matrix
-from starling.gossip.compress.support import Blocks, Full, Indices, Support
+from starling.gossip.compress.support import Blocks, Fragment, Full, Indices, Support
 from starling.gossip.mix import directions
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.rng import generator
@@ -35,6 +35,7 @@ REENCODES = {1, 3, 6, 17, 18, 19, 20, 21}  # codes whose decoded values have no 
 LOW_RANK = LowRank(1, (Matrix(3, 12, 9), Matrix(120, 5, 10)), saving=1.0)
 WISH_LIMIT = 20
 CHUNK = 16
+PARTS = 5
 
 
 def _indices(*numbers: int) -> Indices:
@@ -51,6 +52,7 @@ SUPPORTS: dict[str, Support] = {
     "bitmap": _indices(*range(0, 200, 2)),
     "clustered": _indices(64, 66, 67, 69, 71, 72, 75, 77, 79),
     "atoms": Atoms(CHUNK, _indices(0, 1, 16, 30, 199)),
+    "fragment": Fragment(4, PARTS),
     "factors": LOW_RANK.start(3),
     "left_factors": LOW_RANK.select(torch.linspace(-1.0, 1.0, 200), None, 3, 0),
 }
@@ -71,7 +73,7 @@ def _request(data: bytes) -> bool:
     low_rank = LOW_RANK if dim == 200 and setting < 128 else None
     payload = data[1:]
     try:
-        support, values = codec.decode(payload, dim, dtype, ALLOWED, low_rank, CHUNK)
+        support, values = codec.decode(payload, dim, dtype, ALLOWED, low_rank, CHUNK, parts=PARTS)
     except ValueError as error:
         reason_of(error, REASONS)
         return False
@@ -302,4 +304,4 @@ def _all_quantised() -> Iterator[bytes]:
 
 QUANTISED = Target(_quantised, _all_quantised, most_bytes=1024, spare_bytes=4 << 20, reach=55)
 
-assert max(Kind) == Kind.FACTORS, "a new kind of payload needs a seed"
+assert max(Kind) == Kind.FRAGMENT, "a new kind of payload needs a seed"

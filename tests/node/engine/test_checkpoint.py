@@ -150,15 +150,27 @@ def test_a_full_disk_leaves_no_half_written_file_behind(tmp_path, monkeypatch):
     assert files(tmp_path / "c").load().round == 1
 
 
-def test_a_blob_says_what_it_holds_and_equal_contents_give_equal_bytes():
+def test_a_blob_says_what_it_holds_and_equal_contents_give_equal_bytes(tmp_path):
     tensors = {"b": torch.arange(3), "a": torch.eye(2, dtype=torch.float64), "empty": torch.zeros(0)}
     data = tensor_file.pack(tensors, {"round": 4, "kind": "test"})
     assert data == tensor_file.pack(dict(reversed(tensors.items())), {"kind": "test", "round": 4})
     found, facts = tensor_file.unpack(data)
     assert facts == {"round": 4, "kind": "test"}
+    file = tensor_file.save(tmp_path / "c", tensors, {"round": 4, "kind": "test"})
+    assert len(file.read_bytes()) == len(data)
+    assert file.stat().st_mode & 0o777 == 0o600
+    mapped, facts = tensor_file.load(file)
+    assert facts == {"round": 4, "kind": "test"}
+    assert all(torch.equal(mapped[name], tensor) for name, tensor in found.items())
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
     for position in range(0, len(data), 7):
         changed = bytearray(data)
         changed[position] ^= 0x10
         with pytest.raises(ValueError, match=r"cut short|damaged|format"):
             tensor_file.unpack(bytes(changed))
+        file.write_bytes(changed)
+        with pytest.raises(ValueError, match=r"cut short|damaged|format"):
+            tensor_file.load(file)
+    file.write_bytes(b"")
+    with pytest.raises(ValueError, match="cut short"):
+        tensor_file.load(file)

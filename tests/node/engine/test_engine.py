@@ -9,6 +9,7 @@ import torch
 
 from starling.node.config.schema import OptimizerSection
 from starling.node.engine.engine import Engine
+from starling.node.engine.session import KEPT_S
 from starling.node.rpc import calls
 from tests.harness.engines import done, every, exchange, manifest, opened, opening, refused_as, state_of, x_of
 
@@ -181,6 +182,25 @@ def test_equal_models_give_equal_snapshots_and_an_old_one_is_let_go():
     done(one, calls.Train(0, 1))
     done(one, calls.Snapshot())
     assert done(one, calls.ReadChunk(first.snapshot, 0, 10)).data == b""
+
+
+def test_a_snapshot_that_nobody_reads_any_more_is_let_go_at_a_save():
+    """It is as large as the model; who still reads it, however slowly, keeps it."""
+    now = [0.0]
+    engine = Engine(clock=lambda: now[0])
+    done(engine, opening(manifest()))
+    held = done(engine, calls.Snapshot())
+
+    def read():
+        return done(engine, calls.ReadChunk(held.snapshot, 0, 10)).data
+
+    for _ in range(3):
+        now[0] += 0.9 * KEPT_S
+        done(engine, calls.Save())
+        assert read()
+    now[0] += 1.1 * KEPT_S
+    done(engine, calls.Save())
+    assert not read()
 
 
 def test_a_state_that_is_none_of_ours_is_refused_and_nothing_changes():

@@ -14,11 +14,15 @@ import pytest
 import torch
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.kernels import codec, company
+from starling.kernels import codec, company, overlap
 from starling.kernels import rules as combining
 from starling.kernels.schema import ALL_RULES, CODECS, RULES, TRANSPORTS, Case, RuleCase
 from starling.node.cli.main import main
 from starling.node.cli.research import bench
+from starling.node.config import frame, toml
+from starling.node.config import manifest as manifests
+from starling.node.config.assignments import assignments
+from starling.node.config.schema import Manifest
 from tests.harness.schemas import valid
 
 KEYS = {
@@ -123,6 +127,66 @@ def test_messages_are_measured_between_two_processes(transport, capsys):
     assert case["mb_s"] > 1.0
     assert min(case["tx_cpu_s_per_gib"], case["rx_cpu_s_per_gib"]) > 0.0
     assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--model mlp", "--model: 'mlp' is unknown, choose one of cnn, gpt"),
+        ("--pace free", "--pace: 'free' is unknown, choose one of steps, clock"),
+        ("--d 9999", "--d: must be in [10000, 4294967295], got 9999"),
+        ("--mbit 0", "--mbit: must be in [0.1, 1e+06], got 0"), ("--seconds nan", "--seconds: must be in"),
+        ("--repeat 0", "--repeat: must be in"),
+    ],
+)  # fmt: skip
+def test_an_overlap_that_cannot_be_measured_is_refused_in_one_line(arguments, words, child, capsys):
+    assert main(["bench", "overlap", *arguments.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert child == []
+
+
+def test_every_model_pace_and_link_is_a_case_of_the_overlap(monkeypatch, capsys):
+    """As a table, and as JSON of its schema, in one order."""
+
+    def measured(what, kind, module, model, d, mbit, pace, *_):
+        return kind(
+            model=model, d=d, link=mbit, pace=pace, alone_steps_s=4.0, swarm_steps_s=3.9, ratio=0.975, peak_bytes_per_parameter=41.25,
+            cores=0, exchanges=7, payload_bytes=1000, load=(0.5, 2.5),
+        )  # fmt: skip
+
+    monkeypatch.setattr(bench, "_child", measured)
+    assert main(["bench", "overlap", "--json"]) == 0
+    cases = valid("bench-overlap", capsys.readouterr().out)["cases"]
+    each = [(case["model"], case["d"], case["pace"], case["link"]) for case in cases]
+    sizes = (("cnn", 400_000), ("gpt", 10_000_000))
+    assert each == [(*size, pace, link) for size in sizes for pace in ("steps", "clock") for link in (20.0, 1000.0)]
+    assert main(["bench", "overlap", "--model", "cnn", "--d", "50000", "--pace", "clock", "--mbit", "20"]) == 0
+    row = capsys.readouterr().out.splitlines()[1].split()
+    assert row == ["cnn", "50,000", "20", "clock", "4.00", "3.90", "0.975", "41.2", "–", "0.5–2.5"]
+
+
+@pytest.mark.parametrize("model", ["cnn", "gpt"])
+def test_the_models_of_an_overlap_have_about_the_parameters_asked_for(model, tmp_path):
+    """And their data are there; the manifest is one that nodes accept."""
+    for d in (100_000, 1_000_000, 10_000_000):
+        chosen = assignments(overlap._task(model, d, tmp_path))
+        agreed = toml.apply_set(Manifest(), chosen)
+        manifests.check(agreed)
+        assert abs(frame._parameters(agreed) - d) < 0.25 * d
+
+
+@pytest.mark.real
+@pytest.mark.acceptance
+def test_two_nodes_are_measured_alone_and_together(capsys):
+    """The whole way once; what the ratio is says nothing where others use the cores."""
+    options = "--model cnn --d 20000 --mbit 20 --pace steps --seconds 1 --json"
+    assert main(["bench", "overlap", *options.split()]) == 0
+    (case,) = valid("bench-overlap", capsys.readouterr().out)["cases"]
+    assert case["exchanges"] > 0
+    assert case["payload_bytes"] > 0
+    assert case["ratio"] == pytest.approx(case["swarm_steps_s"] / case["alone_steps_s"], rel=0.01)
+    assert 0.1 < case["ratio"] < 3.0
 
 
 @pytest.mark.real

@@ -222,6 +222,37 @@ def test_all_who_ask_while_a_snapshot_is_made_are_told_of_that_one():
     ]  # fmt: skip
 
 
+def test_a_large_model_is_waited_for_as_long_as_a_busy_engine_may_take_to_pack_it():
+    """100 million parameters: 40 s for a snapshot behind a local step. It is made once, and not begun anew for each query."""
+    made = []
+    large = replace(OPENED, parameters=10**8)
+
+    class Engine:
+        async def call(self, call):
+            await trio.sleep(40.0)
+            made.append(call)
+            return calls.Held(len(made), 4 * 10**8, b"d" * 32, 5, b"schema", b"")
+
+    async def story(transfer, lane):
+        transfer.expect(large)
+        began = trio.current_time()
+        found = await transfer.offers(["busy", "silent"])
+        waited_s = trio.current_time() - began
+        transfer.give(Engine(), lambda _peer: True)
+        for _ in range(30):
+            await lane.send_in.send(Inbound("joiner", "state", encode(StateQuery(7))))
+            await trio.sleep(1.0)
+        await trio.sleep(11.0)
+        return [offered.peer for offered in found], waited_s
+
+    replies = {"busy": lambda query: (40.0, offer(query, size=4 * 10**8)), "silent": lambda _: None}
+    (peers, waited_s), lane = told(lambda peer, _n, query: replies.get(peer, replies["silent"])(query), story)
+    assert peers == ["busy"]
+    assert 40.0 < waited_s < 70.0
+    assert len(made) == 1
+    assert {reply.snapshot for _, reply in lane.said if isinstance(reply, StateOffer)} == {1}
+
+
 def test_who_asks_for_an_offer_cuts_off_nobody_who_reads():
     state, made = bytes(MAX_CHUNK_BYTES), []
 

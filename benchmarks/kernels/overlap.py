@@ -1,0 +1,220 @@
+"""How much of its speed a node keeps while it exchanges, measured in a process of its own.
+
+    python -m starling.kernels.overlap MODEL D MBIT PACE SECONDS REPEAT        JSON on standard output
+
+Two node processes on loopback, each pinned to cores of its own, with its line capped. First each trains alone, in a swarm of its own, at
+the same time as the other: so both share the machine's memory as they do later. Then they train as a swarm. Local steps are counted from
+the first change of a node's count to the last one in the time, so waiting for peers counts.
+
+Shapes: d parameters.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from starling.gossip.errors import ConfigError, GossipError
+from starling.kernels.child import answer
+from starling.kernels.memory import LEAST, Engine, manifest
+from starling.kernels.schema import MODELS, PACES, OverlapCase
+from starling.node import background
+from starling.node.background import Node
+from starling.node.config.schema import NumericsSection
+from starling.node.status.control import ControlError
+from starling.node.status.snapshot import StatusSnapshot
+
+POLL_S = 0.02
+PATIENCE_S = 180.0  # until both train
+MOST_S = 20.0  # times the time measured, for that many changes of both counts
+CHANGES = 3  # of a count of local steps, the fewest that a speed is made of
+LISTEN = "/ip4/127.0.0.1/tcp/0"
+SAMPLES, SIDE, TEXT = 2000, 28, 200_000
+CNN_FIXED, CNN_EACH = 160 + 4640 + 10, 1568 + 1 + 10  # parameters beside the hidden layer, and of each of its units
+GPT_LAYERS, GPT_HEAD, CONTEXT, BYTES = 6, 32, 64, 256
+EVER = 10**6
+
+
+@dataclass(slots=True)
+class Watched:
+    """A node, and when its count of local steps changed."""
+
+    node: Node
+    status: StatusSnapshot | None = None
+    counts: list[tuple[float, int]] = field(default_factory=list)
+    peak: int = 0
+
+    def look(self) -> None:
+        """Raises GossipError: it has ended."""
+        self.node.raise_if_ended()
+        with suppress(ControlError):
+            self.status = status = self.node.status()
+            if not self.counts or self.counts[-1][1] != status.local_steps:
+                self.counts.append((time.monotonic(), status.local_steps))
+
+    @property
+    def rate(self) -> float:
+        """Local steps a second between the first and the last change."""
+        (began, first), (ended, last) = self.counts[1], self.counts[-1]
+        return (last - first) / (ended - began)
+
+    def weigh(self) -> None:
+        """The engine's most resident bytes, as far as the system tells."""
+        import psutil
+
+        assert self.node.process is not None
+        with suppress(psutil.Error, OSError):
+            for child in psutil.Process(self.node.process.pid).children():
+                lines = Path(f"/proc/{child.pid}/status").read_text().splitlines()
+                self.peak = max(self.peak, *(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM")))
+
+
+def measure(model: str, d: int, mbit: float, pace: str, seconds: float, repeat: int) -> OverlapCase:
+    """One case. Raises ConfigError: there is no such model or pace; GossipError: a node ended, or does not train."""
+    for key, name, known in (("--model", model, MODELS), ("--pace", pace, PACES)):
+        if name not in known:
+            raise ConfigError(f"{key}: {name!r} is unknown, choose one of {', '.join(known)}")
+    before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="starling-overlap-") as folder:
+        least = _least(Path(folder))
+        found = [_repetition(Path(folder) / str(number), model, d, mbit, pace, seconds) for number in range(repeat)]
+    ratios = [swarm / alone for alone, swarm, *_ in found]
+    alone, swarm, peak, exchanges, payload, parameters = found[ratios.index(sorted(ratios)[(repeat - 1) // 2])]
+    return OverlapCase(
+        model=model, d=parameters, link=mbit, pace=pace, alone_steps_s=round(alone, 4), swarm_steps_s=round(swarm, 4),
+        ratio=round(swarm / alone, 4), peak_bytes_per_parameter=round((peak - least) / parameters, 1), cores=len(_cores(0) or ()),
+        exchanges=exchanges, payload_bytes=round(payload), load=(round(before, 2), round(os.getloadavg()[0], 2)),
+    )  # fmt: skip
+
+
+def _repetition(
+    folder: Path, model: str, d: int, mbit: float, pace: str, seconds: float
+) -> tuple[float, float, int, int, float, int]:
+    """Steps a second alone and in the swarm, peak of an engine, exchanges and payload bytes of each, d."""
+    folder.mkdir()
+    chosen = _task(model, d, folder) | {"pace.kind": pace, "pace.rounds": EVER, "pace.evaluate_every": EVER}
+    if pace == "steps":
+        chosen["pace.overlap"] = True
+    with _nodes(folder / "alone", chosen | {"pace.quorum": 1}, mbit, together=False) as nodes:
+        alone = _rates(nodes, seconds, lambda _each: True)
+    with _nodes(folder / "swarm", chosen | {"pace.quorum": 2}, mbit, together=True) as nodes:
+        swarm = _rates(nodes, seconds, lambda each: each.status is not None and each.status.exchanges.committed > 0)
+        statuses = [each.status for each in nodes if each.status is not None]
+        peak = max(each.peak for each in nodes)
+    exchanges = sum(status.exchanges.committed for status in statuses)
+    done = [each for status in statuses for each in status.transactions if each.outcome == "committed"]
+    payload = fmean(each.bytes_sent + each.bytes_received for each in done)
+    return fmean(alone), fmean(swarm), peak, exchanges, payload, statuses[0].parameters or d
+
+
+@contextmanager
+def _nodes(folder: Path, chosen: Mapping[str, Any], mbit: float, *, together: bool) -> Iterator[list[Watched]]:
+    """Two nodes of one swarm, or each of its own; stopped at the end."""
+    nodes: list[Watched] = []
+    invite = ""
+    try:
+        for number in range(2):
+            cores, cap = _cores(number), int(mbit * 1e6 / 8)
+            own = {
+                "up_bytes_per_s": cap, "down_bytes_per_s": cap, "threads": max(1, len(cores or ())), "trust": True,
+                "linger_s": 0.0, "checkpoint_s": 3600.0,
+            }  # fmt: skip
+            given: dict[str, Any] = {"shard": number, "listen": LISTEN, "device": "cpu", "config": own}
+            where = folder / f"node-{number}"
+            node = background.join(where, invite, **given) if invite else background.found(where, set=chosen, **given)
+            node.start()
+            nodes.append(Watched(node))
+            if cores:
+                assert node.process is not None
+                os.sched_setaffinity(node.process.pid, cores)  # inherited by its engine
+            if together and not invite:
+                invite = node.invited().invite
+        yield nodes
+    finally:
+        for each in nodes:
+            each.node.stop()
+
+
+def _rates(nodes: list[Watched], seconds: float, ready: Callable[[Watched], bool]) -> list[float]:
+    """Local steps a second of each, over `seconds`, and longer until each count has changed often enough."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not all(ready(each) and len(each.counts) > 2 for each in nodes):
+        _look(nodes, deadline)
+    for each in nodes:
+        each.counts.clear()
+    began = time.monotonic()
+    deadline = began + MOST_S * seconds
+    while time.monotonic() - began < seconds or any(len(each.counts) < CHANGES + 2 for each in nodes):
+        _look(nodes, deadline)
+    for each in nodes:
+        each.weigh()
+    return [each.rate for each in nodes]
+
+
+def _look(nodes: list[Watched], deadline: float) -> None:
+    for each in nodes:
+        each.look()
+    if time.monotonic() > deadline:
+        raise GossipError("bench overlap: the nodes are too slow here; try a smaller model, or a longer `--seconds`")
+    time.sleep(POLL_S)
+
+
+def _task(model: str, d: int, folder: Path) -> dict[str, Any]:
+    """Keys of a manifest with about d parameters, and data that there is no need to fetch."""
+    chance = np.random.default_rng(0)
+    if model == "cnn":
+        labels = chance.integers(0, 10, SAMPLES)
+        images = chance.integers(0, 64, (SAMPLES, SIDE, SIDE), np.uint8)
+        for label in range(10):  # a bright bar for each class
+            images[labels == label, 2 * label + 4 : 2 * label + 6, 4:24] += 128
+        np.savez(folder / "images.npz", x=images, y=labels)
+        hidden = min(max(1, round((d - CNN_FIXED) / CNN_EACH)), 1 << 16)
+        return {
+            "task": "images", "task.model": "cnn", "task.path": str(folder / "images.npz"), "task.hidden": hidden,
+            "partition": "iid", "partition.shards": 2,
+        }  # fmt: skip
+    words = [bytes(chance.integers(97, 123, length, np.uint8)) for length in chance.integers(2, 9, 500)]
+    text = b" ".join(words[word] for word in chance.integers(0, len(words), TEXT // 6))
+    (folder / "text.txt").write_bytes(text)
+    layers, rows = 12 * GPT_LAYERS, BYTES + CONTEXT  # parameters of width w: layers·w² + rows·w
+    width = (math.sqrt(rows**2 + 4 * layers * d) - rows) / (2 * layers)
+    width = max(1, round(width / GPT_HEAD)) * GPT_HEAD
+    return {
+        "task": "text", "task.path": str(folder / "text.txt"), "task.context": CONTEXT, "task.width": width, "task.layers": GPT_LAYERS,
+        "task.heads": width // GPT_HEAD, "task.batch_size": 4, "optimizer": "adamw", "optimizer.lr": 3e-4, "partition": "iid",
+        "partition.shards": 2, "pace.local_steps": 5,
+    }  # fmt: skip
+
+
+def _cores(number: int) -> set[int] | None:
+    """Of one of two nodes: half of those that this process may use, or None where there are fewer than two, or none can be chosen."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    usable = sorted(os.sched_getaffinity(0))
+    half = len(usable) // 2
+    return set(usable[number * half : (number + 1) * half]) or None
+
+
+def _least(folder: Path) -> int:
+    """Bytes resident of an engine with next to no parameters."""
+    engine = Engine(manifest("plain", LEAST, folder), "hub", "", NumericsSection())
+    try:
+        return engine.resident()[0]
+    finally:
+        engine.close()
+
+
+if __name__ == "__main__":
+    model_, d_, mbit_, pace_, seconds_, repeat_ = sys.argv[1:]
+    sys.exit(answer(lambda: measure(model_, int(d_), float(mbit_), pace_, float(seconds_), int(repeat_))))

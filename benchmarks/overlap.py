@@ -1,0 +1,45 @@
+"""How much of its speed a node keeps while it exchanges, by `starling bench overlap --json`.
+
+Figures of a case, which is called model_pace_link, e.g. gpt_steps_20:
+
+    case.ratio               local steps a second in the swarm over those alone, of the median repetition
+    case.alone_steps_s, case.swarm_steps_s
+    case.peak_bytes_per_parameter   of an engine, beyond one with next to no parameters
+    case.exchanges           committed in the time measured
+    case.load                the higher load average before or after: beyond the number of cores a ratio measures the neighbours too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.command import cases
+from benchmarks.recipes import OverlapRecipe
+from benchmarks.results import Figures, Run
+
+FIGURES = ("ratio", "alone_steps_s", "swarm_steps_s", "peak_bytes_per_parameter", "exchanges")
+
+
+def measure(recipe: OverlapRecipe) -> list[Run]:
+    """All cases, a model at a time.
+
+    Raises:
+        RuntimeError: one failed.
+    """
+    links = [word for mbit in recipe.mbit for word in ("--mbit", str(mbit))]
+    paces = [word for pace in recipe.paces for word in ("--pace", pace)]
+    runs: list[Run] = []
+    for model, d in recipe.models.items():
+        words = ["--model", model, "--d", str(d), "--seconds", str(recipe.seconds), "--repeat", str(recipe.repeat)]
+        runs += cases(["bench", "overlap", *words, *links, *paces, "--json"], f"overlap, {model}")
+    return runs
+
+
+def figures(runs: Sequence[Run]) -> Figures:
+    """Figures of the cases."""
+    table: Figures = {}
+    for run in runs:
+        name = f"{run['model']}_{run['pace']}_{run['link']:g}"
+        table |= {f"{name}.{figure}": run[figure] for figure in FIGURES}
+        table[f"{name}.load"] = max(run["load"])
+    return table

@@ -1,0 +1,39 @@
+"""The small twin of `benchmarks/recipes/large.toml`: two nodes train in fragments, one is killed and resumes, a third joins late."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from starling.node.config.schema import CompressSection, NodeConfig
+from tests.harness.sections import taken
+from tests.harness.stories import virtual
+from tests.harness.swarms import assert_flows_cancel, digits, drain, events, rounds_done, story, until
+
+LEARNED = 0.85  # with a part of four in each exchange; chance is 0.1
+
+
+@virtual(1)
+async def test_what_travels_in_fragments_survives_a_crash_and_a_late_join(seed):
+    """In both directions of an edge every part is exchanged, and flows cancel to the bit at the end."""
+    fragments = taken(CompressSection, select="fragment", parts=4)
+    with TemporaryDirectory() as folder:
+        agreed = digits(2, rounds=30, compress=fragments, local_steps=5, evaluate_every=30)
+        own = NodeConfig(linger_s=1e6, threads=1, checkpoint_s=0.5)
+        swarm = story(agreed, seed, folder=Path(folder), config=own)
+        async with swarm.running(2):
+            await until(lambda: rounds_done(swarm, 10))
+            await swarm.crash(1)
+            await until(lambda: rounds_done(swarm, 12))
+            back = await swarm.start(1)
+            await until(lambda: rounds_done(swarm, 14))
+            assert back.node.running.opened.resumed
+            late = await swarm.start(2)
+            await swarm.finished()
+            await drain(swarm)
+            assert late.node.progress.joined_late
+            assert "state_fetched" in events(late)
+            assert assert_flows_cancel(swarm) > 0.0
+            ledgers = [virtual.engine.session.learner.ledger for virtual in swarm.nodes.values()]
+            flows = [flow for ledger in ledgers for flow in ledger.flows.values()]
+            quarter = len(flows[0]) // 4
+            assert all(bool(flow[at : at + quarter].any()) for flow in flows for at in range(0, 4 * quarter, quarter))
+            assert min(virtual.node.progress.value for virtual in swarm.nodes.values()) > LEARNED
