@@ -202,6 +202,25 @@ class Steps:
     max_wait_s: Annotated[float, Meta(ge=0.01, le=3600)] = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Rounds in which a few members train and a few average, while all others sleep.
+
+    Args:
+        max_wait_s: the adaptive deadline of a pull never exceeds this; so long are others than the first waited for at most.
+        sample: members that train in a round.
+        aggregators: members that average what the sample has learned; 0: each member of the next sample does.
+        success: share of the sample whose models are enough, more than half: two halves would make two models of one round.
+        slack: members woken beyond the sample, for those that are slow.
+    """
+
+    max_wait_s: Annotated[float, Meta(ge=0.01, le=3600)] = 10.0
+    sample: Annotated[int, Meta(ge=2, le=1024)] = 10
+    aggregators: Annotated[int, Meta(ge=0, le=64)] = 3
+    success: Annotated[float, Meta(gt=0.5, le=1)] = 0.6
+    slack: Annotated[int, Meta(ge=0, le=64)] = 2
+
+
 TASKS: Catalogue[Task, None] = Catalogue(
     "task.kind",
     "starling.tasks",
@@ -247,7 +266,9 @@ PARTITIONS: Catalogue[Any, None] = Catalogue(
     | {"dirichlet": Entry(f"{_HERE}:Dirichlet")},
 )
 PACES: Catalogue[Any, None] = Catalogue(
-    "pace.kind", "", {"steps": Entry(f"{_HERE}:Steps"), "clock": Entry("builtins:object")}
+    "pace.kind",
+    "",
+    {"steps": Entry(f"{_HERE}:Steps"), "sampled": Entry(f"{_HERE}:Sampled"), "clock": Entry("builtins:object")},
 )
 
 

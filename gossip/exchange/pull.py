@@ -44,7 +44,7 @@ from starling.gossip.exchange.calls import Call, Done, ExchangeCall, Refused, Ve
 from starling.gossip.exchange.commands import Command, Fault, Outcome, SendMessage
 from starling.gossip.exchange.progress import PeerProgress
 from starling.gossip.exchange.timeouts import Timeouts
-from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
+from starling.gossip.wire.schema import NotNow, Pull, Pulled
 
 MAX_DEFERRED = 1024
 """Peers with a deferred question; further ones are answered "full". Many, as each costs little and Sybils would fill a small queue."""
@@ -211,7 +211,7 @@ class Pulls:
         self._answered.pop(peer, None)
         self._counted.pop(peer, None)
 
-    def receive(self, peer: str, message: Pulling, now: float) -> list[Command]:
+    def receive(self, peer: str, message: Pull | Pulled | NotNow, now: float) -> list[Command]:
         """Take a message in.
 
         Raises:
@@ -290,6 +290,11 @@ class Pulls:
         """The questions for rounds up to this one, by peer; deferred no more."""
         due = sorted(peer for peer, pull in self._deferred.items() if pull.round <= round)
         return [(peer, self._deferred.pop(peer)) for peer in due]
+
+    @property
+    def newest(self) -> Pulled:
+        """What was published last; the caller has published something."""
+        return self._published[self._newest]
 
     @property
     def _newest(self) -> int:

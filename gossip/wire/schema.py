@@ -6,7 +6,8 @@ new fields are appended with a default. Each message has a golden vector under `
     lane        protocol id              messages
     control     /starling/control/1      Hello, Probe, Acknowledge, ProbeFor, Spread, Compare, Want, Sync, Farewell, Revoked,
                                          Attestations, Evidence, Beacon, BeaconQuery, DialMe, Dialed, StopVote
-    exchange    /starling/exchange/1     Request, Response, Ack, Busy, Solicit, Reset, Close, Closed, Check, or Pull, Pulled, NotNow
+    exchange    /starling/exchange/1     Request, Response, Ack, Busy, Solicit, Reset, Close, Closed, Check, or Pull, Pulled, NotNow,
+                                          Wake
     state       /starling/state/2        StateQuery, StateOffer, ChunkQuery, Chunk, DigestsQuery, Digests, ManifestQuery, ManifestReply
 
 Numbers of the ids, and when they are raised: `starling.node.versions`. "Since 1.1" names versions before the first release.
@@ -36,6 +37,7 @@ MAX_ADDRESSES = 8
 MAX_CREDENTIAL_BYTES = 2048  # an invitation through eight hands
 MAX_REVOCATIONS = 16  # each may cost seventeen signatures
 MAX_CLAIMS = 64
+MAX_WITNESSES = 3
 MAX_PROOF_BYTES = 4096
 
 Counter = Annotated[int, Meta(ge=0, le=2**62)]
@@ -192,6 +194,18 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     round: Counter
     digest: Digest256
     signature: Signature
+
+
+class Wake(Message, frozen=True, tag="wke"):
+    """Sampled rounds: vectors of `turn` are published, as those who did so signed; without claims, the question how far others are.
+
+    Since 1.2.
+    """
+
+    turn: Counter
+    yours: bool  # the receiver is to do the next turn
+    claims: Annotated[tuple[Claim, ...], Meta(max_length=MAX_WITNESSES)]
+    """Of members that have published `turn`, or the turn before it; their rounds are turns."""
 
 
 class Rumor(msgspec.Struct, frozen=True, array_like=True):
@@ -412,5 +426,5 @@ class Digests(Message, frozen=True, tag="ds"):
 _Membership = Hello | Probe | Acknowledge | ProbeFor | Spread | Compare | Want | Sync | Farewell
 Control = _Membership | Revoked | Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed | StopVote
 Exchange = Request | Response | Ack | Busy | Solicit | Reset | Close | Closed | Check
-Pulling = Pull | Pulled | NotNow
+Pulling = Pull | Pulled | NotNow | Wake
 State = ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk | DigestsQuery | Digests

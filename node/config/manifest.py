@@ -17,7 +17,7 @@ from starling.gossip.errors import ConfigError, RemoteProtocolError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.seeds import derive
 from starling.node import identity
-from starling.node.config import consent, frame, parts, presets, robustness, start, weight
+from starling.node.config import consent, frame, parts, presets, robustness, sampled, start, weight
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest, MixSection
 from starling.node.identity import Identity
@@ -112,14 +112,14 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
     optimizer, mix, pace, timing = manifest.optimizer, manifest.mix, manifest.pace, manifest.membership
     if not manifest.name.isprintable():
         raise ConfigError(f"name: must be printable, got {manifest.name!r}; try `--set name=starling`")
-    if pace.kind == "steps" and pace.min_wait_s > pace.max_wait_s:
+    if pace.kind != "clock" and pace.min_wait_s > pace.max_wait_s:
         raise ConfigError(
             f"pace.min_wait_s: must be <= pace.max_wait_s = {pace.max_wait_s:g}, got {pace.min_wait_s:g}; "
             f"try `--set pace.min_wait_s={pace.max_wait_s:g}`"
         )
-    if pace.kind == "steps" and mix.theta != parts.fields_of(MixSection)["theta"].default:
+    if pace.kind != "clock" and mix.theta != parts.fields_of(MixSection)["theta"].default:
         raise ConfigError(
-            f"mix.theta: has no effect in steps pace, where the overlay gives the weights, got {mix.theta:g}; leave it out, or try "
+            f"mix.theta: has no effect in {pace.kind} pace, where the overlay gives the weights, got {mix.theta:g}; leave it out, or try "
             "`--set pace.kind=clock`"
         )
     if timing.suspicion_s < 2 * timing.timeout_s:
@@ -128,6 +128,8 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
             f"else a live member has no time to refute; try `--set membership.suspicion_s={4 * timing.timeout_s:g}`"
         )
     start.check(manifest)
+    if pace.kind == "sampled":
+        sampled.check(manifest)
     presets.check(manifest)
     parts.check_together(manifest)
     warnings, judged = robustness.warnings(manifest), ["admission.kind"]

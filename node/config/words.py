@@ -95,7 +95,7 @@ OPTIMIZER: Final[Words] = MappingProxyType({
 ADMISSION: Final[Words] = MappingProxyType({
     "open": "anyone with the invite", "invite": "those whom the founder or a member invited", "allow": "those whom the founder listed",
 })  # fmt: skip
-PACE: Final[Words] = MappingProxyType({"steps": "rounds", "clock": "slots of time"})
+PACE: Final[Words] = MappingProxyType({"steps": "rounds", "sampled": "rounds", "clock": "slots of time"})
 _PLAIN = MappingProxyType({"identity": "uncompressed", "sign": "signs", "spread2": "two magnitudes"})
 _CODEC = re.compile(r"(?P<base>[a-z]+\d*(?:_e\d+m\d+)?)(?P<nearest>_nearest)?(?:_x(?P<steps>\d))?")
 
@@ -119,6 +119,9 @@ def method(manifest: Manifest) -> str:
         how = f"{_called(RULE, manifest.robust.rule)} of pulled models"
     over = "from" if manifest.overlay.kind == "pull" else "over"
     steps = "1 local step" if pace.local_steps == 1 else f"{pace.local_steps:,} local steps"
+    if pace.kind == "sampled":
+        averaging = f"{pace.aggregators} average" if pace.aggregators else "the next sample averages"
+        return f"{how}, {codec(manifest.compress.response)}: {pace.sample} members train a round, {steps}, {averaging}"
     when = f"{steps} a round" if pace.kind == "steps" else f"an exchange every {show.duration(pace.slot_s)}"
     return f"{how} {over} {_called(OVERLAY, manifest.overlay.kind)}, {codec(manifest.compress.response)}, {when}"
 

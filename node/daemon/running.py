@@ -22,11 +22,12 @@ from starling.node.daemon.context import NodeContext
 from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.exchange.pull_service import PulledExchange
+from starling.node.daemon.exchange.sampled_service import SampledExchange
 from starling.node.daemon.exchange.service import Exchange
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.bootstrap import Bootstrap, to_share
-from starling.node.daemon.membership.neighbors import Neighbors, OverlayNeighbors, RandomNeighbors
+from starling.node.daemon.membership.neighbors import Neighbors, OverlayNeighbors, RandomNeighbors, SampledNeighbors
 from starling.node.daemon.membership.reachability import ReachabilityService
 from starling.node.daemon.membership.service import Membership, OtherControl
 from starling.node.daemon.membership.stop import StopService
@@ -70,7 +71,7 @@ class RunningNode:
         self.beacons = BeaconService(context, self.membership)
         self.reachability = ReachabilityService(context, self.membership)
         self.stop = StopService(context, self.membership, opened)
-        self.exchange: Exchange | PulledExchange
+        self.exchange: Exchange | PulledExchange | SampledExchange
         self.neighbors: Neighbors
         self.equivocation: EquivocationDetector | None = None  # only where models are signed
         facts = MIXERS.facts(context.manifest.mix.kind, trusted=True)
@@ -109,6 +110,9 @@ class RunningNode:
         context, members = self.context, self.membership
         section, me = context.manifest.overlay, context.me
         self.equivocation = EquivocationDetector(context, members, self._progress)
+        if context.manifest.pace.kind == "sampled":
+            self._open_sampled(self.equivocation, transactions)
+            return
         self.exchange = PulledExchange(
             context, members, first=self._fresh(1), attested=self.equivocation.attested, noted=self.policy.noted,
             transactions=transactions,
@@ -122,6 +126,15 @@ class RunningNode:
             if section.kind == "pull"
             else OverlayNeighbors(overlay, lambda: members.roster, me, self.beacons.salt, rows=True, may_meet=self.may_meet)
         )  # fmt: skip
+
+    def _open_sampled(self, equivocation: EquivocationDetector, transactions: Transactions) -> None:
+        context, members = self.context, self.membership
+        self.exchange = exchange = SampledExchange(
+            context, members, first=self._fresh(1), attested=equivocation.attested, noted=self.policy.noted,
+            transactions=transactions, salt=self.beacons.salt,
+            allowed=lambda peer: self.policy.allows(peer) and self.may_meet(peer), is_member=lambda peer: peer in members.table,
+        )  # fmt: skip
+        self.neighbors = SampledNeighbors(lambda: members.roster, context.me, lambda: exchange.edges)
 
     def _fresh(self, number: int) -> int:
         """A number that no earlier incarnation of an edge is likely to have had."""
@@ -191,6 +204,8 @@ class RunningNode:
         with trio.move_on_after(SETTLE_S if self._bootstrap.addresses else 0.0):
             while len(self.membership.members) < 2:  # noqa: ASYNC110 — for a short time at the start
                 await trio.sleep(0.05)
+        if self.context.manifest.pace.kind == "sampled":
+            return opened.round  # whoever is woken takes the newest model
         start, pause = opened.round, CONTRADICTED_S
         while True:
             try:

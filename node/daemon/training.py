@@ -3,6 +3,7 @@
 steps   a round is K local steps, then this round's exchanges with the neighbors that the overlay names, then Mix. A node that learns of a
         later round, after a suspension, a restart or a late join, jumps there; the others do not wait for it. Where rounds overlap, the
         local steps of the next run beside the exchanges, from the model before them.
+sampled a node sleeps until it is its turn: it takes the newest model, or averages a sample's, does local steps or none, and publishes.
 clock   the engine trains without pause; once a slot the node exchanges with the next of its edges. Slots are counted on the swarm clock.
 
 Theory of operation: this file decides *when*; the exchange service does one round or one contact; the engine computes; membership says
@@ -18,6 +19,7 @@ import trio
 from msgspec import structs
 
 from starling.gossip.errors import EngineError
+from starling.gossip.exchange.sampled import Due
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.overlay.api import Overlay
 from starling.gossip.overlay.periodic import stage, turn
@@ -27,6 +29,7 @@ from starling.node.daemon.context import NodeContext
 from starling.node.daemon.engine.client import beside
 from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.exchange.pull_service import PulledExchange
+from starling.node.daemon.exchange.sampled_service import SampledExchange
 from starling.node.daemon.exchange.service import Exchange
 from starling.node.daemon.exchange.shell import RoundOutcome
 from starling.node.daemon.membership.beacon import BeaconService
@@ -109,6 +112,8 @@ class Training:
         """
         if bool(why) != bool(self.paused):
             self.paused, self._rest_s = why, self._round_s() if why else 0.0
+            if isinstance(self.exchange, SampledExchange):
+                self.exchange.resting, self._rest_s = bool(why), 0.0
             report, now = self.context.report, self.progress.round
             if why:
                 report.event("paused", f"no local steps, as {why}; exchanges go on", round=now, why=why)
@@ -154,6 +159,8 @@ class Training:
         self.progress.enter("training")
         if self.pace.kind == "steps":
             await self._steps(start_round)
+        elif self.pace.kind == "sampled":
+            await self._sampled(start_round)
         else:
             await self._slots(start_round)
         while self.progress.value_round != self.progress.round:
@@ -315,6 +322,48 @@ class Training:
         await self.exchange.reset_all()
         self.progress.round, self._ahead = fetched, None
         return fetched
+
+    async def _sampled(self, start: int) -> None:
+        exchange = self.exchange
+        assert isinstance(exchange, SampledExchange), "it was made for this pace"
+        while True:
+            try:
+                await exchange.begin(start)
+                break
+            except EngineError as error:
+                await self.recover(error)
+        while True:
+            due = await exchange.due()
+            try:
+                if await self._turn(exchange, due):
+                    return
+            except EngineError as error:
+                exchange.give_up(due)
+                await self.recover(error)
+
+    async def _turn(self, exchange: SampledExchange, due: Due) -> bool:
+        """Do a turn. -> whether it was the last one"""
+        sampling, progress, pace = exchange.sampling, self.progress, self.pace
+        current = sampling.round(due.turn)
+        progress.current = min(current, pace.rounds - 1) if pace.rounds else current
+        if due.sources and not await exchange.take(due):
+            return False
+        if due.last:
+            progress.round = pace.rounds
+            if not due.sources:
+                text = "nobody had the model of the last round; this node keeps the newest that it had"
+                self.context.report.event("last_model_missed", text, level="warning", round=progress.round)
+            exchange.finish()
+            return True
+        trains = sampling.trains(due.turn) and not due.again
+        trained = await self._train(self._grant(current) if trains else calls.Train(current, 0))
+        averaged = bool(sampling.aggregators) and not sampling.trains(due.turn)
+        self._update(trained, current if averaged else current - 1)
+        if averaged and progress.round % pace.evaluate_every == 0:
+            await self.evaluate()
+        await exchange.publish(due.turn)
+        await self._save_when_due()
+        return False
 
     async def _slots(self, start: int) -> None:
         pace, exchange = self.pace, self.exchange

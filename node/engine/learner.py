@@ -284,10 +284,24 @@ class Learner:
             shared = self._book(effects, shared)
         self._absorb(shared, phase)
 
-    def gather(self, asked: Sequence[str], received: Tensor, present: Tensor, phase: Phase) -> Tensor | None:
-        """Combine our vector with those of peers, as `PullExchange.received` gives them -> (k,) bool: excluded; None: unknown."""
+    def take_over(self, others: Sequence[str], received: Tensor, phase: Phase) -> Tensor | None:
+        """Combine vectors of peers (1 + k, D), all there, the first in the place of our own, which a node that slept does not know better.
+
+        -> of the `others` than the first, (k,) bool: excluded; None: unknown. What the optimiser remembers is of another model.
+        """
+        self._optimizer = self._new_optimizer()
+        first, rest = received[0], received[1:]
+        return self.gather(others, rest, torch.ones(len(rest), dtype=torch.bool, device=rest.device), phase, first)
+
+    def gather(
+        self, asked: Sequence[str], received: Tensor, present: Tensor, phase: Phase, own: Tensor | None = None
+    ) -> Tensor | None:
+        """Combine our vector with those of peers, as `PullExchange.received` gives them -> (k,) bool: excluded; None: unknown.
+
+        `own` (D,): instead of our vector.
+        """
         assert isinstance(self.mixer, Gather)
-        shared, held = self.shared(), None
+        shared, held = self.shared() if own is None else own, None
         if len(present):
             taken, before, slots = self._assigned(self.mixer.rule.memory_slots, asked, present)
             combined, state, held = self.mixer.combine(before, shared, received, present, self._losses(), slots)

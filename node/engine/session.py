@@ -221,8 +221,8 @@ class Session:
 
     def train(self, call: calls.Train) -> calls.Trained | None:
         """Start a round; its reply comes out of `step`."""
-        if self._pace.kind != "steps" or self._computing:
-            raise LocalProtocolError("a round is granted in steps pace, one at a time")
+        if self._pace.kind == "clock" or self._computing:
+            raise LocalProtocolError("a round is granted where there are rounds, one at a time")
         if not call.ahead:
             self.thaw()
         elif self._frozen is self.learner.x:
@@ -247,13 +247,13 @@ class Session:
             self.train(calls.Train(call.round, 0))
         anchor = self.learner.anchor
         parted = () if anchor is None else self.pulls.parted(anchor)
-        excluded = self.thaw(call.asked)
+        excluded = self.thaw(call.asked, own=call.own)
         self._round = call.round + 1
         if self._unfrozen:
             self._freeze()
         return calls.Done(clipped_or_excluded=excluded, distance=self._distances.figure(), parted=parted)
 
-    def thaw(self, asked: Sequence[str] = ()) -> tuple[str, ...] | None:
+    def thaw(self, asked: Sequence[str] = (), *, own: bool = True) -> tuple[str, ...] | None:
         """Combine what was committed or received since the last Mix. -> of peers in `asked`, those the rule excluded, if it says so"""
         if self._frozen is None:
             return None
@@ -265,7 +265,11 @@ class Session:
             received, present = self.pulls.received(asked)
             self.pulls.forget_all()
             self._distances.record_vectors(order, received, present, self.learner.shared())
-            excluded = self.learner.gather(order, received, present, self._frozen_in)
+            if not own and order:
+                order = order[1:]
+                excluded = self.learner.take_over(order, received, self._frozen_in)
+            else:
+                excluded = self.learner.gather(order, received, present, self._frozen_in)
         elif broadcasts(self.learner.mixer.edge):
             sent, messages, present = self.pulls.messages(asked)
             self.pulls.forget_all()
@@ -346,7 +350,7 @@ class Session:
 
     def take(self, done: Done) -> calls.Done:
         """Add the effect of a committed exchange: at the next Mix in steps pace, else at once."""
-        if self._pace.kind == "steps":
+        if self._pace.kind != "clock":
             self._committed.append(done)
         else:
             steps = self.learner.local_steps
@@ -367,7 +371,7 @@ class Session:
 
         A gap that is longer than usual counts in full, as the models had that long to part; so the gain errs to the small side.
         """
-        if self._pace.kind == "steps":
+        if self._pace.kind != "clock":
             return float(self._pace.local_steps)
         return max(1.0, 2.0 * self._mean_gap, float(self.learner.local_steps - self._last_exchange))
 

@@ -123,6 +123,7 @@ class Mix(Call, frozen=True, tag="mix"):
     round: int
     # peers that were sent requests, with or without a response: an absent vector keeps its place
     asked: tuple[str, ...] = ()
+    own: bool = True  # where models are pulled: whether our own counts; else this node takes over what others have
 
 
 class Limit(Call, frozen=True, tag="limit"):

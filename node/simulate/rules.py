@@ -66,6 +66,11 @@ def check_one(scenario: Scenario) -> list[str]:
         raise ConfigError(
             "pace.overlap: rows of an array take their steps and exchanges in turn; try `--set simulate.engine=virtual`"
         )
+    if pace.kind == "sampled" and simulate.engine != "virtual":
+        raise ConfigError(
+            "pace.kind: sampled rounds are of nodes that sleep and wake; rows of an array all step; "
+            "try `--set simulate.engine=virtual`"
+        )
     if pace.stop_after and simulate.engine != "virtual":
         raise ConfigError(
             "pace.stop_after: rows of an array are measured together and do not vote; try `--set simulate.engine=virtual`"

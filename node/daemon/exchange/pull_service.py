@@ -25,7 +25,7 @@ from starling.gossip.exchange.timeouts import Deadline, Timeouts
 from starling.gossip.limits import TokenBucket
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.wire.frames import decode
-from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES, Exchange, Pulled, Pulling
+from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES, Exchange, NotNow, Pull, Pulled, Pulling, Wake
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.exchange.shell import RoundOutcome, Shell, payload_bytes
@@ -104,7 +104,10 @@ class PulledExchange:
         if len(frame) > self._longest + FRAME_BYTES:
             raise RemoteProtocolError(peer, "frame_too_long")
         message = decode("exchange", peer, frame)
-        if not isinstance(message, Pulling):
+        if isinstance(message, Wake):
+            self._wake(peer, message)
+            return
+        if not isinstance(message, Pull | Pulled | NotNow):
             raise RemoteProtocolError(peer, "wrong_kind_of_exchange")
         commands = self._core.receive(peer, message, trio.current_time())
         if isinstance(message, Pulled) and any(isinstance(command, VerifyUpdate) for command in commands):
@@ -112,6 +115,10 @@ class PulledExchange:
             self._transactions.received(peer, message)
             self._attested(attestation_of(self._context.swarm, peer, message))
         self._shell.do(commands)
+
+    def _wake(self, peer: str, wake: Wake) -> None:
+        """Nobody is woken where all take part in every round."""
+        raise RemoteProtocolError(peer, "wrong_kind_of_exchange")
 
     def _afford(self, count: int, now: float) -> bool:
         """Whether a payload may go out now, under the volunteer's cap and within what is queued for peers that read slowly."""

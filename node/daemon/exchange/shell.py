@@ -131,9 +131,9 @@ class Shell:
             self.do(self._core.tick(trio.current_time()))
             woken()
 
-    async def mix(self, round: int, asked: tuple[str, ...] = ()) -> Done:
-        """Have the engine mix. Raises EngineError: it cannot."""
-        reply = await self._engine.call(calls.Mix(round, asked))
+    async def mix(self, round: int, asked: tuple[str, ...] = (), *, own: bool = True) -> Done:
+        """Have the engine mix; arguments as in `calls.Mix`. Raises EngineError: it cannot."""
+        reply = await self._engine.call(calls.Mix(round, asked, own))
         if not isinstance(reply, Done):
             raise EngineError(f"round {round} was not mixed: {reply}")
         return reply

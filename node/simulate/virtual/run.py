@@ -124,7 +124,7 @@ class _Run:
                 rounds = (each.node.progress.round for each in self.swarm.nodes.values() if _takes_part(each))
                 progress(min(rounds, default=0), self.measure.line())
             if trio.current_time() - moved_s > _STALL_S:
-                longer = "max_wait_s" if self.swarm.manifest.pace.kind == "steps" else "slot_s"
+                longer = "slot_s" if self.swarm.manifest.pace.kind == "clock" else "max_wait_s"
                 raise GossipError(
                     f"no node passed round {passed} within an hour of virtual time; try less of [faults], or a longer pace.{longer}"
                 )

@@ -81,7 +81,7 @@ class VirtualSwarm:
         self.manifest = found(manifest, self.identity(0), int(EPOCH_S * 1000))
         self.swarm = swarm_id(self.manifest)
         pace = self.manifest.pace
-        fixed = pace.changed(min_wait_s=pace.max_wait_s if pace.kind == "steps" else pace.slot_s)
+        fixed = pace.changed(min_wait_s=pace.slot_s if pace.kind == "clock" else pace.max_wait_s)
         self._agreed = msgspec.structs.replace(self.manifest, pace=fixed if fixed_deadlines else pace)
         self.hub = MemoryHub(rules or (), seed)
         self.nodes: dict[int, VirtualNode] = {}

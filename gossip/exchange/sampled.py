@@ -1,0 +1,417 @@
+"""Sampled rounds: in each a few members train and a few average; all others sleep. No clock: time arrives as `now`.
+
+A run is a chain of turns, each done by the first members of a hash order of all that are alive in a node's view; nobody is asked who does
+what. With aggregators, turn 2k trains in round k and turn 2k + 1 averages what came out; without, every turn trains on the average of the
+turn before. Who did a turn signs its vector (`starling.gossip.exchange.attestation`), and hands over:
+
+    published turn t ──Wake(yours)──▶ the first of order t + 1: pull vectors of turn t, do turn t + 1, publish
+                     ──Wake──────────▶ those whose vectors of turn t − 1 it used: their hand-over has succeeded
+
+Silent or slow    Who has published goes on waking the next of the order until enough of those woken have published in turn, each time after
+                  the time that answers take. Should all of these be gone soon after, it wakes others again.
+Enough            An averaging turn begins with the share `success` of the sample and waits a while for the rest of it; a training turn
+                  begins with one aggregate, or without aggregators with that share as well.
+Believing         A turn counts as published when two members have signed for it, or for the turn before it: one member can make no other
+                  jump ahead. Only the next turn after the highest such is done. Who wakes others for a turn that is over is told so.
+First turn        Begun unasked: by the first of its order at once, by those after them as long as nothing is heard, one wait after another.
+Last              All members are woken for the turn after the last one, in which they take the last model and publish nothing.
+
+Differences from the source: those who are needed are woken and pull, instead of being pinged and pushed to; who is alive is what the
+failure detector says; the hand-over is watched. Views may differ: the sample only has to be a sample.
+
+Source: de Vos, Dhasade, Kermarrec et al. 2023, MoDeST (arXiv:2302.13837).
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import structs
+
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.exchange.attestation import Attestation, Verify, genuine
+from starling.gossip.exchange.commands import SendMessage
+from starling.gossip.late import late_after
+from starling.gossip.wire.schema import MAX_WITNESSES, Claim, Wake
+
+VOICES = 2  # signers for a turn, or the one before it, before it is believed
+ANSWERS = 32  # times to an answer that are remembered, for each kind of turn
+ENOUGH = 5  # fewest for an estimate
+SPREADS, SLACK = (
+    4.0,
+    0.25,
+)  # an answer is late after the median and so many spreads, each at least this share of the median
+STRETCH = 16.0  # the longest wait for an answer, in `max_wait_s`
+GUARD = 4.0
+"""In `max_wait_s`: how long a hand-over that has succeeded is watched for the end of those who took it, how long nothing is heard until
+others are asked how far they are, how long the rest of a sample and the last model are waited for at most."""
+STUCK, SLOWER = 3.0, 8.0  # no new turn for so many GUARD, and so many times what turns took: the chain is broken
+ASKED = 3  # others that are asked at a time how far they are
+FRESHEST = 64  # turns by which the holders of fresh models are put before those of old ones
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Who does a turn, and when the next may begin. Raises ValueError: names the key and its bound.
+
+    Args:
+        sample: members that train in a round, >= 2.
+        aggregators: members that average in a round, >= 0; 0: the next sample does.
+        success: share of the sample whose models are enough, in (0.5, 1].
+        slack: members woken beyond the sample.
+        rounds: 0 is endless.
+    """
+
+    sample: int
+    aggregators: int
+    success: float
+    slack: int
+    rounds: int = 0
+
+    def __post_init__(self) -> None:
+        if self.sample < 2:
+            raise ValueError(f"sample must be >= 2, got {self.sample}")
+        if not 0.5 < self.success <= 1.0:
+            raise ValueError(f"success must be in (0.5, 1], got {self.success:g}")
+
+    @property
+    def stride(self) -> int:
+        """Turns of a round."""
+        return 2 if self.aggregators else 1
+
+    @property
+    def turns(self) -> float:
+        """Turns of the run; the one after the last is everybody's."""
+        return self.stride * self.rounds or math.inf
+
+    def trains(self, turn: int) -> bool:
+        """Whether local steps are done in it."""
+        return turn % self.stride == 0
+
+    def round(self, turn: int) -> int:
+        """The round it belongs to."""
+        return turn // self.stride
+
+    def size(self, turn: int) -> int:
+        """Members that do it."""
+        return self.sample if self.trains(turn) else self.aggregators
+
+    def needed(self, turn: int) -> int:
+        """Vectors of it that the next turn may begin with."""
+        return math.ceil(self.success * self.sample - 1e-9) if self.trains(turn) else 1
+
+    def accepted(self, turn: int) -> int:
+        """Members that have done it with which a hand-over to it has succeeded: what the next turn needs, most of the aggregators."""
+        return self.needed(turn) if self.trains(turn) else self.aggregators // 2 + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A turn for this node to do now, and who has published the turn before it, best first; none: it begins with the initial model."""
+
+    turn: int
+    sources: tuple[str, ...]
+    last: bool = False  # take the last model, and publish nothing
+    again: bool = False  # publish the own model as it is
+
+
+@dataclass(slots=True)
+class _Handover:
+    turn: int  # published, and handed over to the next
+    until: float  # when it is watched no more, once it has succeeded
+    at: float = -math.inf  # when to wake more
+    woken: dict[str, float] = field(default_factory=dict)  # peer -> when
+    answered: set[str] = field(default_factory=set)
+    succeeded: bool = False
+
+
+@dataclass(slots=True)
+class Sampled:
+    """One node's part in sampled rounds."""
+
+    me: str
+    swarm: str  # swarm id
+    sampling: Sampling
+    order: Callable[[int], Sequence[str]]  # members that are alive, this node among them, in the order of a turn
+    verify: Verify  # checks a peer's signature
+    is_member: Callable[
+        [str], bool
+    ]  # whether a peer is known as a member, alive or not: others' signatures do not count
+    min_wait_s: float  # shortest wait for the rest of a sample, and for an answer
+    max_wait_s: float  # longest of the former; the latter until it is known how long answers take
+    resting: bool = False  # whether this node's owner wants no turns: it takes the last model only
+    known: int = -1  # highest turn that is believed to be published
+    ours: int = -1  # highest turn that this node has taken on
+    _began: float = math.inf
+    _heard_s: float = math.inf  # when something was heard last
+    _grown_s: float = math.inf  # when a new turn was heard of last
+    _turn_s: float = 0.0  # how long turns took lately
+    _last_s: float = math.inf  # until when the last model is waited for
+    _asked: int = 0  # how often others were asked since
+    _told: dict[str, Wake] = field(default_factory=dict)  # the highest of each peer
+    _first: tuple[int, float] = (-1, math.inf)  # the turn published last that we were woken after, and when first
+    _ready_s: float = math.inf  # when enough had published it
+    _useless: set[tuple[int, str]] = field(default_factory=set)  # whose vector of which turn could not be had
+    _evidence: Wake | None = None  # that `known` was published
+    _over: _Handover | None = None
+    _took: dict[bool, deque[float]] = field(
+        default_factory=lambda: {kind: deque(maxlen=ANSWERS) for kind in (True, False)}
+    )
+    _done: bool = False
+
+    def begin(self, now: float) -> list[SendMessage]:
+        """Take part from now on -> questions to others whether turns are under way."""
+        self._began = now
+        return self._ask(now)
+
+    @property
+    def tick_at(self) -> float:
+        """When `tick` has something to do; infinite if never."""
+        asks = math.inf if self._done else self._heard_s + GUARD * self.max_wait_s
+        over = self._over
+        return asks if over is None or self._content(over) else min(asks, over.at)
+
+    @property
+    def due_at(self) -> float:
+        """When `due` may have something to do without a message; infinite if never."""
+        if self._done:
+            return math.inf
+        moments = [self._last_s, self._stuck_at]
+        if self.known < 0 and self.ours < 0 and not self.resting:
+            moments.append(self._alone_at)
+        if self._first[0] >= max(0, self.ours, self.known - 1) and not self.resting:
+            moments += [self._ready_s + self._grace_s, self._first[1] + GUARD * self.max_wait_s]
+        return min(moments)
+
+    def due(self, now: float) -> Due | None:
+        """What this node is to do now, if anything."""
+        sampling = self.sampling
+        if self._done or now < self._began:
+            return None
+        self._look(now)
+        if self.known >= sampling.turns - 1:
+            sources = self._sources(self.known)
+            there = len(sources) >= min(sampling.needed(self.known), VOICES) or now >= self._last_s
+            return Due(self.known + 1, sources, last=True) if there else None
+        if self.known < 0 and self.ours < 0 and now >= self._alone_at and not self.resting:
+            return Due(0, ())
+        if now >= self._stuck_at:
+            following = max(self.known, self.ours) + 1
+            return Due(following + (sampling.aggregators > 0 and sampling.trains(following)), (), again=True)
+        turn, _ = self._first
+        if turn < max(0, self.ours, self.known - 1) or self.resting:
+            return None
+        sources = self._sources(turn)
+        if now >= self._first[1] + GUARD * self.max_wait_s and sources:
+            return Due(turn + 1, sources)
+        if len(sources) < sampling.needed(turn):
+            return None
+        if not sampling.trains(turn) or len(sources) >= sampling.size(turn) or now >= self._ready_s + self._grace_s:
+            return Due(turn + 1, sources)
+        return None
+
+    def take_on(self, due: Due, now: float) -> None:
+        """This node does that turn, from `now` on."""
+        self._grown_s = now
+        self.ours = max(self.ours, due.turn)
+
+    def give_up(self, due: Due, useless: Iterable[str], now: float) -> None:
+        """The turn cannot be done with the vectors of these peers, which could not be had; it is due again when there are others."""
+        self._useless |= {(due.turn - 1, peer) for peer in useless}
+        if not due.last:
+            self.ours = due.turn - 1
+        self._look(now)
+
+    def publish(self, claim: Claim, used: Sequence[str], now: float) -> list[SendMessage]:
+        """This node has published the vector of `claim`, made of those of the members `used`. -> whom that concerns"""
+        turn, sampling = claim.round, self.sampling
+        assert turn >= self.ours, "turns are done in order"
+        before = {it.peer: it for wake in self._told.values() for it in wake.claims if it.round == turn - 1}
+        witnesses = [before[peer] for peer in used if peer in before and peer != self.me]
+        wake = Wake(turn, yours=False, claims=(claim, *witnesses[: MAX_WITNESSES - 1]))
+        self.ours, self._told[self.me] = turn, wake
+        self._over = over = _Handover(turn, now + GUARD * self.max_wait_s)
+        # that the run has begun, or goes on again, is for all to know
+        told = set(used) if used and turn != sampling.stride - 1 else set(self.order(turn))
+        self._grown_s = now
+        self._believe(now)
+        return [*(SendMessage(peer, wake) for peer in sorted(told - {self.me})), *self._wake(over, now)]
+
+    def finish(self, used: Iterable[str]) -> list[SendMessage]:
+        """This node has the last model, from these members -> what they need to know."""
+        self._done = True
+        return [SendMessage(peer, self._evidence) for peer in used if peer != self.me and self._evidence is not None]
+
+    def tick(self, now: float) -> list[SendMessage]:
+        """Wake more where too few have answered."""
+        asked = self._ask(now) if now >= self._heard_s + GUARD * self.max_wait_s and not self._done else []
+        over = self._over
+        if over is None:
+            return asked
+        if self.known > over.turn + 1 or (over.succeeded and now > over.until):
+            self._over = None
+            return asked
+        return asked + (self._wake(over, now) if not self._content(over) and now >= over.at else [])
+
+    def receive(self, peer: str, wake: Wake, now: float) -> list[SendMessage]:
+        """Take a message in.
+
+        Raises RemoteProtocolError: wrong_round, wrong_claim, bad_signature.
+        """
+        if wake.turn >= self.sampling.turns:
+            raise RemoteProtocolError(peer, "wrong_round")
+        self._heard_s, self._asked = now, 0
+        answer = [] if self._evidence is None else [SendMessage(peer, self._evidence)]
+        if not wake.claims or wake.turn < self.known - 1:
+            return answer
+        wake, earlier = self._checked(peer, wake), self._told.get(peer)
+        if earlier is not None and earlier.turn > wake.turn:
+            return []
+        yours = wake.yours or (earlier is not None and earlier.turn == wake.turn and earlier.yours)
+        self._told[peer] = structs.replace(wake, yours=yours)
+        if (over := self._over) is not None:
+            last = over.turn == self.sampling.turns - 1
+            own = any(it.peer == peer and it.round == wake.turn for it in wake.claims)
+            if (wake.turn == over.turn and last and not wake.yours) or (wake.turn == over.turn + 1 and own):
+                self._answered(over, peer, now)
+        self._believe(now)
+        return answer if wake.yours and (self.known > wake.turn + 1 or self._done) else []
+
+    def lost(self) -> None:
+        """This node no longer has the vector that it published last."""
+        self._useless.add((self.ours, self.me))
+
+    def forget(self, peer: str) -> None:
+        """A peer is gone. What it signed stays true."""
+        if self._over is not None:
+            self._over.answered.discard(peer)
+            self._over.woken.pop(peer, None)
+
+    def _ask(self, now: float) -> list[SendMessage]:
+        """Ask some others how far they are, each time others."""
+        others = [peer for peer in self.order(self._asked) if peer != self.me]
+        self._heard_s, self._asked = now, self._asked + 1
+        return [SendMessage(peer, Wake(0, yours=False, claims=())) for peer in others[:ASKED]]
+
+    def _checked(self, peer: str, wake: Wake) -> Wake:
+        """With the claims that count: those of members."""
+        earlier = self._told.get(peer)
+        if earlier is not None and wake.claims == earlier.claims and wake.turn == earlier.turn:
+            return wake
+        if len({it.peer for it in wake.claims}) < len(wake.claims):
+            raise RemoteProtocolError(peer, "wrong_claim")
+        for it in wake.claims:
+            if it.round not in (wake.turn, wake.turn - 1):
+                raise RemoteProtocolError(peer, "wrong_claim")
+            signed = Attestation(self.swarm, it.peer, it.incarnation, it.round, it.digest, it.signature)
+            if not genuine(signed, self.verify):
+                raise RemoteProtocolError(peer, "bad_signature")
+        return structs.replace(wake, claims=tuple(it for it in wake.claims if self.is_member(it.peer)))
+
+    def _answered(self, over: _Handover, peer: str, now: float) -> None:
+        if peer in over.woken and peer not in over.answered:
+            self._took[self.sampling.trains(over.turn + 1)].append(now - over.woken[peer])
+        over.answered.add(peer)
+        over.succeeded |= self._content(over)
+
+    def _content(self, over: _Handover) -> bool:
+        """Nobody has to be woken any more, for the time being."""
+        if over.turn == self.sampling.turns - 1:
+            return not set(self.order(over.turn + 1)) - over.answered - {self.me}
+        return len(over.answered) >= self.sampling.accepted(over.turn + 1)
+
+    def _wake(self, over: _Handover, now: float) -> list[SendMessage]:
+        """Wake the first of the next turn's order, or as many more as have not answered."""
+        sampling, following, mine = self.sampling, over.turn + 1, self._told[self.me]
+        order = list(self.order(following))
+        count = max(1, sampling.size(following) - len(over.answered))
+        if over.turn == sampling.turns - 1:
+            over.woken, count = {}, len(order)
+        elif not over.woken and sampling.trains(following):
+            count += sampling.slack
+        fresh = [peer for peer in order if peer not in over.woken]
+        if len(fresh) < count:  # all were woken: begin again
+            fresh += [peer for peer in order if peer not in fresh]
+        chosen = [peer for peer in fresh if peer not in over.answered][:count]
+        over.at = now + self._patience_s(following)
+        over.woken |= dict.fromkeys(chosen, now)
+        if self.me in chosen:
+            self._told[self.me] = structs.replace(mine, yours=True)
+            self._look(now)
+        message = structs.replace(mine, yours=True)
+        return [SendMessage(peer, message) for peer in chosen if peer != self.me]
+
+    def _patience_s(self, turn: int) -> float:
+        """How long those who were woken for a turn have before others are."""
+        took = self._took[self.sampling.trains(turn)]
+        if len(took) < ENOUGH:
+            return max([self.max_wait_s, *took])
+        return min(max(late_after(took, SPREADS, SLACK), self.min_wait_s), STRETCH * self.max_wait_s)
+
+    def _believe(self, now: float) -> None:
+        """Raise `known` to the highest turn that is believed, and forget what is long over."""
+        for turn in sorted({wake.turn for wake in self._told.values()}, reverse=True):
+            if turn > self.known and self._believed(turn):
+                if self.known >= 0:
+                    took_s = (now - self._grown_s) / (turn - self.known)
+                    self._turn_s = took_s if not self._turn_s else (self._turn_s + took_s) / 2.0
+                self.known, self._grown_s = turn, now
+                claims = {
+                    **self._claims(turn),
+                    **{p: it for p, it in self._claims(turn - 1).items() if p not in self._claims(turn)},
+                }
+                self._evidence = Wake(turn, yours=False, claims=tuple(claims.values())[:MAX_WITNESSES])
+                if turn >= self.sampling.turns - 1:
+                    self._last_s = now + GUARD * self.max_wait_s
+                self._told = {
+                    peer: wake for peer, wake in self._told.items() if wake.turn >= turn - 1 or peer == self.me
+                }
+                self._useless = {each for each in self._useless if each[0] >= turn - 1}
+                break
+        self._look(now)
+
+    def _look(self, now: float) -> None:
+        """See after which turn we were woken, and since when enough have published it."""
+        turns = {wake.turn for wake in self._told.values() if wake.yours and wake.turn >= self.ours}
+        turn = max((turn for turn in turns if self._believed(turn)), default=-1)
+        if turn != self._first[0]:
+            self._first, self._ready_s = (turn, now), math.inf
+        if turn >= 0:
+            ready = len(self._sources(turn)) >= self.sampling.needed(turn)
+            self._ready_s = min(self._ready_s, now) if ready else math.inf
+
+    @property
+    def _grace_s(self) -> float:
+        """How long the rest of a sample is waited for: as long again as enough of it took."""
+        return min(max(self._ready_s - self._first[1], self.min_wait_s), self.max_wait_s)
+
+    @property
+    def _stuck_at(self) -> float:
+        """When the chain counts as broken, if nothing new is heard; earlier where the own model is of a later turn."""
+        if self.resting or self.known < 0 or self.known >= self.sampling.turns - 1:
+            return math.inf
+        after_s = max(STUCK * GUARD * self.max_wait_s, SLOWER * self._turn_s)
+        return self._grown_s + after_s + min(max(0, self.known - self.ours), FRESHEST) * self.min_wait_s
+
+    @property
+    def _alone_at(self) -> float:
+        """When the first turn is begun unasked."""
+        order = list(self.order(0))
+        place = order.index(self.me) // self.sampling.sample if self.me in order else math.inf
+        return self._began + self.min_wait_s + place * self.max_wait_s
+
+    def _claims(self, turn: int) -> dict[str, Claim]:
+        """What members have signed for a turn."""
+        return {it.peer: it for wake in self._told.values() for it in wake.claims if it.round == turn}
+
+    def _believed(self, turn: int) -> bool:
+        """We have published it, or enough members have signed for it."""
+        claims = self._claims(turn)
+        return self.me in claims or len(claims.keys() | self._claims(turn - 1).keys()) >= VOICES
+
+    def _sources(self, turn: int) -> tuple[str, ...]:
+        """Who has published a turn and is alive; those first who woke us, this node before all others."""
+        alive, woke = set(self.order(turn)), {peer for peer, wake in self._told.items() if wake.yours}
+        found = [peer for peer in self._claims(turn) if peer in alive and (turn, peer) not in self._useless]
+        return tuple(sorted(found, key=lambda peer: (peer != self.me, peer not in woke, peer)))

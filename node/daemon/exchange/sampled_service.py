@@ -1,0 +1,177 @@
+"""Sampled rounds of one node: the shell of `gossip.exchange.sampled`, which decides whose turn it is, over pulled exchanges.
+
+Asleep until `due`; then `take` pulls and combines the vectors of the turn before, training does what the turn asks for, and `publish` signs
+the vector and hands over. Others are woken, and those who are slow replaced, beside all that.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+
+import trio
+
+from starling.gossip.exchange.attestation import Attestation, Verify
+from starling.gossip.exchange.commands import Outcome
+from starling.gossip.exchange.sampled import Due, Sampled, Sampling
+from starling.gossip.overlay.ranks import ranked
+from starling.gossip.wire.schema import Claim, Wake
+from starling.node.daemon.context import NodeContext
+from starling.node.daemon.exchange.history import Transactions
+from starling.node.daemon.exchange.pull_service import PulledExchange
+from starling.node.daemon.membership.neighbors import Members
+from starling.node.identity import verify
+from starling.node.interfaces import TaskStatus
+from starling.node.rpc import calls
+
+STALE_S = 1.0  # an order is computed anew after so long at the latest, as bans change it without a change of members
+ORDERS = 8  # kept
+
+
+class SampledExchange(PulledExchange):
+    """One node's part in sampled rounds. `salt` gives that of the orders of a round, `allowed` says whether a member may do a turn,
+    `is_member` whether a peer is known as one, alive or not; the rest as in `PulledExchange`.
+    """
+
+    def __init__(
+        self, context: NodeContext, members: Members, *, first: int, attested: Callable[[Attestation], None],
+        noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None], transactions: Transactions,
+        salt: Callable[[int], bytes], allowed: Callable[[str], bool], is_member: Callable[[str], bool], verify: Verify = verify,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            context, members, first=first, attested=attested, noted=noted, transactions=transactions, verify=verify
+        )
+        pace = context.manifest.pace
+        self.sampling = Sampling(pace.sample, pace.aggregators, pace.success, pace.slack, pace.rounds)
+        self._members = members
+        self._salt = salt
+        self._allowed = allowed
+        self._orders: dict[tuple[bytes, int, int], tuple[str, ...]] = {}
+        self._used: tuple[str, ...] = ()  # whose vectors the model comes from
+        self._turns = Sampled(
+            context.me, context.swarm, self.sampling, self._order, verify, is_member, pace.min_wait_s, pace.max_wait_s
+        )
+
+    def _order(self, turn: int) -> tuple[str, ...]:
+        key = (self._members.view, turn, int(trio.current_time() / STALE_S))
+        if (order := self._orders.get(key)) is None:
+            while len(self._orders) >= ORDERS:
+                del self._orders[next(iter(self._orders))]
+            me = self._context.me
+            those = [peer for peer in self._members.roster if peer == me or self._allowed(peer)]
+            salt = b"turn" + turn.to_bytes(8, "little") + self._salt(self.sampling.round(turn))
+            order = self._orders[key] = ranked(those, salt)
+        return order
+
+    @property
+    def resting(self) -> bool:
+        """Whether the owner wants no turns: others do them."""
+        return self._turns.resting
+
+    @resting.setter
+    def resting(self, rests: bool) -> None:
+        self._turns.resting = rests
+        self._shell.move()
+
+    async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
+        """Respond to peers, and wake those whose turn is next, until cancelled."""
+        await self._shell.serve(self._receive, self._watch, task_status=task_status)
+
+    async def _watch(self) -> None:
+        while True:
+            self._shell.do(self._turns.tick(trio.current_time()))
+            with trio.move_on_at(self._turns.tick_at):
+                await self._shell.moved()
+
+    def _wake(self, peer: str, wake: Wake) -> None:
+        self._shell.do(self._turns.receive(peer, wake, trio.current_time()))
+        for it in wake.claims:
+            self._attested(Attestation(self._context.swarm, it.peer, it.incarnation, it.round, it.digest, it.signature))
+
+    async def begin(self, round: int) -> None:
+        """Take part, with a model that is the average of the round before this one if it is not the initial one."""
+        self._shell.do(self._turns.begin(trio.current_time()))
+        if round > 0:
+            await self._engine.call(calls.Train(round, 0))
+            await self.publish(self.sampling.stride * round - 1)
+
+    async def due(self) -> Due:
+        """Sleep until this node is to do a turn; it is taken on."""
+        while (due := self._turns.due(trio.current_time())) is None:
+            with trio.move_on_at(self._turns.due_at):
+                await self._shell.moved()
+        self._turns.take_on(due, trio.current_time())
+        return due
+
+    async def take(self, due: Due) -> bool:
+        """Pull the vectors that a turn begins with and combine them. -> whether there were enough; else it is given up.
+
+        Raises EngineError: the engine was lost.
+        """
+        core, sampling, me = self._core, self.sampling, self._context.me
+        sources = due.sources[: 1 if not sampling.trains(due.turn - 1) else sampling.sample]
+        others, done = [peer for peer in sources if peer != me], -(-due.turn // sampling.stride)
+        await self._engine.call(calls.Train(done, 0))  # freezes our own vector: only then others' are received
+        if others:
+            await self._expect(done)
+            self._shell.do(core.ask(due.turn - 1, others, trio.current_time()))
+            numbers = dict(core.questions)
+
+            def record() -> None:
+                for peer, outcome in core.outcomes.items():
+                    if (number := numbers.pop(peer, None)) is not None:
+                        self._transactions.answered(peer, due.turn - 1, number, outcome)
+
+            try:
+                await self._shell.until_done(record)
+            finally:
+                core.close()
+            self._outcomes.update(core.outcomes.values())
+        had = sorted(peer for peer in others if core.outcomes.get(peer) == "committed")
+        self._committed.update(had)
+        missing = set(others) - set(had)
+        enough = len(had) + (me in sources) >= min(sampling.needed(due.turn - 1), len(sources))
+        if not (had or me in sources) or (missing and not enough):
+            self._turns.give_up(due, missing, trio.current_time())
+            return False
+        self._used = (*had, *((me,) if me in sources else ()))
+        if had:
+            mixed = await self._shell.mix(done - 1, tuple(had), own=me in sources)
+            self._noted({peer: core.outcomes[peer] for peer in others}, mixed.clipped_or_excluded)
+        return True
+
+    async def _expect(self, round: int) -> None:
+        """Learn from our own vector how long others' may be."""
+        if not self._longest:
+            reply = await self._engine.call(calls.Publish(round))
+            if isinstance(reply, calls.Published):
+                self._longest = max(len(reply.payload), reply.longest)
+
+    async def publish(self, turn: int) -> bool:
+        """Sign our vector, which is frozen, as that of a turn, and hand over. -> whether it could be encoded
+
+        Raises EngineError: the engine was lost.
+        """
+        if not self._core.publishable(turn) or not await self._publish(turn):
+            return False
+        published = self._core.newest
+        claim = Claim(self._context.me, published.incarnation, turn, published.digest, published.signature)
+        used, self._used = self._used, ()
+        self._shell.do(self._turns.publish(claim, used, trio.current_time()))
+        self._shell.move()
+        return True
+
+    def give_up(self, due: Due) -> None:
+        """The engine was lost meanwhile."""
+        self._turns.give_up(due, (), trio.current_time())
+
+    def finish(self) -> None:
+        """This node has the last model."""
+        self._shell.do(self._turns.finish(self._used))
+
+    async def revoke(self, peer: str) -> None:
+        """The peer is gone, banned or reborn."""
+        self._turns.forget(peer)
+        await super().revoke(peer)
+
+    async def reset_all(self) -> None:
+        """The engine begins anew, with another vector than the one that was published."""
+        self._turns.lost()
+        await super().reset_all()
