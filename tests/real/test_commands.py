@@ -8,7 +8,7 @@ from starling.node.status import control
 from tests.harness.processes import ENDLESS, OWN, PATIENCE_S, starling, terminals, training
 from tests.harness.schemas import valid
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("warm_engines")]
 
 INVITED = "--preset vouched --set admission.kind=invite"
 

@@ -19,6 +19,7 @@ from tests.harness.engines import manifest, opened, opening, run
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
+warm = pytest.mark.usefixtures("warm_engines")
 START_S = 60.0  # importing torch on a busy machine
 
 
@@ -53,6 +54,7 @@ async def test_a_process_computes_what_the_object_does():
             await engine.call(calls.Snapshot())
 
 
+@warm
 @real
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a priority is the process's")
 async def test_the_engine_and_its_threads_lower_their_priority_when_it_opens():
@@ -65,6 +67,7 @@ async def test_the_engine_and_its_threads_lower_their_priority_when_it_opens():
         assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {min(19, before + 7)}
 
 
+@warm
 @real
 async def test_a_killed_engine_fails_every_call_within_a_moment():
     """SIGKILL, as an out-of-memory killer would: the node's identity and edges live on in the daemon."""
@@ -86,6 +89,7 @@ async def test_a_killed_engine_fails_every_call_within_a_moment():
         assert "signal 9" in engine.ended
 
 
+@warm
 @real
 async def test_a_cancelled_call_leaves_the_pipe_whole():
     async with open_engine() as engine:
@@ -98,6 +102,7 @@ async def test_a_cancelled_call_leaves_the_pipe_whole():
         assert isinstance(await engine.call(calls.Snapshot()), calls.Held)
 
 
+@warm
 @real
 async def test_signals_to_the_group_are_the_daemons_to_answer():
     """Ctrl-C reaches both processes; the daemon still wants to say Stop."""
@@ -108,6 +113,7 @@ async def test_signals_to_the_group_are_the_daemons_to_answer():
         assert isinstance(await engine.call(calls.Train(0, 5)), calls.Trained)
 
 
+@warm
 @real
 async def test_a_bug_in_the_engine_ends_it_and_its_last_words_arrive():
     """Not an answer: an engine with a broken invariant is not used again."""
@@ -117,6 +123,7 @@ async def test_a_bug_in_the_engine_ends_it_and_its_last_words_arrive():
             await engine.call(calls.Train("round", -1))
 
 
+@warm
 def test_an_engine_does_not_outlive_a_daemon_that_was_killed(tmp_path):
     """Not even in the middle of training: the end of the pipe is its end."""
     daemon = textwrap.dedent("""
@@ -177,6 +184,7 @@ def _lives(process):
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
+@warm
 @real
 async def test_what_a_person_got_wrong_comes_back_as_one_line():
     async with open_engine() as engine:

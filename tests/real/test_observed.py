@@ -14,7 +14,7 @@ from starling.node.daemon.observe.recorder import Totals, round_fields
 from starling.node.status.record import load
 from tests.harness.processes import ENVIRONMENT, ROOT, status_of, terminals
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("warm_engines")]
 
 PAGE = (ROOT / "docs/observing.md").read_text()
 BLOCKS = dict(re.findall(r"^```\w+ (\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))

@@ -3,12 +3,11 @@
 from collections import Counter
 
 import msgspec
-import pytest
 import trio
 
 from starling.node.config.schema import CompressSection, OverlaySection, RobustSection
 from tests.harness.stories import virtual
-from tests.harness.swarms import digits, events, faults, story, until, values
+from tests.harness.swarms import digits, events, faults, story, values
 
 
 def agreement(nodes, *, sample, aggregators, rounds, **pace):
@@ -32,6 +31,11 @@ async def test_a_sample_trains_and_all_end_with_one_model(seed):
         first = swarm.nodes[0].vector
         for virtual_node in swarm.nodes.values():
             assert virtual_node.node.progress.round == rounds
-        print(values(swarm), trio.current_time(), [v.node.progress.figures.local_steps for v in swarm.nodes.values()],
-            [v.node.running.exchange.payload_bytes for v in swarm.nodes.values()], [float((v.vector-first).abs().max()) for v in swarm.nodes.values()])
+        print(
+            values(swarm),
+            trio.current_time(),
+            [v.node.progress.figures.local_steps for v in swarm.nodes.values()],
+            [v.node.running.exchange.payload_bytes for v in swarm.nodes.values()],
+            [float((v.vector - first).abs().max()) for v in swarm.nodes.values()],
+        )
         print(faults(swarm), Counter(e for v in swarm.nodes.values() for e in events(v)))
