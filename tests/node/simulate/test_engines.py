@@ -95,7 +95,7 @@ def test_both_engines_walk_one_trajectory(settings_of, digits):
     assert len({tuple(row) for row in figures(vectorised)}) == 4  # they do move
 
 
-@pytest.mark.parametrize("overlay", ["ring", "base_k"])
+@pytest.mark.parametrize("overlay", ["ring", pytest.param("base_k", marks=pytest.mark.acceptance)])
 @pytest.mark.parametrize("link", [("network.latency_s=0.1",), ("network.bytes_per_s=2e4",)], ids=["latency", "rate"])
 def test_without_faults_no_exchange_of_whole_nodes_misses_its_deadline(overlay, link):
     """Gossip-PGA on slow links: answers of a virtual network are all alike, and an adaptive deadline had no room for a neighbor
