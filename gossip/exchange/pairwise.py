@@ -319,6 +319,7 @@ class Pairwise:
             if pace.passed(peer) and not under_way:
                 self._missed(edge, "busy")
                 pace.progress.met(peer, pace.round, passed=True)
+                pace.timeouts.overtaken()
                 pace.resolved(peer, pace.round, "busy", now)
 
     def _missed(self, edge: Edge, outcome: Outcome) -> None:
@@ -376,6 +377,7 @@ class Pairwise:
         edge = self._edge(peer)
         match decision:
             case Accept() if isinstance(request, Request):
+                self.pace.timeouts.ready(peer, now)
                 self._do(peer, edge.accept(request.inc, request.seq, *self._weights(peer)), now)
             case Accept():
                 if edge.ready and (isinstance(self.pace, Slots) or peer in self.pace.waiting):
@@ -402,6 +404,8 @@ class Pairwise:
             self._out.append(EdgeDropped(peer))
         if ended.round == self.pace.round and (ended.reason == "late" or ended.outcome == "committed"):
             self.pace.progress.met(peer, ended.round, passed=ended.outcome != "committed")
+            if ended.outcome != "committed":
+                self.pace.timeouts.overtaken()
         if ended.reason == "early" and ended.role == "initiator":
             self._early.add(peer)
         if ended.reason not in TRY_AGAIN:

@@ -196,6 +196,8 @@ class Pulls:
 
     def close(self) -> None:
         """Answers from now on come too late."""
+        if self.behind > self.round:
+            self.timeouts.overtaken()
         self.phase = "computing"
         self.timeouts.end()
         self._verifying = {}

@@ -19,6 +19,9 @@ RECENT = 5  # peers whose last payload says how long payloads take
 WHOLE = 4.0  # time of a whole exchange, in those that one payload takes to be sent: there and back, and as long again
 UNDER_WAY = 2.5  # the same until a retry: there and back, and some more
 STRETCH = 16.0  # most that payloads lengthen a deadline
+FELT = 0.25  # of the time of a round's local steps: who made a node wait so much longer than others do is remembered
+WITHDRAWN_ROUNDS = 4  # without patience for who made this node late, the first time; doubles …
+MOST_WITHDRAWN_ROUNDS = 1024  # … up to this
 FORGETTING = 1.1  # growth of the remembered quickest answer at every answer, so that a link may become slower
 
 
@@ -86,6 +89,10 @@ class Timeouts:
 
     Where the payloads of an exchange take longer to be sent than the deadline's upper bound allows, no exchange would ever be in time: then
     the time that they take is the deadline, up to STRETCH upper bounds. Nor is a payload repeated that must still be under way.
+
+    Whoever is slow to all is waited for by all, and nobody is late. Where others went on while this node waited (`overtaken`), the peer it
+    lately waited for the longest has made it late, by intent or not: from then on it is given no more than is usual, for
+    WITHDRAWN_ROUNDS rounds, twice as many the next time, so that what one peer takes is a few rounds in all and its own edge.
     """
 
     deadline: Deadline
@@ -97,6 +104,15 @@ class Timeouts:
     _lag_s: float = 0.0
     _quickest: dict[str, float] = field(default_factory=dict)
     _late: set[str] = field(default_factory=set)
+    _waits: deque[tuple[str, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    """The last answers: of whom, and after how long."""
+    _felt: dict[str, float] = field(default_factory=dict)
+    """Seconds that a peer lately made this node wait beyond what is usual; half as many each round."""
+    _withdrawn: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Peers without patience: (round of ours, as counted here, from which they have it again, for how many rounds it was)."""
+    _round: int = 0
+    _ready: dict[str, float] = field(default_factory=dict)
+    """When to give a peer up that has asked us for the exchange."""
 
     @property
     def stretch(self) -> float:
@@ -118,10 +134,40 @@ class Timeouts:
         wait_s = self.longest_s if self.stretch > 1.0 else self.deadline.wait_s()
         self._opened, self._wait_s, self._lag_s = now, wait_s + 2.0 * lag_s, lag_s
         self.expires = now + self._wait_s
+        self._round += 1
+        self._felt = {peer: seconds / 2.0 for peer, seconds in self._felt.items() if seconds > FELT / 16.0 * lag_s}
+        self._ready.clear()
 
     def until(self, peer: str) -> float:
         """When to give `peer` up."""
-        return self.expires - self._lag_s if peer in self._late else self.expires
+        expires = self.expires - self._lag_s if peer in self._late else self.expires
+        if self.impatient(peer):
+            expires = min(expires, self._opened + max(self.usual_s(peer), FELT / 2.0 * self._lag_s))
+        return min(expires, self._ready.get(peer, inf))
+
+    def ready(self, peer: str, now: float) -> None:
+        """The peer has asked us for this round's exchange: it waits for nobody else, and is given the deadline alone."""
+        self._ready[peer] = now + self._wait_s - 2.0 * self._lag_s
+
+    def usual_s(self, peer: str = "") -> float:
+        """How long a link usually takes: twice the median of the last answers of others than `peer`, at most the deadline."""
+        others = [wait for other, wait in self._waits if other != peer]
+        longest_s = self._wait_s - 2.0 * self._lag_s
+        return min(HASTE * median_low(others), longest_s) if others else longest_s
+
+    def impatient(self, peer: str) -> bool:
+        """Whether this node waits for `peer` no longer than is usual."""
+        return self._round < self._withdrawn.get(peer, (0, 0))[0]
+
+    def overtaken(self) -> None:
+        """Others did a round while this node waited: whom it waited for it will not wait for again so soon."""
+        peer = max(self._felt, key=lambda it: (self._felt[it], it), default="")
+        if self._felt.get(peer, 0.0) < max(FELT * self._lag_s, self.usual_s(peer)):
+            return
+        _, before = self._withdrawn.get(peer, (0, 0))
+        rounds = min(max(2 * before, WITHDRAWN_ROUNDS), MOST_WITHDRAWN_ROUNDS)
+        self._withdrawn[peer] = self._round + rounds, rounds
+        self._felt.clear()
 
     def end(self) -> None:
         """Waiting is over."""
@@ -133,6 +179,9 @@ class Timeouts:
 
     def resolve(self, peer: str, outcome: Outcome, now: float) -> None:
         """The exchange with `peer` ended; only a commit or a timeout says how long to wait."""
+        beyond_s = now - self._opened - self.usual_s(peer)
+        if beyond_s > 0.0 and not self.impatient(peer):
+            self._felt[peer] = self._felt.get(peer, 0.0) + beyond_s
         if outcome == "committed":
             self.answered(peer, now)
         elif outcome == "timeout":
@@ -143,6 +192,7 @@ class Timeouts:
         wait_s = now - self._opened
         self._late.discard(peer)
         self.deadline.observe(wait_s)
+        self._waits.append((peer, wait_s))
         self._quickest[peer] = min(wait_s, FORGETTING * self._quickest.get(peer, inf))
 
     def missed(self, peer: str) -> None:
@@ -156,4 +206,6 @@ class Timeouts:
         """A peer is gone."""
         self._quickest.pop(peer, None)
         self._late.discard(peer)
+        self._felt.pop(peer, None)
+        self._withdrawn.pop(peer, None)
         self.transfers.forget(peer)

@@ -20,6 +20,8 @@ from starling.gossip.mix.base import MixerBase
 
 Track = Literal["difference", "drift", "both"]
 SETTLED_EDGES = 8
+MAX_GAIN = 1e9  # of a message (`starling.gossip.wire.schema.Request`)
+MAX_CLIMB = 10.0  # `Phase.climb` at most
 KNOWN_KAPPA = 0.3
 BESIDE_DRIFT = 0.1  # largest kappa known to be stable where gradients move flows as well; the default there
 
@@ -114,6 +116,14 @@ class Pet(MixerBase):
             return [
                 "mix.drift_limit: is not used with mix.track = difference; leave it out, or try `--set mix.track=drift`"
             ]
+        kept = 0.2 if kappa is None else kappa
+        steps = agreed.pace.local_steps if agreed.pace.kind == "steps" else 1
+        least = kept * MAX_CLIMB / (steps * MAX_GAIN)  # θ is at most 1/2
+        if agreed.optimizer.lr < least:
+            raise ConfigError(
+                f"optimizer.lr: must be >= {least:g} with mix=pet, kappa = {kept:g} and {steps} local steps, got {agreed.optimizer.lr:g}: "
+                f"flows would need a gain above {MAX_GAIN:g}, which no message carries; try `--set optimizer.lr={least:g}`"
+            )
         known = BESIDE_DRIFT if track == "both" else KNOWN_KAPPA
         if kappa is not None and kappa > known:
             return [

@@ -10,6 +10,11 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 from starling.gossip.catalogue import construct
 from starling.gossip.errors import ConfigError
 from starling.node.catalogues import TASKS
@@ -21,9 +26,17 @@ _EVALUATED = 256  # held-out samples at once
 
 
 def there(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
-    """Bytes of memory that this process may use: the machine's, or less in a container or a unit with a limit."""
-    total: int = min((psutil.virtual_memory().total, *_limits(cgroups, own)))
+    """Bytes of memory that this process may use: the machine's, or less in a container, or a unit or shell with a limit."""
+    total: int = min((psutil.virtual_memory().total, *_limits(cgroups, own), *_address_space()))
     return total
+
+
+def _address_space() -> Iterator[int]:
+    """What `ulimit -v` (LimitAS= of a unit) leaves to this process."""
+    if resource is not None:
+        most, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if most != resource.RLIM_INFINITY:
+            yield max(0, most - psutil.Process().memory_info().vms)
 
 
 def _limits(cgroups: Path, own: Path) -> Iterator[int]:

@@ -19,6 +19,7 @@ import trio
 from msgspec import structs
 
 from starling.gossip.errors import EngineError
+from starling.gossip.exchange.local_steps import LocalSteps
 from starling.gossip.exchange.sampled import Due
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.overlay.api import Overlay
@@ -40,7 +41,6 @@ from starling.node.rpc import calls
 from starling.node.status.snapshot import EngineFigures
 
 CLOCK_PATIENCE_S = 10.0  # for a peer that knows the swarm's time
-RECOVERY_ROUNDS = 10  # in which a node that was late and keeps up returns to all of its local steps
 FETCH_PAUSE_S = 10.0  # until claims that were not delivered are looked into again; doubles …
 LONGEST_FETCH_PAUSE_S = 640.0  # … up to this
 FEW = 0.5  # of the local steps of its rounds: a node that does less says so
@@ -75,7 +75,7 @@ class Training:
     paused: str = ""
     """Why the owner wants no local steps, while exchanges go on at the swarm's speed; "": they are done."""
     _rest_s: float = 0.0  # while paused: what the local steps of a round would take; 0 until it is known
-    _local_steps: int = field(init=False)  # of the next round in steps pace
+    _local_steps: LocalSteps = field(init=False)  # of the next round in steps pace
     _ahead: calls.Trained | None = (
         None  # of the round to do next, whose local steps ran beside the exchanges of the last
     )
@@ -88,7 +88,7 @@ class Training:
     _saved_at: float = -math.inf  # so that the first round is saved at once, and a node that dies early resumes too
 
     def __post_init__(self) -> None:
-        self._local_steps = self.pace.local_steps
+        self._local_steps = LocalSteps(self.pace.local_steps)
 
     @property
     def pace(self) -> PaceSection:
@@ -174,15 +174,17 @@ class Training:
         pace, current = self.pace, start
         while (pace.rounds == 0 or current < pace.rounds) and not self.stopped_early:
             try:
-                ahead = await self._one_round(current)
-                following = await self._jump(current, ahead)
-                self._fit(following - current)
+                began = trio.current_time()
+                outcome = await self._one_round(current)
+                elapsed_s = trio.current_time() - began
+                following = await self._jump(current, outcome.behind)
+                self._local_steps.passed(following - current, elapsed_s, outcome.waited_s)
                 self._count(following - current - 1)
                 self.progress.round = current = following
             except EngineError as error:
                 await self.recover(error)
 
-    async def _one_round(self, round: int) -> int:
+    async def _one_round(self, round: int) -> RoundOutcome:
         pace = self.pace
         self.progress.current = round
         trained, self._ahead = self._ahead, None
@@ -200,7 +202,7 @@ class Training:
             await self.evaluate()
         await self._save_when_due()
         self._parted, self._together = (self._parted + 1 if outcome.parted else 0), outcome.parted
-        return outcome.behind
+        return outcome
 
     async def _train(self, grant: calls.Train) -> calls.Trained:
         if self._rest_s:
@@ -263,7 +265,7 @@ class Training:
         n = len(self.members.roster)
         now = stage(self.overlay, n, round)
         local = now.local and not self._rest_s
-        steps = self._local_steps if local else 0
+        steps = self._local_steps.now if local else 0
         self._due += self.pace.local_steps if local else 0
         return calls.Train(round, steps, now.first, now.last, turn(self.overlay, n, round))
 
@@ -288,18 +290,6 @@ class Training:
             self.context.report.event("anchor_parted", text, level="warning", round=following)
             return max(following, await self.catch_up(following, current, live=True, first=self._together))
         return max(following, min(ahead, last) if last else ahead)
-
-    def _fit(self, passed: int) -> None:
-        """Adapt the number of local steps: fewer after the others did `passed` > 1 rounds in one of ours, more again while we keep up.
-
-        Otherwise a node that is several times slower would be late for every exchange and train alone. The gain stays that of all K
-        local steps, so the correction errs to the small side.
-        """
-        most = self.pace.local_steps
-        if passed > 1:
-            self._local_steps = max(1, self._local_steps // passed)
-        else:
-            self._local_steps = min(most, self._local_steps + max(1, most // RECOVERY_ROUNDS))
 
     def _count(self, skipped: int) -> None:
         """Count the local steps of rounds jumped over, and say once that this node did few of those it was to do."""

@@ -89,6 +89,46 @@ async def test_a_killed_engine_fails_every_call_within_a_moment():
         assert "signal 9" in engine.ended
 
 
+async def limited(more: int) -> tuple[str, float, bool]:
+    """An engine whose address space may grow by so many bytes is given work for which that is not enough.
+
+    -> what it refuses or breaks down with, in how many seconds, whether an engine without the limit goes on after it
+    """
+    resource = pytest.importorskip("resource")
+    began = trio.current_time()
+    async with open_engine() as engine:
+        resource.prlimit(
+            engine.pid,
+            resource.RLIMIT_AS,
+            (psutil.Process(engine.pid).memory_info().vms + more, resource.RLIM_INFINITY),
+        )
+        large = manifest("diagonal", params={"dim": 1 << 24})
+        said = ""
+        try:
+            reply = await engine.call(opening(large))
+            said = reply.reason if isinstance(reply, calls.Refused) else ""
+            if not said:
+                await engine.call(calls.Train(0, 5))
+        except EngineError as error:
+            said = str(error)
+    took_s = trio.current_time() - began
+    async with open_engine() as engine:
+        await engine.call(opening(manifest()))
+        goes_on = isinstance(await engine.call(calls.Train(0, 5)), calls.Trained)
+    return said, took_s, goes_on
+
+
+@pytest.mark.acceptance
+@pytest.mark.skipif(sys.platform != "linux", reason="prlimit")
+@pytest.mark.parametrize("more", [32 << 20, 200 << 20, 400 << 20])
+def test_an_engine_without_memory_says_so_in_one_line_and_the_next_one_works(more):
+    said, took_s, goes_on = trio.run(limited, more)
+    assert said
+    assert "\n" not in said
+    assert took_s < START_S
+    assert goes_on
+
+
 @warm
 @real
 async def test_a_cancelled_call_leaves_the_pipe_whole():

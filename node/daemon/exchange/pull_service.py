@@ -168,7 +168,8 @@ class PulledExchange:
         lag_s = max(0.0, trio.current_time() - self._since)
         self._since = math.inf
         peers = links if await self._publish(round) else ()
-        self._shell.do(core.ask(round, peers, trio.current_time(), lag_s))
+        began = trio.current_time()
+        self._shell.do(core.ask(round, peers, began, lag_s))
         numbers = dict(core.questions)
 
         def record() -> None:
@@ -179,13 +180,14 @@ class PulledExchange:
         try:
             await self._shell.until_done(record)
         finally:
+            waited_s = trio.current_time() - began - core.timeouts.usual_s()
             core.close()
         outcomes = dict(core.outcomes)
         self._outcomes.update(outcomes.values())
         self._committed.update(peer for peer, outcome in outcomes.items() if outcome == "committed")
         mixed = await self._shell.mix(round, core.asked)
         self._noted(outcomes, mixed.clipped_or_excluded)
-        return RoundOutcome(round, outcomes, core.behind, mixed.distance, mixed.parted)
+        return RoundOutcome(round, outcomes, core.behind, mixed.distance, mixed.parted, max(0.0, waited_s))
 
     async def revoke(self, peer: str) -> None:
         """The peer is gone, banned or reborn: its vector is not used any more; no flow has to be deleted."""

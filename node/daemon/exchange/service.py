@@ -177,11 +177,12 @@ class Exchange:
 
         `before_mix` is awaited between the two. Raises EngineError: the engine cannot mix.
         """
-        core, shell = self._core, self._shell
+        core, shell, began = self._core, self._shell, trio.current_time()
         shell.do(core.begin_round(round, links, view, trio.current_time(), self._directions(round)))
         try:
             await shell.until_done()
         finally:
+            waited_s = trio.current_time() - began - core.pace.timeouts.usual_s()
             shell.do(core.end(trio.current_time()))
         outcomes = dict(core.pace.outcomes)
         for peer in list(core.edges):
@@ -190,7 +191,7 @@ class Exchange:
         behind = core.left_behind(round)
         await before_mix()
         mixed = await shell.mix(round)
-        return RoundOutcome(round, outcomes, behind, mixed.distance)
+        return RoundOutcome(round, outcomes, behind, mixed.distance, waited_s=max(0.0, waited_s))
 
     async def contact_next(self, edges: Iterable[str], slot: int) -> Outcome | None:
         """Visit the next of our edges in this slot. -> how it ended, None if there is none to visit"""

@@ -49,6 +49,7 @@ class RoundOutcome:
     """The round that peers have credibly reached, if they left us behind, else `round`: to exchange less often is to lose nothing."""
     distance: float | None = None  # as in `starling.node.rpc.calls.Done`
     parted: tuple[str, ...] = ()  # likewise
+    waited_s: float = 0.0  # for the slowest peers, beyond what is usual
 
 
 @dataclass(slots=True)

@@ -65,7 +65,7 @@ class VirtualSwarm:
     `rules` are faults, see `starling.node.net.faults`; the list may be changed while the swarm runs. `step_cost_s` gives virtual seconds of
     a local step by node index, `seed` identities and the network's random draws. `config` holds every node's own settings, of which `shard`
     and `bootstrap` are filled in; all attackers know each other. Without a folder there are no checkpoints: a node that returns begins with
-    a peer's model.
+    a peer's model. `clock_off_s` gives by how many seconds a node's wall clock is wrong at present.
 
     With `fixed_deadlines` neighbors wait for each other as long as the manifest allows, instead of an adaptive deadline: messages of a
     virtual network vary so little that it leaves no room for a neighbor that itself waits for another.
@@ -74,7 +74,7 @@ class VirtualSwarm:
     def __init__(
         self, manifest: Manifest, *, rules: list[Rule] | None = None, step_cost_s: Callable[[int], float] = lambda _index: 1e-3,
         seed: int = 0, config: NodeConfig | None = None, attacks: Mapping[int, str] | None = None, fixed_deadlines: bool = False,
-        folder: Path | None = None,
+        folder: Path | None = None, clock_off_s: Callable[[int], float] = lambda _index: 0.0,
     ) -> None:  # fmt: skip
         self._seed = seed
         manifest, self._config = sealed(manifest, config or NodeConfig(linger_s=1e6, threads=1, trust=True))
@@ -88,6 +88,7 @@ class VirtualSwarm:
         self._step_cost_s = step_cost_s
         self._attacks = attacks or {}
         self._folder = folder
+        self._clock_off_s = clock_off_s
         self._nursery: trio.Nursery | None = None
         self._decisions: dict[int, tuple[Decision, ...]] = {}  # bans and trust, as a run directory keeps them
         self.chains: dict[int, Chain] = {}  # invitations of nodes, by index
@@ -138,8 +139,9 @@ class VirtualSwarm:
         setup = NodeSetup(
             identity=identity, config=config, manifest=self._agreed, swarm=self.swarm,
             checkpoint=str(self._folder / f"{index}.safetensors") if self._folder else "", export="", open_network=network,
-            start_engine=engine, unix_time=lambda: EPOCH_S + trio.current_time(), keep_manifest=lambda _manifest: None,
-            decisions=self._decisions.get(index, ()), keep_decisions=partial(self._decisions.__setitem__, index),
+            start_engine=engine, unix_time=lambda: EPOCH_S + trio.current_time() + self._clock_off_s(index),
+            keep_manifest=lambda _manifest: None, decisions=self._decisions.get(index, ()),
+            keep_decisions=partial(self._decisions.__setitem__, index),
             admission=AdmissionStore(self.chains.get(index, ()), offload=_inline),
         )  # fmt: skip
         virtual = self.nodes[index] = VirtualNode(Node(setup, Events(None, clock=setup.unix_time)))

@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.exchange.pace import Rounds
-from starling.gossip.exchange.timeouts import RECENT, STRETCH, UNDER_WAY, WHOLE, Deadline, Timeouts
+from starling.gossip.exchange.timeouts import (
+    FELT,
+    RECENT,
+    STRETCH,
+    UNDER_WAY,
+    WHOLE,
+    WITHDRAWN_ROUNDS,
+    Deadline,
+    Timeouts,
+)
 
 waits = st.lists(st.one_of(st.none(), st.floats(0.0, 100.0)), max_size=80)
 
@@ -97,9 +106,68 @@ def test_a_peer_at_work_is_waited_for_longer_than_one_that_was_late_the_last_tim
 def test_a_peer_that_is_gone_begins_with_a_clean_slate():
     timeouts = Timeouts(Deadline(1.0, 1.0))
     timeouts.begin(10.0, lag_s=3.0)
-    timeouts.missed("b")
+    timeouts.resolve("b", "timeout", 17.0)
+    timeouts.overtaken()
+    assert timeouts.impatient("b")
     timeouts.forget("b")
     assert timeouts.until("b") == 17.0
+
+
+def rounds_with(timeouts, waits, *, rounds=1, lag_s=1.0, at=0.0):
+    """So many rounds in which peers answer after these times, in order; None: not at all. -> when the last has ended"""
+    for _ in range(rounds):
+        timeouts.begin(at, lag_s)
+        for peer, wait in sorted(waits.items(), key=lambda it: it[1] or 9.0):
+            if wait is None or at + wait >= timeouts.until(peer):
+                timeouts.resolve(peer, "timeout", timeouts.until(peer))
+            else:
+                timeouts.resolve(peer, "committed", at + wait)
+        at += 10.0
+    return at
+
+
+QUICK = {"b": 0.01, "c": 0.01, "d": 0.02}
+
+
+def test_whom_this_node_waited_for_while_others_went_on_is_given_what_is_usual_and_nobody_else():
+    timeouts = Timeouts(Deadline(0.25, 1.0))
+    at = rounds_with(timeouts, QUICK | {"slow": 0.6}, rounds=8)
+    assert timeouts.until("slow") == timeouts.until("b"), "slow to all is waited for"
+    timeouts.overtaken()
+    timeouts.begin(at, 1.0)
+    assert timeouts.until("slow") - at == FELT / 2.0
+    assert timeouts.until("b") - at == pytest.approx(2.25)
+
+
+def test_patience_comes_back_after_some_rounds_and_after_more_each_time():
+    timeouts, lost = Timeouts(Deadline(0.25, 1.0)), []
+    at = rounds_with(timeouts, QUICK, rounds=8)
+    for _ in range(4):
+        at = rounds_with(timeouts, QUICK | {"slow": 0.6}, rounds=2, at=at)
+        timeouts.overtaken()
+        rounds = 0
+        while timeouts.impatient("slow"):
+            at = rounds_with(timeouts, QUICK | {"slow": 0.6}, at=at)
+            rounds += 1
+        lost.append(rounds)
+    assert lost == [WITHDRAWN_ROUNDS * 2**each for each in range(4)]
+
+
+def test_nobody_loses_it_where_all_are_as_slow_or_nobody_was_waited_for():
+    for waits in (QUICK, dict.fromkeys(QUICK, 0.6)):
+        timeouts = Timeouts(Deadline(0.25, 1.0))
+        rounds_with(timeouts, waits, rounds=8)
+        timeouts.overtaken()
+        assert not any(map(timeouts.impatient, waits))
+
+
+def test_a_peer_that_has_asked_us_is_waited_for_by_the_deadline_alone():
+    timeouts = Timeouts(Deadline(1.0, 1.0))
+    timeouts.begin(10.0, lag_s=3.0)
+    timeouts.ready("b", 11.0)
+    assert (timeouts.until("b"), timeouts.until("c")) == (12.0, 17.0)
+    timeouts.begin(20.0, lag_s=3.0)
+    assert timeouts.until("b") == 27.0
 
 
 def test_each_link_of_a_round_has_its_own_deadline():

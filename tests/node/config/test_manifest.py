@@ -166,6 +166,14 @@ def test_the_defaults_are_without_blame():
     [
         (["pace.min_wait_s=20"], "pace.min_wait_s: must be <= pace.max_wait_s = 10, got 20"),
         (["membership.suspicion_s=0.5"], "membership.suspicion_s: must be >= 2 membership.timeout_s = 1, got 0.5"),
+        (
+            ["optimizer.lr=1e-12"],
+            "optimizer.lr: must be >= 1e-10 with mix=pet, kappa = 0.2 and 20 local steps, got 1e-12",
+        ),
+        (
+            ["optimizer.lr=1e-12", "pace=clock", "overlay=sticky", "mix.kappa=0.1"],
+            "optimizer.lr: must be >= 1e-09 with mix=pet",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_cure(assignments, says):

@@ -1,7 +1,9 @@
 """How much memory a task takes, said before it is allocated."""
 
+import sys
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from starling.gossip.errors import ConfigError
@@ -76,6 +78,17 @@ def test_of_a_task_of_ones_own_the_model_counts_once_it_is_made():
     assert memory.objection(own, GB, 10**7) == ""
     with pytest.raises(ConfigError, match=r"a model of 1\.0 GB"):
         memory.check(agreed("my_task:Large"), GB, GB)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere an address space has no limit that is kept")
+def test_a_limit_of_the_address_space_is_a_limit_of_memory(monkeypatch):
+    taken = psutil.Process().memory_info().vms
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda _which: (taken + (256 << 20), -1))
+    assert 128 << 20 < memory.there() <= 256 << 20
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda _which: (taken // 2, -1))
+    assert memory.there() == 0
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda _which: (memory.resource.RLIM_INFINITY,) * 2)
+    assert memory.there() > 256 << 20
 
 
 def test_an_engine_refuses_before_it_makes_the_task(monkeypatch):

@@ -1,0 +1,41 @@
+"""How many of a round's local steps a node does, so that it keeps up with the swarm. No clock: seconds arrive as arguments."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import ceil
+
+RECOVERY_ROUNDS = 10  # in which a node that was late and keeps up returns to all of its local steps
+WINDOW = 8  # rounds since the last cut by which a node knows whether its own work was slow
+SLOWER = 1.05  # times the swarm's rounds that the own work of a round must take to be called slow
+
+
+@dataclass(slots=True)
+class LocalSteps:
+    """Fewer after the swarm did `passed` > 1 rounds in one of ours, because our own work is slow; more again while we keep up.
+
+    Otherwise a node that is several times slower would be late for every exchange and train alone. Where a node was left behind because it
+    waited for a peer it has no less time for its local steps, and does them all: fewer would be a gift to whoever kept it waiting.
+    """
+
+    most: int  # of the manifest, >= 1
+    now: int = field(init=False)  # of the next round, in [1, most]
+    _rounds: deque[tuple[int, float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    def __post_init__(self) -> None:
+        self.now = self.most
+
+    def passed(self, passed: int, elapsed_s: float, waited_s: float) -> int:
+        """A round of ours took `elapsed_s`, of which `waited_s` for peers beyond what is usual; the swarm did `passed` >= 1. -> `now`"""
+        self._rounds.append((passed, elapsed_s, max(0.0, elapsed_s - waited_s)))
+        behind = self._times_slower() if passed > 1 else 1.0
+        if behind > SLOWER:
+            self.now = max(1, self.now // min(passed, ceil(behind)))
+            self._rounds.clear()
+        else:
+            self.now = min(self.most, self.now + max(1, self.most // RECOVERY_ROUNDS))
+        return self.now
+
+    def _times_slower(self) -> float:
+        """What a round of ours would take without the waiting, in rounds of the swarm."""
+        passed, elapsed_s, own_s = (sum(column) for column in zip(*self._rounds, strict=True))
+        return passed * own_s / (len(self._rounds) * elapsed_s) if elapsed_s > 0.0 else float(passed)

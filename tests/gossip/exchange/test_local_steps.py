@@ -1,0 +1,52 @@
+"""A node that is slow does fewer local steps; one that was kept waiting does not."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starling.gossip.exchange.local_steps import LocalSteps
+
+
+def test_a_machine_four_times_slower_does_a_quarter_and_more_again_while_it_keeps_up():
+    steps = LocalSteps(20)
+    assert steps.passed(4, 4.0, 0.0) == 5
+    assert steps.passed(1, 1.0, 0.0) == 7
+    for _ in range(10):
+        steps.passed(1, 1.0, 0.0)
+    assert steps.now == 20
+
+
+def test_who_was_kept_waiting_does_all_local_steps_however_often_it_was_left_behind():
+    steps = LocalSteps(10)
+    for _ in range(20):  # rounds of the swarm take 0.5 s; so would ours
+        assert steps.passed(2, 1.0, 0.5) == 10
+
+
+def test_rounds_in_which_others_were_waited_for_count_when_the_swarm_turns_out_to_be_further():
+    steps = LocalSteps(10)
+    for _ in range(3):
+        steps.passed(1, 1.0, 0.6)
+    assert steps.passed(3, 0.4, 0.0) == 10
+    slow = LocalSteps(10)
+    for _ in range(3):
+        slow.passed(1, 1.0, 0.0)
+    assert slow.passed(3, 1.0, 0.0) == 5
+
+
+@given(st.integers(1, 100), st.floats(1.06, 8.0), st.floats(0.0, 0.3))
+def test_whoever_is_slower_than_the_swarm_comes_to_keep_up_with_it(most, slower, waited):
+    """Its own work takes `slower` rounds of the swarm, less in proportion as it does fewer local steps, and it waits beside."""
+    steps, behind, kept_up = LocalSteps(most), 0.0, 0
+    for _ in range(200):
+        own = slower * steps.now / most
+        behind += own + waited - 1.0
+        passed = 1 + int(max(0.0, behind))
+        behind = max(0.0, behind - passed + 1)
+        kept_up += passed == 1
+        assert 1 <= steps.passed(passed, own + waited, waited) <= most
+    assert kept_up >= 200 / 3 or slower / most + waited > 0.95  # or a single local step is already too slow
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-9])
+def test_a_round_that_took_no_time_is_no_division_by_zero(seconds):
+    assert LocalSteps(4).passed(2, seconds, 0.0) == 2
