@@ -109,6 +109,11 @@ class Libp2pNetwork(Inboxes):
         return tuple(map(str, self._announcing.told))
 
     @property
+    def local(self) -> tuple[str, ...]:
+        """Multiaddrs with /p2p/ID of this machine's interfaces, where we listen."""
+        return tuple(map(str, addresses.reachable(self._announcing.bound, self.peer_id, self._announcing.hosts)))
+
+    @property
     def port(self) -> int | None:
         """Where we listen, or are forwarded from; None if we do not listen."""
         return self._announcing.port
@@ -165,6 +170,12 @@ class Libp2pNetwork(Inboxes):
         self._announcing.hidden = hidden
         if host != self._announcing.observed:
             self._announcing.observed = host
+            self.look_at_interfaces()
+
+    def leased(self, outside: tuple[str, int] | None) -> None:
+        """The router leads this host and port to us, or does so no more."""
+        with suppress(ValueError):  # it says something that is no address
+            self._announcing.leased = None if outside is None else (addresses.canonical(outside[0]), outside[1])
             self.look_at_interfaces()
 
     async def dial_back(self, peer: str, port: int) -> tuple[str, bool]:
@@ -362,7 +373,9 @@ class Libp2pNetwork(Inboxes):
             peer=peer, inbound=expected is None if inbound is None else inbound, since=now, useful_at=now,
             **{name: getattr(where, name) for name in Where.__slots__},
         )  # fmt: skip
-        up, down = (Pacer(0), Pacer(0)) if where.relay else (self._up, self._down)  # paced in the connection to the relay
+        up, down = (
+            (Pacer(0), Pacer(0)) if where.relay else (self._up, self._down)
+        )  # paced in the connection to the relay
         return Connection(info, raw, channel, received, up, down)
 
     def _register(self, connection: Connection) -> None:
