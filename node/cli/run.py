@@ -53,6 +53,7 @@ NODE_OPTIONS = (
     click.option(
         "--announce", multiple=True, metavar="MULTIADDR", help="Addresses to give to peers instead, behind a NAT."
     ),
+    click.option("--map-port", is_flag=True, help="Ask the router (UPnP) to lead a port to this node."),
     click.option("--no-lan", is_flag=True, help="Neither look for members on the local network nor be found there."),
     click.option(
         "--relay", metavar="off|control|small", help="What to carry for members that nobody can dial. Default: control."
@@ -291,6 +292,7 @@ def _split(assignments: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]
 def _configured(
     config: NodeConfig, assignments: tuple[str, ...], *, data: str | None, device: str | None, up: str | None, down: str | None,
     listen: tuple[str, ...], announce: tuple[str, ...], shard: str | None, nice: str | None, relay: str | None, no_lan: bool,
+    map_port: bool,
 ) -> NodeConfig:  # fmt: skip
     """`config` with the options' values; paths made absolute, so that `run` works from any directory."""
     from starling.node.config import toml
@@ -299,6 +301,7 @@ def _configured(
     plain += [] if shard is None else [f"shard={shard}"]
     plain += [] if nice is None else [f"nice={nice}"]
     plain += ["lan=false"] if no_lan else []
+    plain += ["map_port=true"] if map_port else []
     plain += [] if relay is None else [f"relay={relay}"]
     config = toml.apply_set(config, [*assignments, *plain])
     given = {

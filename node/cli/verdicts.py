@@ -22,7 +22,10 @@ CLOCK_S = 300.0  # that clocks may differ
 RTT_S = 0.1  # of a long link
 LINUX_BUFFER = 4 << 20  # net.ipv4.tcp_wmem as Linux sets it
 SYSCTL = "`sudo sysctl -w net.ipv4.tcp_wmem='4096 65536 33554432' net.ipv4.tcp_rmem='4096 131072 33554432'`"
-FORWARD = "forward a port to this machine: `--listen /ip4/0.0.0.0/tcp/4001 --announce /ip4/PUBLIC-ADDRESS/tcp/4001`"
+FORWARD = (
+    "ask the router for a port, `--map-port`, or forward one to this machine: "
+    "`--listen /ip4/0.0.0.0/tcp/4001 --announce /ip4/PUBLIC-ADDRESS/tcp/4001`"
+)
 FRESH = "ask a member for a fresh invite (`starling invite`)"
 
 Verdict = tuple[Answer, str, str]

@@ -130,7 +130,11 @@ class Node:
                 network.also_at(address)
                 bootstrap.add(address)
 
-            nursery.start_soon(Lan(setup.swarm, network.peer_id, lambda: network.addresses, found, report).serve)
+            nursery.start_soon(Lan(setup.swarm, network.peer_id, lambda: network.local, found, report).serve)
+        if setup.config.map_port and network.port is not None:
+            from starling.node.net.port_lease import PortLease  # noqa: PLC0415 — likewise
+
+            nursery.start_soon(PortLease(lambda: network.local, network.leased, report).serve)
         manifest = await self._agree(network, transfer, bootstrap)
         engine = EngineSupervisor(
             start=setup.start_engine, opening=_opening(setup, manifest), silence_s=setup.config.engine_timeout_s, report=report

@@ -71,6 +71,10 @@ class Network(Protocol):
         """Of `addresses` those for every member to read: no private ones once a peer was met at a public one."""
 
     @property
+    def local(self) -> tuple[str, ...]:
+        """Multiaddrs with /p2p/ID of this machine's interfaces, where we listen; none if this network has no ports."""
+
+    @property
     def port(self) -> int | None:
         """Where we listen, or are forwarded from; None if we do not, or this network has no ports."""
 
@@ -125,6 +129,9 @@ class Network(Protocol):
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
         """Remember where a peer can be dialled (replaces what was known; invalid addresses are ignored)."""
+
+    def leased(self, outside: tuple[str, int] | None) -> None:
+        """The router leads this host and port to us, or does so no more."""
 
     def also_at(self, address: str) -> None:
         """A peer may be at this address of the local network too, which is dialled beside those that it announces."""

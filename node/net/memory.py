@@ -194,12 +194,15 @@ class MemoryNetwork(Inboxes):
         """All: there is one network here."""
         return self.addresses
 
-    port, met_public, callers, relays, relayed, circuits = None, False, (), (), (), ()
+    port, met_public, callers, relays, relayed, circuits, local = None, False, (), (), (), (), ()
     """There are no ports, and everybody can be dialled."""
 
     def way(self, peer: str) -> Way | None:
         """Never through a relay."""
         return "direct" if self._hub.connected(self.peer_id, peer) else None
+
+    def leased(self, outside: tuple[str, int] | None) -> None:
+        """Ignored."""
 
     def also_at(self, address: str) -> None:
         """Ignored."""

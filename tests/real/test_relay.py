@@ -23,6 +23,7 @@ from starling.node.net.libp2p.circuit import (
 )
 from starling.node.net.libp2p.noise import Conversation, negotiate
 from tests.harness.libp2p_nodes import hang_up, next_frame, node, on_sockets, peer_of, until
+from tests.harness.namespaces import homes
 
 pytestmark = [pytest.mark.real]
 
@@ -340,3 +341,67 @@ async def test_a_stock_peer_has_a_place_at_our_relay_and_reaches_others_through_
         assert (await next_frame(a, "control")).frame == b"stock"
         assert middle.circuits == ((peer, a.peer_id),)
         assert peer in middle._relay.slots.holders(trio.current_time())
+
+
+BEHIND = """
+import sys, trio
+from tests.harness.libp2p_nodes import next_frame, node, peer_of
+def say(*words):
+    print(*words, flush=True)
+async def heard():
+    return (await trio.to_thread.run_sync(sys.stdin.readline)).strip()
+async def main():
+    role, relay = sys.argv[1:]
+    async with node(role, listen="/ip4/0.0.0.0/tcp/0", relay="control") as me:
+        if role == "r":
+            for name in ("a", "b"):
+                me.learn(peer_of(name), [])
+            say(me.addresses[0])
+            await heard()
+            return
+        other = peer_of("b" if role == "a" else "a")
+        await me.dial(relay)
+        me.found(hidden=True, host="")
+        while not me.announced:
+            await trio.sleep(0.05)
+        say(me.announced[0])
+        me.learn(other, [await heard()])
+        if role == "b":
+            await me.send(other, "control", b"hello")
+        while me.way(other) != "direct":
+            await trio.sleep(0.05)
+        say("direct")
+        await me.send(other, "exchange", bytes(3 << 20))
+        say(len((await next_frame(me, "exchange")).frame))
+        await heard()
+trio.run(main)
+"""
+
+
+@pytest.mark.acceptance
+@on_sockets
+async def test_two_nodes_behind_home_routers_connect_without_the_relay_that_brought_them_together():
+    """Real address translation and a real simultaneous open of TCP, in network namespaces."""
+    with homes(2) as (there, *behind):
+        async with AsyncExitStack() as stack:
+
+            async def start(namespace, *words):
+                process = await trio.lowlevel.open_process(
+                    ["ip", "netns", "exec", namespace, sys.executable, "-c", BEHIND, *words],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                )  # fmt: skip
+                stack.push_async_callback(process.wait)
+                stack.callback(process.kill)
+                return process, (await process.stdout.receive_some(1000)).decode().strip()
+
+            _, relay_at = await start(there, "r", "")
+            (a, a_at), (b, b_at) = [await start(*each, relay_at) for each in zip(behind, "ab", strict=True)]
+            assert parse(a_at).relay == parse(b_at).relay == parse(relay_at).peer
+            await a.stdin.send_all(f"{b_at}\n".encode())
+            await b.stdin.send_all(f"{a_at}\n".encode())
+            for process in (a, b):
+                said, more = b"", b"\n"
+                while more and not (len(said.split()) == 2 and said.endswith(b"\n")):
+                    more = await process.stdout.receive_some(1000)
+                    said += more
+                assert said.split() == [b"direct", str(3 << 20).encode()]

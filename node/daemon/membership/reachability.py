@@ -50,7 +50,7 @@ class ReachabilityService:
         self._nonce = 0
         self._requests: trio.MemorySendChannel[tuple[str, DialMe]]
         self._requests, self._waiting = trio.open_memory_channel[tuple[str, DialMe]](0)
-        self._addresses: tuple[str, ...] = ()
+        self._where: tuple[tuple[str, ...], int | None] | None = None
 
     @property
     def state(self) -> State:
@@ -101,10 +101,10 @@ class ReachabilityService:
 
     def _look(self, now: float) -> None:
         network, core = self._network, self._core
-        if network.addresses != self._addresses:
-            if self._addresses:
+        if (where := (network.addresses, network.port)) != self._where:
+            if self._where is not None:
                 core.moved()
-            self._addresses = network.addresses
+            self._where = where
         others = [peer for peer in self._members.members if peer != self._me]
         found = {peer: source for peer in others if (source := self._source(peer)) is not None}
         for peer in network.callers:
@@ -112,7 +112,7 @@ class ReachabilityService:
                 core.vote(found[peer], True, now)
         before, state = core.state, core.look(len(set(found.values())), now)
         network.found(hidden=state == "hidden", host=core.seen)
-        self._addresses = network.addresses
+        self._where = network.addresses, network.port
         if state != before and state in TEXTS:
             self._report.event("reachability", TEXTS[state], state=state)
         if (port := network.port) is None:

@@ -80,6 +80,11 @@ def interfaces() -> list[str]:
     return sorted(str(each) for each in hosts if not each.is_loopback and not each.is_link_local)
 
 
+def canonical(host: str) -> str:
+    """An IP address in canonical form. ValueError: it is none."""
+    return str(ipaddress.ip_address(host))
+
+
 def plain(host: str) -> str:
     """An IP address as others write it: an IPv4 one mapped into IPv6 is IPv4."""
     address = ipaddress.ip_address(host.partition("%")[0])

@@ -29,6 +29,8 @@ class Announcing:
     """Others cannot dial us: only ways through relays are told."""
     relayed: tuple[Endpoint, ...] = ()
     """Where others reach us through relays."""
+    leased: tuple[str, int] | None = None
+    """Host and port of the router that lead here, as it says."""
     observed: str = ""
     """A host at which others reach us, beside those of the interfaces; "" for none."""
     known: tuple[Endpoint, ...] = field(default=())
@@ -38,7 +40,8 @@ class Announcing:
         if not hosts and self.hosts:
             return False
         self.hosts, before = tuple(hosts), self.known
-        seen = [addresses.at(self.observed, self.bound[0][1], self.peer)] if self.observed and self.bound else []
+        outside = dict.fromkeys(([self.observed] if self.observed else []) + ([self.leased[0]] if self.leased else []))
+        seen = [addresses.at(host, self.port or 0, self.peer) for host in outside] if self.bound else []
         found = self.configured or tuple(dict.fromkeys((*seen, *addresses.reachable(self.bound, self.peer, hosts))))
         public_first = sorted(found, key=_is_private)
         self.known = tuple(replace(each, peer=self.peer) for each in public_first)[:MAX_ADDRESSES]
@@ -54,7 +57,9 @@ class Announcing:
     @property
     def port(self) -> int | None:
         """Where others dial us, one port for all addresses; None if we do not listen."""
-        return self.configured[0].port if self.configured else self.bound[0][1] if self.bound else None
+        if self.configured:
+            return self.configured[0].port
+        return (self.leased[1] if self.leased else self.bound[0][1]) if self.bound else None
 
     def is_gone(self, host: str) -> bool:
         """Whether a connection from this address of ours is dead, as no interface has it any more."""

@@ -120,6 +120,11 @@ class Libp2pNetwork(Inboxes):
         return tuple(map(str, self._announcing.told))
 
     @property
+    def local(self) -> tuple[str, ...]:
+        """Multiaddrs with /p2p/ID of this machine's interfaces, where we listen."""
+        return tuple(map(str, addresses.reachable(self._announcing.bound, self.peer_id, self._announcing.hosts)))
+
+    @property
     def port(self) -> int | None:
         """Where we listen, or are forwarded from; None if we do not listen."""
         return self._announcing.port
@@ -176,6 +181,12 @@ class Libp2pNetwork(Inboxes):
         self._announcing.hidden = hidden
         if host != self._announcing.observed:
             self._announcing.observed = host
+            self.look_at_interfaces()
+
+    def leased(self, outside: tuple[str, int] | None) -> None:
+        """The router leads this host and port to us, or does so no more."""
+        with suppress(ValueError):  # it says something that is no address
+            self._announcing.leased = None if outside is None else (addresses.canonical(outside[0]), outside[1])
             self.look_at_interfaces()
 
     async def dial_back(self, peer: str, port: int) -> tuple[str, bool]:
