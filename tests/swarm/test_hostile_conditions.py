@@ -173,9 +173,6 @@ async def test_one_or_two_that_accuse_a_member_all_the_time_kill_nobody_and_cost
         seconds, rounds = trio.current_time() - began, victim.node.progress.round - at
         nursery.cancel_scope.cancel()
         mine = [frame for src, _, lane, frame in frames if src == victim.peer_id and lane == "control"]
-        print(
-            f"{accusers} accusers: {len(mine) / seconds:.1f} control frames/s of the victim, {rounds / seconds:.2f} rounds/s"
-        )
         assert len(mine) / seconds < 40.0
         assert rounds / seconds > 3.0  # of five undisturbed
         for it in swarm.nodes.values():
@@ -217,5 +214,4 @@ async def test_six_nodes_stand_as_many_kills_at_random_instants_as_one_likes():
             await trio.sleep(5.0)
             for it in swarm.nodes.values():
                 await it.node.running.training.evaluate()
-            print(f"{KILLS} kills: accuracies {sorted(values(swarm))}, round {max(at.values())}")
             assert min(values(swarm)) > 0.9
