@@ -2,7 +2,6 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import ceil
 
 RECOVERY_ROUNDS = 10  # in which a node that was late and keeps up returns to all of its local steps
 WINDOW = 8  # rounds since the last cut by which a node knows whether its own work was slow
@@ -29,7 +28,7 @@ class LocalSteps:
         self._rounds.append((passed, elapsed_s, max(0.0, elapsed_s - waited_s)))
         behind = self._times_slower() if passed > 1 else 1.0
         if behind > SLOWER:
-            self.now = max(1, self.now // min(passed, ceil(behind)))
+            self.now = max(1, self.now // passed)
             self._rounds.clear()
         else:
             self.now = min(self.most, self.now + max(1, self.most // RECOVERY_ROUNDS))

@@ -318,9 +318,15 @@ class Pairwise:
             under_way = any(it is not None and it.round == pace.round for it in (edge.outstanding, edge.pending))
             if pace.passed(peer) and not under_way:
                 self._missed(edge, "busy")
-                pace.progress.met(peer, pace.round, passed=True)
-                pace.timeouts.overtaken()
+                self._met(peer, passed=True)
                 pace.resolved(peer, pace.round, "busy", now)
+
+    def _met(self, peer: str, *, passed: bool) -> None:
+        """A link of this round ended, with a peer that is there or has gone on; one alone that says so withdraws nobody's patience."""
+        progress, ours = self.pace.progress, self.pace.round
+        progress.met(peer, ours, passed=passed)
+        if passed and progress.lead > ours:
+            self.pace.timeouts.overtaken()
 
     def _missed(self, edge: Edge, outcome: Outcome) -> None:
         """An exchange that was due did not begin, so no transaction reports its end."""
@@ -377,7 +383,6 @@ class Pairwise:
         edge = self._edge(peer)
         match decision:
             case Accept() if isinstance(request, Request):
-                self.pace.timeouts.ready(peer, now)
                 self._do(peer, edge.accept(request.inc, request.seq, *self._weights(peer)), now)
             case Accept():
                 if edge.ready and (isinstance(self.pace, Slots) or peer in self.pace.waiting):
@@ -403,9 +408,7 @@ class Pairwise:
         if ended.reason == "full":
             self._out.append(EdgeDropped(peer))
         if ended.round == self.pace.round and (ended.reason == "late" or ended.outcome == "committed"):
-            self.pace.progress.met(peer, ended.round, passed=ended.outcome != "committed")
-            if ended.outcome != "committed":
-                self.pace.timeouts.overtaken()
+            self._met(peer, passed=ended.outcome != "committed")
         if ended.reason == "early" and ended.role == "initiator":
             self._early.add(peer)
         if ended.reason not in TRY_AGAIN:

@@ -111,8 +111,6 @@ class Timeouts:
     _withdrawn: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Peers without patience: (round of ours, as counted here, from which they have it again, for how many rounds it was)."""
     _round: int = 0
-    _ready: dict[str, float] = field(default_factory=dict)
-    """When to give a peer up that has asked us for the exchange."""
 
     @property
     def stretch(self) -> float:
@@ -136,18 +134,13 @@ class Timeouts:
         self.expires = now + self._wait_s
         self._round += 1
         self._felt = {peer: seconds / 2.0 for peer, seconds in self._felt.items() if seconds > FELT / 16.0 * lag_s}
-        self._ready.clear()
 
     def until(self, peer: str) -> float:
         """When to give `peer` up."""
         expires = self.expires - self._lag_s if peer in self._late else self.expires
         if self.impatient(peer):
             expires = min(expires, self._opened + max(self.usual_s(peer), FELT / 2.0 * self._lag_s))
-        return min(expires, self._ready.get(peer, inf))
-
-    def ready(self, peer: str, now: float) -> None:
-        """The peer has asked us for this round's exchange: it waits for nobody else, and is given the deadline alone."""
-        self._ready[peer] = now + self._wait_s - 2.0 * self._lag_s
+        return expires
 
     def usual_s(self, peer: str = "") -> float:
         """How long a link usually takes: twice the median of the last answers of others than `peer`, at most the deadline."""

@@ -1,9 +1,11 @@
 """The frame of every page: problem, nodes, tabs, keys that work everywhere, terminals of any size."""
 
 import asyncio
+import time
 
 import pytest
 
+from starling.node.status.snapshot import Event, PeerStatus
 from starling.tui.app import StarlingApp
 from starling.tui.commands import save
 from starling.tui.source import Reading
@@ -183,6 +185,26 @@ def test_names_from_the_swarm_cannot_write_to_the_terminal():
     for screen in seen:
         assert "\x1b" not in screen
         assert "evil·[2J[bold]name" in screen
+
+
+HOSTILE = "evil\u202e\u2066\x1b[2J\x9b31m\x07\r\n[bold]\u200b" + "n" * 500
+
+
+@pytest.mark.parametrize("members", [8, pytest.param(4096, marks=pytest.mark.acceptance)])
+def test_records_of_hostile_members_neither_write_to_the_terminal_nor_turn_its_text_nor_stop_it(members):
+    peers = tuple(
+        PeerStatus(peer=f"{HOSTILE[:40]}{number}", state="alive", edge=number < 8, addresses=(HOSTILE,) * 8, inviter=HOSTILE, faults=9)
+        for number in range(members)
+    )  # fmt: skip
+    happened = tuple(Event(time_s=NOW, name="peer_fault", text=HOSTILE, level="warning") for _ in range(64))
+    one = full(peers=peers, members=members, ranks=tuple(it.peer for it in peers), links=(), events=happened)
+    began = time.monotonic()
+    _, seen = look([(Reading("a", one),)], LARGE, keys=ALL)
+    took_s = time.monotonic() - began
+    for screen in seen:
+        assert not set(screen.replace("\n", "")) & set("\x1b\x9b\x07\r\u202e\u2066\u200b")
+        assert max(map(len, screen.splitlines())) <= LARGE[0]
+    assert took_s < 60.0  # 6 pages; a page of 8 members takes half a second
 
 
 def test_nothing_is_drawn_while_nothing_changes():

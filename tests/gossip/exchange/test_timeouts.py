@@ -161,15 +161,6 @@ def test_nobody_loses_it_where_all_are_as_slow_or_nobody_was_waited_for():
         assert not any(map(timeouts.impatient, waits))
 
 
-def test_a_peer_that_has_asked_us_is_waited_for_by_the_deadline_alone():
-    timeouts = Timeouts(Deadline(1.0, 1.0))
-    timeouts.begin(10.0, lag_s=3.0)
-    timeouts.ready("b", 11.0)
-    assert (timeouts.until("b"), timeouts.until("c")) == (12.0, 17.0)
-    timeouts.begin(20.0, lag_s=3.0)
-    assert timeouts.until("b") == 27.0
-
-
 def test_each_link_of_a_round_has_its_own_deadline():
     rounds = Rounds(Timeouts(Deadline(1.0, 1.0)))
     rounds.timeouts.missed("b")
