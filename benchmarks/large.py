@@ -180,7 +180,7 @@ def _run(swarm: Swarm) -> Run:
     resumed = swarm.until(
         lambda: _in(second, "training") and bool(second.status and second.status.parameters), "resuming"
     )
-    resumed_at = min(second.rounds)
+    resumed_at = second.status.round if second.status else 0
     resumed_exchange = swarm.until(lambda: second.committed > 0, "an exchange of the resumed node")
 
     at_join = time.monotonic()

@@ -3,6 +3,7 @@
 Figures of a case, which is called model_pace_link, e.g. gpt_steps_20:
 
     case.ratio               local steps a second in the swarm over those alone, of the median repetition
+    case.undisturbed         that without the time that other processes took
     case.alone_steps_s, case.swarm_steps_s
     case.peak_bytes_per_parameter   of an engine, beyond one with next to no parameters
     case.exchanges           committed in the time measured
@@ -17,7 +18,7 @@ from benchmarks.command import cases
 from benchmarks.recipes import OverlapRecipe
 from benchmarks.results import Figures, Run
 
-FIGURES = ("ratio", "alone_steps_s", "swarm_steps_s", "peak_bytes_per_parameter", "exchanges")
+FIGURES = ("ratio", "undisturbed", "alone_steps_s", "swarm_steps_s", "peak_bytes_per_parameter", "exchanges")
 
 
 def measure(recipe: OverlapRecipe) -> list[Run]:

@@ -6,6 +6,9 @@ Two node processes on loopback, each pinned to cores of its own, with its line c
 the same time as the other: so both share the machine's memory as they do later. Then they train as a swarm. Local steps are counted from
 the first change of a node's count to the last one in the time, so waiting for peers counts.
 
+On a busy machine a ratio of speeds measures the other processes. `undisturbed` leaves out the time in which a node's engine was ready to
+run and another process had its core, as Linux tells (schedstat), but for the time that the node's own daemon ran meanwhile.
+
 Shapes: d parameters.
 """
 
@@ -52,7 +55,9 @@ class Watched:
 
     node: Node
     status: StatusSnapshot | None = None
-    counts: list[tuple[float, int]] = field(default_factory=list)
+    counts: list[tuple[float, int, float]] = field(
+        default_factory=list
+    )  # when, how many, seconds lost to others until then
     peak: int = 0
 
     def look(self) -> None:
@@ -61,13 +66,33 @@ class Watched:
         with suppress(ControlError):
             self.status = status = self.node.status()
             if not self.counts or self.counts[-1][1] != status.local_steps:
-                self.counts.append((time.monotonic(), status.local_steps))
+                self.counts.append((time.monotonic(), status.local_steps, self._lost()))
 
     @property
     def rate(self) -> float:
         """Local steps a second between the first and the last change."""
-        (began, first), (ended, last) = self.counts[1], self.counts[-1]
+        (began, first, _), (ended, last, _) = self.counts[1], self.counts[-1]
         return (last - first) / (ended - began)
+
+    @property
+    def undisturbed(self) -> float:
+        """The same, of the time that others did not take."""
+        (began, first, before), (ended, last, after) = self.counts[1], self.counts[-1]
+        lost = after - before
+        return (last - first) / (ended - began - max(lost, 0.0))  # nan stays so
+
+    def _lost(self) -> float:
+        """Seconds so far in which the engine waited for a core that the daemon did not have; nan where the system does not tell."""
+        import psutil
+
+        assert self.node.process is not None
+        daemon = self.node.process.pid
+        with suppress(psutil.Error, OSError, IndexError):
+            engine = psutil.Process(daemon).children()[0].pid
+            waited = int(Path(f"/proc/{engine}/schedstat").read_text().split()[1])
+            ran = int(Path(f"/proc/{daemon}/schedstat").read_text().split()[0])
+            return (waited - ran) / 1e9
+        return math.nan
 
     def weigh(self) -> None:
         """The engine's most resident bytes, as far as the system tells."""
@@ -90,32 +115,36 @@ def measure(model: str, d: int, mbit: float, pace: str, seconds: float, repeat: 
         least = _least(Path(folder))
         found = [_repetition(Path(folder) / str(number), model, d, mbit, pace, seconds) for number in range(repeat)]
     ratios = [swarm / alone for alone, swarm, *_ in found]
-    alone, swarm, peak, exchanges, payload, parameters = found[ratios.index(sorted(ratios)[(repeat - 1) // 2])]
+    alone, swarm, clear, peak, exchanges, payload, parameters = found[ratios.index(sorted(ratios)[(repeat - 1) // 2])]
     return OverlapCase(
         model=model, d=parameters, link=mbit, pace=pace, alone_steps_s=round(alone, 4), swarm_steps_s=round(swarm, 4),
-        ratio=round(swarm / alone, 4), peak_bytes_per_parameter=round((peak - least) / parameters, 1), cores=len(_cores(0) or ()),
+        ratio=round(swarm / alone, 4),
+        undisturbed=None if math.isnan(clear) else round(clear, 4),
+        peak_bytes_per_parameter=round((peak - least) / parameters, 1), cores=len(_cores(0) or ()),
         exchanges=exchanges, payload_bytes=round(payload), load=(round(before, 2), round(os.getloadavg()[0], 2)),
     )  # fmt: skip
 
 
 def _repetition(
     folder: Path, model: str, d: int, mbit: float, pace: str, seconds: float
-) -> tuple[float, float, int, int, float, int]:
-    """Steps a second alone and in the swarm, peak of an engine, exchanges and payload bytes of each, d."""
+) -> tuple[float, float, float, int, int, float, int]:
+    """Steps a second alone and in the swarm, their ratio undisturbed, peak of an engine, exchanges and payload bytes of each, d."""
     folder.mkdir()
     chosen = _task(model, d, folder) | {"pace.kind": pace, "pace.rounds": EVER, "pace.evaluate_every": EVER}
     if pace == "steps":
         chosen["pace.overlap"] = True
     with _nodes(folder / "alone", chosen | {"pace.quorum": 1}, mbit, together=False) as nodes:
         alone = _rates(nodes, seconds, lambda _each: True)
+        alone_clear = fmean(each.undisturbed for each in nodes)
     with _nodes(folder / "swarm", chosen | {"pace.quorum": 2}, mbit, together=True) as nodes:
         swarm = _rates(nodes, seconds, lambda each: each.status is not None and each.status.exchanges.committed > 0)
+        clear = fmean(each.undisturbed for each in nodes) / alone_clear
         statuses = [each.status for each in nodes if each.status is not None]
         peak = max(each.peak for each in nodes)
     exchanges = sum(status.exchanges.committed for status in statuses)
     done = [each for status in statuses for each in status.transactions if each.outcome == "committed"]
     payload = fmean(each.bytes_sent + each.bytes_received for each in done)
-    return fmean(alone), fmean(swarm), peak, exchanges, payload, statuses[0].parameters or d
+    return fmean(alone), fmean(swarm), clear, peak, exchanges, payload, statuses[0].parameters or d
 
 
 @contextmanager

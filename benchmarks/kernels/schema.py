@@ -110,6 +110,10 @@ class OverlapCase(msgspec.Struct, frozen=True, kw_only=True):
     """Of a node that exchanges with the other, waiting included, mean of the two."""
     ratio: float
     """Of the two, of one repetition."""
+    undisturbed: float | None
+    """The same without the time in which other processes had a node's core while its engine was ready to run.
+
+    None where the system does not tell. On an idle machine it is the ratio; on a busy one it says more."""
     peak_bytes_per_parameter: float
     """Most resident of an engine in the swarm, beyond what an engine with next to no parameters takes."""
     cores: int

@@ -55,10 +55,10 @@ def tensors(data: bytes) -> dict[str, Tensor]:
         raise ValueError("is no safetensors file, or cut short") from error
 
 
-def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str | int]]:
+def unpack(data: bytes | bytearray) -> tuple[dict[str, Tensor], dict[str, str | int]]:
     """Tensors on the CPU, and facts. Raises ValueError if it is no such file, of another format, or damaged, as a short message says."""
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
-    return _verified(lambda: data[_LENGTH_BYTES : _LENGTH_BYTES + length], lambda: safetensors.torch.load(data))
+    return _verified(lambda: data[_LENGTH_BYTES : _LENGTH_BYTES + length], lambda: safetensors.torch.load(bytes(data)))
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str | int]]:
@@ -69,7 +69,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str | int]]:
 
 
 def _verified(
-    header: Callable[[], bytes], read: Callable[[], dict[str, Tensor]]
+    header: Callable[[], bytes | bytearray], read: Callable[[], dict[str, Tensor]]
 ) -> tuple[dict[str, Tensor], dict[str, str | int]]:
     try:
         ours = json.loads(json.loads(header())["__metadata__"][_KEY])

@@ -8,7 +8,7 @@ from tests.harness.sections import taken
 from tests.harness.stories import virtual
 from tests.harness.swarms import assert_flows_cancel, digits, drain, events, rounds_done, story, until
 
-LEARNED = 0.85  # with a part of four in each exchange; chance is 0.1
+LEARNED = 0.7  # the worst node, with a part of four in each exchange; chance is 0.1
 
 
 @virtual(1)

@@ -258,8 +258,8 @@ def overlap(
         emit(Overlaps(cases=tuple(cases)))
         return
     columns = (
-        "model", ">d", ">Mbit/s", "pace", ">alone, steps/s", ">swarm, steps/s", ">ratio", ">peak bytes/parameter", ">cores each",
-        ">load",
+        "model", ">d", ">Mbit/s", "pace", ">alone, steps/s", ">swarm, steps/s", ">ratio", ">undisturbed", ">peak bytes/parameter",
+        ">cores each", ">load",
     )  # fmt: skip
     console().print(table(columns, map(_overlap_row, cases), fold=True))
 
@@ -367,7 +367,8 @@ def _overlap_row(case: OverlapCase) -> list[str]:
     figures = (f"{case.alone_steps_s:.2f}", f"{case.swarm_steps_s:.2f}", f"{case.ratio:.3f}")
     load = f"{case.load[0]:.1f}–{case.load[1]:.1f}"
     peak = f"{case.peak_bytes_per_parameter:.1f}"
-    return [case.model, f"{case.d:,}", f"{case.link:g}", case.pace, *figures, peak, str(case.cores or "–"), load]
+    clear = "–" if case.undisturbed is None else f"{case.undisturbed:.3f}"
+    return [case.model, f"{case.d:,}", f"{case.link:g}", case.pace, *figures, clear, peak, str(case.cores or "–"), load]
 
 
 def _rule_row(case: RuleCase) -> list[str]:
