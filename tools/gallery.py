@@ -1,10 +1,10 @@
-"""Run the examples gallery: `python tools/gallery.py [NAME …]`, and `make gallery` for all of it. Minutes; nightly, not part of `make test`.
+"""Run the examples gallery: `python tools/gallery.py [NAME …]`, and `make gallery` for all. Minutes; nightly, not part of `make test`.
 
-A directory of examples/ with a README.md belongs to it. The README has one block ```bash gallery with one command, and a table under `## Expected`, a row
-for each figure: what is looked up in what the command prints with --json, what it was, and which values are accepted. The command runs as it
-stands from the repository's root, and exits with 0; every figure must be accepted.
+A directory of examples/ with a README.md belongs to it. The README has one block ```bash gallery with one command, and a table under
+`## Expected`, a row for each figure: what is looked up in what the command prints with --json, what it was, and which values are accepted.
+The command runs as it stands from the repository's root, and exits with 0; every figure must be accepted.
 
-Data are taken from the folder that STARLING_DATA names; an example whose README says that it needs data, or a library, and which are not here, is
+Data are taken from the folder that STARLING_DATA names; an example whose README says that it needs data or a library that are not here is
 skipped by name. Exit code 1 if a figure is not accepted, 2 for a name that there is not.
 """
 
@@ -27,7 +27,9 @@ FOLDER = ROOT / "examples"
 LONGEST_S = 1800
 _COMMAND = re.compile(r"^```bash gallery\n(?P<line>[^\n]+)\n```$", re.MULTILINE)
 _NEEDS = re.compile(r"^Needs: (?P<what>.+)$", re.MULTILINE)
-_ROW = re.compile(r"^\| `(?P<where>[^`]+)` \| (?P<was>[\d.]+) \| (?P<least>[\d.]+) to (?P<most>[\d.]+) \|$", re.MULTILINE)
+_ROW = re.compile(
+    r"^\| `(?P<where>[^`]+)` \| (?P<was>[\d.]+) \| (?P<least>[\d.]+) to (?P<most>[\d.]+) \|$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,9 @@ def read(folder: Path) -> Example:
     text = (folder / "README.md").read_text()
     commands, rows = _COMMAND.findall(text), list(_ROW.finditer(text.partition("## Expected")[2]))
     if len(commands) != 1 or not rows:
-        raise ValueError(f"{folder.name}/README.md: needs one block of `bash gallery` and a table of figures, has {len(commands)} and {len(rows)}")
+        raise ValueError(
+            f"{folder.name}/README.md: needs one block of `bash gallery` and a table of figures, has {len(commands)} and {len(rows)}"
+        )
     figures = tuple(Figure(row["where"], *(float(row[key]) for key in ("was", "least", "most"))) for row in rows)
     needs = tuple(each for line in _NEEDS.findall(text) for each in re.findall(r"`([^`]+)`", line))
     return Example(folder.name, commands[0], figures, needs)
@@ -79,7 +83,7 @@ def gallery() -> list[Example]:
 
 
 def looked_up(printed: Mapping[str, Any], where: str) -> float:
-    """A figure of `starling demo --json` by its keys, `alone.value`; or of `starling simulate --json` the mean of its last evaluation, of the run with a label.
+    """A figure of `starling demo --json` by its keys, `alone.value`; of `starling simulate --json` the last mean of the run with a label.
 
     `mix.kind=pet` names a run, "last" the only one. Raises LookupError: it is not there.
     """
@@ -88,7 +92,11 @@ def looked_up(printed: Mapping[str, Any], where: str) -> float:
         for key in where.split("."):
             found = found[key]
         return float(found)
-    runs = [run for run in printed["runs"] if where == "last" or where in {f"{key}={value}" for key, value in run["labels"].items()}]
+    runs = [
+        run
+        for run in printed["runs"]
+        if where == "last" or where in {f"{key}={value}" for key, value in run["labels"].items()}
+    ]
     if len(runs) != 1:
         raise LookupError(f"{len(runs)} runs are {where}")
     return float(runs[0]["rows"][-1]["mean"])
@@ -114,7 +122,9 @@ def run(example: Example) -> bool:
         return False
     fine = True
     for figure, value, accepted in judged(example, json.loads(done.stdout)):
-        print(f"  {figure.where}: {value:.4g}, was {figure.was:g}; {'ok' if accepted else f'NOT in {figure.least:g} to {figure.most:g}'}")
+        print(
+            f"  {figure.where}: {value:.4g}, was {figure.was:g}; {'ok' if accepted else f'NOT in {figure.least:g} to {figure.most:g}'}"
+        )
         fine &= accepted
     return fine
 

@@ -48,7 +48,7 @@ def test_a_record_is_read_with_pandas_as_the_tutorial_says(tmp_path, monkeypatch
     assert "--dir my-demo" in first
     session = {}
     for block in blocks:
-        exec(compile(block, "recorded-run.md", "exec"), session)  # noqa: S102 - our own page
+        exec(compile(block, "recorded-run.md", "exec"), session)
     printed = capsys.readouterr().out
     assert session["moments"].groupby("node")["round"].max().to_dict() == {"node-0": 20, "node-1": 20}
     assert len(session["events"]) == 2 * 21  # each once
