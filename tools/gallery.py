@@ -27,6 +27,7 @@ FOLDER = ROOT / "examples"
 LONGEST_S = 1800
 _COMMAND = re.compile(r"^```bash gallery\n(?P<line>[^\n]+)\n```$", re.MULTILINE)
 _NEEDS = re.compile(r"^Needs: (?P<what>.+)$", re.MULTILINE)
+_NO_NEED = re.compile(r"STARLING_DATA|pip install .*")
 _ROW = re.compile(
     r"^\| `(?P<where>[^`]+)` \| (?P<was>[\d.]+) \| (?P<least>[\d.]+) to (?P<most>[\d.]+) \|$", re.MULTILINE
 )
@@ -73,7 +74,8 @@ def read(folder: Path) -> Example:
             f"{folder.name}/README.md: needs one block of `bash gallery` and a table of figures, has {len(commands)} and {len(rows)}"
         )
     figures = tuple(Figure(row["where"], *(float(row[key]) for key in ("was", "least", "most"))) for row in rows)
-    needs = tuple(each for line in _NEEDS.findall(text) for each in re.findall(r"`([^`]+)`", line))
+    named = [each for line in _NEEDS.findall(text) for each in re.findall(r"`([^`]+)`", line)]
+    needs = tuple(each for each in named if not _NO_NEED.fullmatch(each))
     return Example(folder.name, commands[0], figures, needs)
 
 

@@ -77,7 +77,8 @@ def test_a_figure_that_is_not_accepted_fails(tmp_path, monkeypatch, capsys, pet,
 def test_what_is_not_here_is_skipped_by_name(monkeypatch, capsys):
     monkeypatch.delenv("STARLING_DATA", raising=False)
     assert gallery.main(["mnist-by-label"]) == 0
-    assert "mnist-by-label: skipped, needs mnist" in capsys.readouterr().out
+    assert EXAMPLES["lora"].needs == ("import peft", "import transformers", "authors")
+    assert "mnist-by-label: skipped, needs mnist; " in capsys.readouterr().out
 
 
 def test_own_tasks_of_the_gallery_can_be_compiled():

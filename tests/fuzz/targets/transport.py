@@ -14,7 +14,14 @@ from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES
 from starling.node import versions
 from starling.node.net.libp2p import noise, yamux
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
-from starling.node.net.libp2p.lanes import FrameTooLong, PartialFrames, accept_lane, read_frames, tell_versions
+from starling.node.net.libp2p.lanes import (
+    TELL_VERSIONS,
+    FrameTooLong,
+    PartialFrames,
+    accept_lane,
+    read_frames,
+    tell_versions,
+)
 from starling.node.net.libp2p.noise import Channel, ChannelBroken
 from starling.node.net.libp2p.yamux import Session, Violation
 from starling.node.net.limits import Pacer
@@ -321,7 +328,11 @@ async def _connection_program(data: bytes) -> bool:
         lane, rest = opened
         if lane is None:
             told = await tell_versions(stream, rest, versions.LANES)
-            assert told is None or all(1 <= each.oldest <= each.newest for each in told.values())
+            for lane, known in versions.LANES.items() if told is not None else ():
+                why = versions.mismatch({lane: known}, told)
+                assert len(why) < 200
+                assert why.isprintable()
+                received.append(why)
             stream.reset()
             return
 
@@ -346,10 +357,12 @@ async def _connection_program(data: bytes) -> bool:
 
 
 def _honest(lane: str, *sent: bytes, inbound: bool = True) -> bytes:
-    """Bytes of an honest peer with frames of a lane."""
+    """Bytes of an honest peer with frames of a lane; of "", one that tells its versions."""
     session = Session(dialler=inbound)
     stream = session.open()
-    body = multistream(f"/starling/{lane}/1") + b"".join(len(frame).to_bytes(4, "big") + frame for frame in sent)
+    body = multistream(versions.ids(lane, versions.LANES[lane])[0] if lane else TELL_VERSIONS) + b"".join(
+        len(frame).to_bytes(4, "big") + frame for frame in sent
+    )
     session.send(stream, memoryview(body))
     return b"".join(session.take(1 << 20))
 
@@ -365,6 +378,7 @@ def _connections() -> Iterator[bytes]:
         sent = golden_frames(lane) if lane != "state" else [frames.encode(CHUNK_QUERY)]
         yield bytes([0, 0, 0, 1, 0, 0, 0, 0]) + _honest(lane, *sent[:3])
         yield bytes([0, 9, 0, 0, 0, 0, 0, 0]) + _honest(lane, *sent[:1], inbound=False)
+    yield bytes([0, 0, 0, 1, 0, 0, 0, 0]) + _honest("", versions.spoken(versions.LANES))
 
 
 CHUNK_QUERY = frames.schema.ChunkQuery(1, 2)
