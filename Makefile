@@ -6,7 +6,7 @@ COMPOSE ?= $(if $(shell docker compose version 2>/dev/null),docker compose,docke
 # Tests start hundreds of processes: each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test unit libraries check lint contracts acceptance bench fuzz search mutants docs docs-serve docker locked lock audit sbom dist clean
+.PHONY: demo test unit libraries check lint contracts acceptance gallery changelog bench fuzz search mutants docs docs-serve docker locked lock audit sbom dist clean
 
 # Every target sets up what it needs: a virtual environment with the exact versions of constraints.txt.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -49,6 +49,10 @@ libraries: $(VENV)/.ready
 acceptance: $(VENV)/.ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m acceptance --timeout 3600
 	STARLING_EXAMPLES=5 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/gossip tests/robust tests/node --timeout 3600
+
+# The examples gallery, each as its README says; minutes, nightly. Those whose data or libraries are not here are skipped by name.
+gallery: $(VENV)/.ready
+	OMP_NUM_THREADS=1 $(BIN)/python tools/gallery.py
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.run; code=$$?; $(BIN)/python -m benchmarks.table && exit $$code
@@ -100,6 +104,10 @@ audit: $(TOOLS)/.ready
 	$(TOOLS)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r requirements.lock -f json -o build/audit.json \
 		2>build/audit.log; code=$$?; tail -n 1 build/audit.log >&2; echo >&2; test -s build/audit.json \
 		|| echo "audit: no database of vulnerabilities answered for all packages; nothing is known" >&2; exit $$code
+
+# What CHANGELOG.md would say of the fragments; with RELEASE=YYYY-MM-DD it does, as the version of pyproject.toml, and they are deleted.
+changelog: $(VENV)/.ready
+	$(BIN)/python tools/changelog.py $(if $(RELEASE),$$($(BIN)/python -c "import tomllib; print(tomllib.load(open('pyproject.toml', 'rb'))['project']['version'])") $(RELEASE))
 
 # CycloneDX.
 sbom: $(VENV)/.ready

@@ -114,7 +114,21 @@ def test_a_command_runs_as_it_stands(line, options, tmp_path, monkeypatch, capsy
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 @pytest.mark.parametrize(
-    "target", ["check", "test", "acceptance", "bench", "fuzz", "demo", "mutants", "dist", "libraries", "docs"]
+    "target",
+    [
+        "check",
+        "test",
+        "acceptance",
+        "bench",
+        "fuzz",
+        "demo",
+        "mutants",
+        "dist",
+        "libraries",
+        "docs",
+        "gallery",
+        "changelog",
+    ],
 )
 def test_make_knows_how(target):
     """Dry: what it would do, with programs of the virtual environment that are there."""

@@ -1,10 +1,10 @@
-"""Run the examples gallery: `python tools/gallery.py [NAME …]`, and `make gallery` for all of it. Minutes; nightly, not part of `make test`.
+"""Run the examples gallery: `python tools/gallery.py [NAME …]`, and `make gallery` for all. Minutes; nightly, not part of `make test`.
 
-A directory of examples/ with a README.md belongs to it. The README has one block ```bash gallery with one command, and a table under `## Expected`, a row
-for each figure: what is looked up in what the command prints with --json, what it was, and which values are accepted. The command runs as it
-stands from the repository's root, and exits with 0; every figure must be accepted.
+A directory of examples/ with a README.md belongs to it. The README has one block ```bash gallery with one command, and a table under
+`## Expected`, a row for each figure: what is looked up in what the command prints with --json, what it was, and which values are accepted.
+The command runs as it stands from the repository's root, and exits with 0; every figure must be accepted.
 
-Data are taken from the folder that STARLING_DATA names; an example whose README says that it needs data, or a library, and which are not here, is
+Data are taken from the folder that STARLING_DATA names; an example whose README says that it needs data or a library that are not here is
 skipped by name. Exit code 1 if a figure is not accepted, 2 for a name that there is not.
 """
 
@@ -27,6 +27,7 @@ FOLDER = ROOT / "examples"
 LONGEST_S = 1800
 _COMMAND = re.compile(r"^```bash gallery\n(?P<line>[^\n]+)\n```$", re.MULTILINE)
 _NEEDS = re.compile(r"^Needs: (?P<what>.+)$", re.MULTILINE)
+_NO_NEED = re.compile(r"STARLING_DATA|pip install .*")
 _ROW = re.compile(
     r"^\| `(?P<where>[^`]+)` \| (?P<was>[\d.]+) \| (?P<least>[\d.]+) to (?P<most>[\d.]+) \|$", re.MULTILINE
 )
@@ -73,7 +74,8 @@ def read(folder: Path) -> Example:
             f"{folder.name}/README.md: needs one block of `bash gallery` and a table of figures, has {len(commands)} and {len(rows)}"
         )
     figures = tuple(Figure(row["where"], *(float(row[key]) for key in ("was", "least", "most"))) for row in rows)
-    needs = tuple(each for line in _NEEDS.findall(text) for each in re.findall(r"`([^`]+)`", line))
+    named = [each for line in _NEEDS.findall(text) for each in re.findall(r"`([^`]+)`", line)]
+    needs = tuple(each for each in named if not _NO_NEED.fullmatch(each))
     return Example(folder.name, commands[0], figures, needs)
 
 
@@ -83,7 +85,7 @@ def gallery() -> list[Example]:
 
 
 def looked_up(printed: Mapping[str, Any], where: str) -> float:
-    """A figure of `starling demo --json` by its keys, `alone.value`; or of `starling simulate --json` the mean of its last evaluation, of the run with a label.
+    """A figure of `starling demo --json` by its keys, `alone.value`; of `starling simulate --json` the last mean of the run with a label.
 
     `mix.kind=pet` names a run, "last" the only one. Raises LookupError: it is not there.
     """

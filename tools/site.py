@@ -23,6 +23,11 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "CONTRIBUTING.md": "project/contributing.md",
         "CHANGELOG.md": "project/changelog.md",
         "benchmarks/README.md": "project/benchmarks.md",
+        "examples/README.md": "gallery/index.md",
+        **{
+            f"examples/{path.parent.name}/README.md": f"gallery/{path.parent.name}.md"
+            for path in sorted((ROOT / "examples").glob("*/README.md"))
+        },
         "docs/schemas": "reference/schemas.md",
         "docs/decisions": "decisions/index.md",
         "examples": "reference/examples.md",
@@ -50,8 +55,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for target in sorted(linked):
         files.append(File.generated(config, f"files/{target}", abs_src_path=str(ROOT / target)))
     for file in list(files.documentation_pages()):
-        if file.src_uri.startswith("decisions/0"):
-            file.inclusion = InclusionLevel.NOT_IN_NAV  # decisions/index.md lists them
+        if file.src_uri.startswith(("decisions/0", "gallery/")) and not file.src_uri.endswith("/index.md"):
+            file.inclusion = InclusionLevel.NOT_IN_NAV  # the index lists them
         if notebook.cells(file.content_string):
             name = file.src_uri.replace(".md", ".ipynb")
             files.append(File.generated(config, name, content=notebook.notebook(file.content_string)))

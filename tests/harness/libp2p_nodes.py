@@ -10,6 +10,7 @@ from functools import wraps
 
 import trio
 
+from starling.node import versions
 from starling.node.config.schema import LimitsSection
 from starling.node.net.api import Inbound
 from starling.node.net.libp2p import Libp2pNetwork, open_network
@@ -142,7 +143,7 @@ async def lane_opened(channel, lane: str) -> None:
     async def send(data: bytes) -> None:
         await channel.write(struct.pack("!BBHII", 0, 0, 0, 1, len(data)) + data)
 
-    await negotiate(Conversation(receive, send), [f"/starling/{lane}/1"], initiator=True)
+    await negotiate(Conversation(receive, send), versions.ids(lane, versions.LANES[lane]), initiator=True)
 
 
 def data(body: bytes, length: int | None = None) -> bytes:

@@ -156,7 +156,7 @@ def training(run_dir, beyond=0):
 
 TABLE = {
     "version", "swarm", "wall_s", "rounds", "metric", "mean", "min", "max", "ban", "consensus_distance", "bytes_per_exchange",
-    "dense_bytes", "nodes",
+    "dense_bytes", "nodes", "alone",
 }  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def test_prometheus_is_told_of_them_and_has_them():
 
 
 def test_names_of_metrics_follow_the_conventions():
-    """Prometheus's, which OpenTelemetry's exporters keep: a prefix, snake case, base units at the end, `_total` behind them for counters."""
+    """Prometheus's, which OpenTelemetry's exporters keep: a prefix, snake case, base units last, `_total` behind them."""
     for name in exported():
         assert re.fullmatch(r"starling(_[a-z]+)+", name), name
         assert not re.search(r"_(ms|millis\w*|kb|mb|percent|pct|minutes|hours|count)(_|$)", name), name

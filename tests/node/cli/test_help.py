@@ -19,7 +19,7 @@ def test_every_command_is_in_one_group_and_groups_are_shown_in_order(capsys):
     assert sum(map(len, GROUPS.values())) == len(COMMANDS)
     headings = re.findall(r"^(\S.*):$", out, re.MULTILINE)
     assert headings == ["Options", *GROUPS, "Examples", "Exit codes"]
-    assert re.findall(r"^  ([a-z]+) {2,}[A-Z]", out, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^  ([a-z-]+) {2,}[A-Z]", out, re.MULTILINE) == list(COMMANDS)
     for code in EXIT_CODES:
         assert re.search(rf"^  {code} ", out, re.MULTILINE)
     assert max(map(len, out.splitlines())) <= 80

@@ -1,0 +1,48 @@
+"""A release's section is what the fragments say, in the order that newsfragments/README.md names."""
+
+from pathlib import Path
+
+import pytest
+
+from tools import changelog
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_fragments_of_this_tree_make_a_section():
+    """Every file there is one: a misspelled kind would be left out of a release."""
+    files = [path for path in (ROOT / "newsfragments").glob("*.md") if path.name != "README.md"]
+    made = changelog.section("Unreleased", {file.name: file.read_text() for file in files})
+    assert made.count("\n- ") == len(files)
+    assert [made.index(f"### {title}") for title in changelog.KINDS.values() if f"### {title}" in made] == sorted(
+        made.index(f"### {title}") for title in changelog.KINDS.values() if f"### {title}" in made
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"a.news.md": "x"}, {"a.md": "x"}, {"a.fix.md": " \n"}])
+def test_what_is_no_fragment_is_an_error(wrong):
+    with pytest.raises(ValueError, match="newsfragments/a"):
+        changelog.section("1.0", wrong)
+
+
+def test_a_release_goes_below_unreleased_and_above_the_one_before():
+    first = changelog.released(
+        "# Changelog\n\nIntro.\n\n## Unreleased\n\nThe first.\n", "## 0.1.0 (2026-01-02)\n\n### New\n\n- A.\n"
+    )
+    assert first == "# Changelog\n\nIntro.\n\n## Unreleased\n\n## 0.1.0 (2026-01-02)\n\n### New\n\n- A.\n"
+    second = changelog.released(first, "## 0.2.0 (2026-02-03)\n\n### Fixed\n\n- B.\n")
+    assert (
+        second.index("## Unreleased")
+        < second.index("## 0.2.0")
+        < second.index("- B.")
+        < second.index("## 0.1.0")
+        < second.index("- A.")
+    )
+    with pytest.raises(ValueError, match="Unreleased"):
+        changelog.released("# Changelog\n", "")
+
+
+def test_a_version_that_is_not_the_project_s_is_refused(capsys):
+    """It stands in one place."""
+    assert changelog.main(["99.0.0", "2026-01-02"]) == 2
+    assert "pyproject.toml" in capsys.readouterr().err

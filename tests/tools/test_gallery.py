@@ -1,0 +1,96 @@
+"""The examples gallery: every README has a command and figures that are checked, and the runner refuses others."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from starling.node.config import presets
+from starling.node.simulate.schema import Scenario
+from tools import gallery
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = {example.name: example for example in gallery.gallery()}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_has_one_command_and_its_own_figures_are_accepted(name):
+    """Its scenario is read, and what was measured lies in what is accepted, with room on either side."""
+    example = EXAMPLES[name]
+    for figure in example.figures:
+        assert figure.least < figure.was < figure.most or figure.was == figure.most == 1.0
+    if (scenario := ROOT / "examples" / name / "scenario.toml").exists():
+        presets.load(Scenario, scenario)
+        assert "starling simulate" in example.command
+        assert scenario.name in example.command
+    assert f"]({name}/README.md)" in (ROOT / "examples/README.md").read_text()
+
+
+def test_there_are_as_many_as_the_index_says():
+    """Those that need containers or crews are not among them."""
+    assert set(EXAMPLES) == {
+        "digits",
+        "mnist-by-label",
+        "gpt-by-author",
+        "spoken-digits",
+        "batchnorm-cnn",
+        "open-swarm",
+        "own-part",
+        "lora",
+    }
+
+
+PRINTED = {
+    "runs": [
+        {"labels": {"mix.kind": "pet", "simulate.seed": 0}, "rows": [{"mean": 0.1}, {"mean": 0.9}]},
+        {"labels": {"mix.kind": "dsgd", "simulate.seed": 0}, "rows": [{"mean": 0.5}]},
+    ]
+}
+
+
+def test_figures_are_looked_up_by_label_or_key():
+    assert gallery.looked_up(PRINTED, "mix.kind=pet") == 0.9
+    assert gallery.looked_up({"alone": {"value": 0.25}, "mean": 1}, "alone.value") == 0.25
+    for where in ("mix.kind=beer", "simulate.seed=0", "last"):
+        with pytest.raises(LookupError, match="runs are"):
+            gallery.looked_up(PRINTED, where)
+
+
+@pytest.mark.parametrize(
+    ("pet", "code", "said"), [("0.8 to 1.0", 0, "0 failed"), ("0.1 to 0.4", 1, "NOT in 0.1 to 0.4")]
+)
+def test_a_figure_that_is_not_accepted_fails(tmp_path, monkeypatch, capsys, pet, code, said):
+    """The command is run as it stands, by a shell."""
+    (tmp_path / "printed.json").write_text(json.dumps(PRINTED))
+    folder = tmp_path / "one"
+    folder.mkdir()
+    (folder / "README.md").write_text(
+        f"# One\n\n```bash gallery\ncd {tmp_path} && cat printed.json; true\n```\n\n## Expected\n\n| `mix.kind=pet` | 0.9 | {pet} |\n"
+    )
+    monkeypatch.setattr(gallery, "FOLDER", tmp_path)
+    assert gallery.main([]) == code
+    assert said in capsys.readouterr().out
+    assert gallery.main(["another"]) == 2
+
+
+def test_what_is_not_here_is_skipped_by_name(monkeypatch, capsys):
+    monkeypatch.delenv("STARLING_DATA", raising=False)
+    assert gallery.main(["mnist-by-label"]) == 0
+    assert EXAMPLES["lora"].needs == ("import peft", "import transformers", "authors")
+    assert "mnist-by-label: skipped, needs mnist; " in capsys.readouterr().out
+
+
+def test_own_tasks_of_the_gallery_can_be_compiled():
+    """They need data or libraries to be imported."""
+    for path in (ROOT / "examples").glob("*/*.py"):
+        compile(path.read_text(), str(path), "exec")
+
+
+def test_no_example_names_a_place_of_one_machine():
+    listed = subprocess.run(
+        ["git", "ls-files", "examples"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    for name in listed:
+        assert "/home/" not in (text := (ROOT / name).read_text())
+        assert "/tmp" not in text
