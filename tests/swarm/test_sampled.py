@@ -73,7 +73,8 @@ def test_mnist_at_a_tenth_of_the_bytes_of_plain_gossip():
         "compress.response": "fp16", "simulate.target": 0.85, "simulate.threads": 1,
     }  # fmt: skip
     sample = {
-        "pace.kind": "sampled", "overlay.kind": "complete", "robust.rule": "mean", "pace.sample": 4, "pace.aggregators": 1, "pace.quorum": nodes,
+        "pace.kind": "sampled", "overlay.kind": "complete", "robust.rule": "mean", "pace.sample": 4, "pace.aggregators": 1,
+        "pace.quorum": nodes,
         "pace.slack": 1, "pace.evaluate_every": 1, "pace.max_wait_s": 1.0,
     }  # fmt: skip
     plain = {
