@@ -96,6 +96,8 @@ class SampledSwarm:
             node.take_on(due, self.now)
             gone = [peer for peer in due.sources if peer not in self.alive]
             self.at(self.now + PULL_S + (MAX_S if gone else 0.0), lambda: self._taken(name, due, gone))
+        elif name not in self.busy:
+            assert node.due_at > self.now, "a shell that waits for that moment must not turn round and round"
         for when in (node.tick_at, node.due_at if name not in self.busy else inf):
             if self.now < when < inf:
                 self.at(when, lambda: self._look(name))
