@@ -40,6 +40,7 @@ class SampledSwarm:
         self.busy: set[str] = set()
         self.finished: set[str] = set()
         self.done: list[tuple[float, str, int]] = []
+        self._looks: set[tuple[str, float]] = set()
         self.now, self.messages, self._count = 0.0, 0, 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         for name in self.names:
@@ -99,7 +100,8 @@ class SampledSwarm:
         elif name not in self.busy:
             assert node.due_at > self.now, "a shell that waits for that moment must not turn round and round"
         for when in (node.tick_at, node.due_at if name not in self.busy else inf):
-            if self.now < when < inf:
+            if self.now < when < inf and (name, when) not in self._looks:
+                self._looks.add((name, when))
                 self.at(when, lambda: self._look(name))
 
     def _taken(self, name: str, due: Due, gone: list[str]) -> None:
