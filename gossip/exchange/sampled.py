@@ -181,7 +181,9 @@ class Sampled:
         if self.known < 0 and self.ours < 0 and not self.resting:
             moments.append(self._alone_at)
         if self._first[0] >= max(0, self.ours, self.known - 1) and not self.resting:
-            moments += [self._ready_s + self._grace_s, self._first[1] + GUARD * self.max_wait_s]
+            moments.append(self._ready_s + self._grace_s)
+            if self._sources(self._first[0]):
+                moments.append(self._first[1] + GUARD * self.max_wait_s)
         return min(moments)
 
     def due(self, now: float) -> Due | None:

@@ -170,7 +170,7 @@ class PaceSection(PartSection, frozen=True):
     SECTION = "pace"
     kind: Literal["steps", "clock", "sampled"] = "steps"
     """steps: rounds of so many local steps, and peers wait for each other. clock: an exchange per slot of time, without rounds.
-    sampled: rounds that a few train and a few average, while all others sleep; for mix.kind = gather, among members one trusts."""
+    sampled: a few train and a few average in each round, while all others sleep; for mix.kind = gather, among members one trusts."""
     local_steps: Annotated[int, Meta(ge=1, le=100_000)] = 20
     """steps: local steps of a round. clock: a guess of how many fit between two exchanges, until measured."""
     rounds: Count = 200

@@ -345,13 +345,17 @@ class Training:
                 self.context.report.event("last_model_missed", text, level="warning", round=progress.round)
             exchange.finish()
             return True
-        trains = sampling.trains(due.turn) and not due.again
-        trained = await self._train(self._grant(current) if trains else calls.Train(current, 0))
-        averaged = bool(sampling.aggregators) and not sampling.trains(due.turn)
-        self._update(trained, current if averaged else current - 1)
-        if averaged and progress.round % pace.evaluate_every == 0:
+        trains = sampling.trains(due.turn)
+        done = current if trains else current + 1  # rounds that have been averaged
+        progress.round = done
+        evaluates = done > 0 and done % pace.evaluate_every == 0
+        if evaluates and trains and not sampling.aggregators:
             await self.evaluate()
+        trained = await self._train(self._grant(current) if trains and not due.again else calls.Train(current, 0))
+        self._update(trained, done - 1)
         await exchange.publish(due.turn)
+        if evaluates and not trains:
+            await self.evaluate()
         await self._save_when_due()
         return False
 

@@ -121,7 +121,10 @@ class Values:
     def lost(self, _kind: object) -> list[bool]:
         return [True, False]
 
-    stop = lost
+    stop = yours = lost
+
+    def turn(self, kind: object) -> list[int]:
+        return self.round(kind)
 
     def round(self, _kind: object) -> list[int]:
         at = self.victim.node.progress.round
@@ -240,7 +243,7 @@ class Values:
     def revocations(self, _kind: object) -> list[tuple[wire.Revocation, ...]]:
         return [(), (wire.Revocation(b"", self.known.identity.peer_id, bytes(64)),)]
 
-    def claims(self, _kind: object) -> list[tuple[wire.Claim, ...]]:
+    def claims(self, kind: object) -> list[tuple[wire.Claim, ...]]:
         pulled = [(peer, it) for peer, it in reversed(self.known.seen) if isinstance(it, wire.Pulled)][:2]
         heard = tuple(wire.Claim(peer, it.incarnation, it.round, it.digest, it.signature) for peer, it in pulled)
         own = tuple(

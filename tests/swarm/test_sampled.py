@@ -1,41 +1,96 @@
 """Sampled rounds of whole nodes: few train, few average, and the others sleep and lose nothing."""
 
-from collections import Counter
-
 import msgspec
+import pytest
 import trio
 
 from starling.node.config.schema import CompressSection, OverlaySection, RobustSection
+from starling.node.simulate.api import simulate
 from tests.harness.stories import virtual
-from tests.harness.swarms import digits, events, faults, story, values
+from tests.harness.swarms import digits, faults, story, until, values
+from tests.harness.tasks import REAL_DATA
 
 
-def agreement(nodes, *, sample, aggregators, rounds, **pace):
+def agreement(nodes, *, rounds, **pace):
     agreed = digits(
         nodes, pace="sampled", mix="gather", rounds=rounds, compress=CompressSection(select="full", response="fp16"),
-        sample=sample, aggregators=aggregators, max_wait_s=1.0, evaluate_every=1, **pace,
+        max_wait_s=1.0, evaluate_every=1, **pace,
     )  # fmt: skip
     return msgspec.structs.replace(agreed, overlay=OverlaySection(kind="complete"), robust=RobustSection(rule="mean"))
 
 
-def took(swarm):
-    return {index: virtual.node.running.exchange for index, virtual in swarm.nodes.items()}
-
-
 @virtual(1)
-async def test_a_sample_trains_and_all_end_with_one_model(seed):
-    nodes, rounds = 6, 8
-    swarm = story(agreement(nodes, sample=2, aggregators=1, rounds=rounds, local_steps=4), seed)
+@pytest.mark.parametrize("aggregators", [1, pytest.param(0, marks=pytest.mark.acceptance)])
+async def test_a_sample_trains_in_each_round_and_all_end_with_the_last_model(aggregators, seed):
+    nodes, rounds = 5, 5
+    swarm = story(agreement(nodes, rounds=rounds, sample=2, aggregators=aggregators, slack=0, local_steps=4), seed)
     async with swarm.running(nodes):
         await swarm.finished()
-        first = swarm.nodes[0].vector
-        for virtual_node in swarm.nodes.values():
-            assert virtual_node.node.progress.round == rounds
-        print(
-            values(swarm),
-            trio.current_time(),
-            [v.node.progress.figures.local_steps for v in swarm.nodes.values()],
-            [v.node.running.exchange.payload_bytes for v in swarm.nodes.values()],
-            [float((v.vector - first).abs().max()) for v in swarm.nodes.values()],
+        models = [each.vector for each in swarm.nodes.values()]
+        assert all(each.node.progress.round == rounds for each in swarm.nodes.values())
+        assert max(float((model - models[0]).abs().max()) for model in models) < 1e-2, "but for what fp16 rounds"
+        steps = [each.node.progress.figures.local_steps for each in swarm.nodes.values()]
+        assert 4 * 2 * rounds <= sum(steps) <= 4 * (2 * rounds + 3), (
+            "two train in a round, and a few in place of the slow"
         )
-        print(faults(swarm), Counter(e for v in swarm.nodes.values() for e in events(v)))
+        assert not faults(swarm)
+        assert len(set(values(swarm))) < nodes
+
+
+@pytest.mark.acceptance
+@virtual(1, 2, 3)
+async def test_forty_nodes_of_whom_four_fifths_fall_silent_lose_no_more_than_six_rounds(seed):
+    """Measured: none lost; the swarm stands still for 6 to 8 s, most of which the failure detector needs."""
+    nodes, rounds = 40, 40
+    swarm = story(agreement(nodes, rounds=rounds, sample=5, aggregators=2, local_steps=5), seed)
+
+    def furthest():
+        return max(each.node.progress.round for each in swarm.nodes.values())
+
+    async with swarm.running(nodes):
+        await until(lambda: furthest() >= 12)
+        everybody, silent_s = list(swarm.nodes.values()), trio.current_time()
+        for index in range(1, 33):
+            await swarm.crash(index)
+        before = furthest()
+        await until(lambda: furthest() > before + 2)
+        assert trio.current_time() - silent_s < 20.0
+        await swarm.finished()
+        averaged = {point.round for each in everybody for point in each.node.progress.values.points}
+        assert len(set(range(1, rounds + 1)) - averaged) <= 6
+        assert min(values(swarm)) > 0.7
+        assert not faults(swarm)
+
+
+@pytest.mark.acceptance
+@pytest.mark.skipif(not (REAL_DATA / "mnist").is_dir(), reason=f"no MNIST at {REAL_DATA}")
+def test_mnist_at_a_third_of_the_bytes_of_plain_gossip_with_twenty_nodes():
+    """85 % of MNIST, unequal labels: the average of a sample against the mean of what nodes that gossip have themselves.
+
+    Everything counts that a node sends, membership too. Measured: 0.32 and 1.28 MB. The share falls with the number of nodes.
+    """
+    nodes = 20
+    common = {
+        "task.path": str(REAL_DATA / "mnist"), "task.hidden": 16, "partition.shards": nodes, "partition.alpha": 0.3, "pace.local_steps": 20,
+        "optimizer.lr": 0.05,
+        "optimizer.momentum": 0.0, "optimizer.schedule": "constant", "compress.select": "full", "compress.response": "fp16",
+        "simulate.target": 0.85, "simulate.threads": 1,
+    }  # fmt: skip
+    sample = {
+        "pace.kind": "sampled", "overlay.kind": "complete", "robust.rule": "mean", "pace.sample": 4, "pace.aggregators": 1,
+        "pace.slack": 1, "pace.evaluate_every": 1, "pace.max_wait_s": 1.0,
+    }  # fmt: skip
+    plain = {
+        "compress.request": "fp16",
+        "mix.clip_norm": 0.0,
+        "pace.evaluate_every": 10,
+        "overlay.kind": "random_matching",
+    }
+    outcomes = []
+    for mix, engine, rounds, own in (("gather", "virtual", 30, sample), ("dsgd", "matrix", 60, plain)):
+        runs = simulate(task="images", mix=mix, nodes=nodes, rounds=rounds, engine=engine, set={**common, **own})
+        outcomes.append(runs.finished[0].outcome)
+    sampled, gossip = outcomes
+    assert sampled.target is not None, "within thirty rounds"
+    needed = gossip.rows[-1].bytes_per_node if gossip.target is None else gossip.target.bytes_per_node
+    assert sampled.target.bytes_per_node <= needed / 3.0

@@ -97,6 +97,7 @@ class _Run:
         self.last = {index: _Last() for index in range(count)}
         self._models: dict[int, dict[int, Tensor]] = {}  # by round, then by node: as the node evaluated it
         every, rounds = scenario.pace.evaluate_every, scenario.pace.rounds
+        self._samples = scenario.pace.kind == "sampled"
         self._due = [due for due in range(1, rounds + 1) if due % every == 0 or due == rounds]
         self._churn_counts: Counter[str] = Counter()
         self.diverged: int | None = None  # after how many rounds figures were no longer finite, if they were not
@@ -154,6 +155,13 @@ class _Run:
         """A row for each due round that all have passed; of who was elsewhere in that round, its model now."""
         while self._due:
             due, taken = self._due[0], self._models.get(self._due[0], {})
+            if self._samples and due != self._due[-1]:  # who sleeps has no model of this round: those who averaged do
+                if not taken and not any(self._models.values()):
+                    return
+                self._due.pop(0)
+                if taken:  # else nobody averaged in this round
+                    self._add(due, {index: model for index, model in taken.items() if not self.byzantine[index]})
+                continue
             for index, virtual in self.swarm.nodes.items():
                 at = virtual.node.progress
                 if not _takes_part(virtual):
@@ -166,21 +174,26 @@ class _Run:
             alive = sorted(
                 index for index, virtual in self.swarm.nodes.items() if _takes_part(virtual) and not self.byzantine[index]
             )  # fmt: skip
-            models = [taken[index] if index in taken else self.swarm.nodes[index].vector for index in alive]
-            for index in self.swarm.nodes:
-                self._record(index)
-            try:
-                self.measure.add(
-                    due, torch.stack(models), alive, seconds=trio.current_time(), nodes=int(self._used.sum()),
-                    sent_bytes=sum(last.bytes_sent for last in self.last.values()),
-                    exchanges=sum(last.stats["committed"] for last in self.last.values()),
-                )  # fmt: skip
-            except ValueError as error:
-                if str(error) != NOT_FINITE:
-                    raise
-                self.diverged, self._due = due, []
-                return
-            self._models = {later: held for later, held in self._models.items() if later > due}
+            self._add(
+                due, {index: taken[index] if index in taken else self.swarm.nodes[index].vector for index in alive}
+            )
+
+    def _add(self, due: int, models: dict[int, Tensor]) -> None:
+        """A row of a due round from these models, by node."""
+        for index in self.swarm.nodes:
+            self._record(index)
+        try:
+            self.measure.add(
+                due, torch.stack(list(models.values())), list(models), seconds=trio.current_time(), nodes=int(self._used.sum()),
+                sent_bytes=sum(last.bytes_sent for last in self.last.values()),
+                exchanges=sum(last.stats["committed"] for last in self.last.values()),
+            )  # fmt: skip
+        except ValueError as error:
+            if str(error) != NOT_FINITE:
+                raise
+            self.diverged, self._due = due, []
+            return
+        self._models = {later: held for later, held in self._models.items() if later > due}
 
     def _rules(self) -> list[Rule]:
         """Partitions, losses, and the delays of links."""

@@ -35,6 +35,8 @@ EXCHANGE = {
         2**60 + 7, 42, 1_700_000_000_123, bytes(range(32)), bytes(range(64)), b"\x00\x01values\xff",
     ),
     "not_now": wire.NotNow(2**60 + 7, 44, "early"),
+    "wake": wire.Wake(83, True, (wire.Claim("12D3KooWpeer", 1_700_000_000_000, 83, bytes(32), bytes(64)),)),
+    "wake_asks": wire.Wake(0, False, ()),
 }  # fmt: skip
 RECORD = record("12D3KooWpeer", 1_700_000_000_000, 3, addresses=("/ip4/10.0.0.1/tcp/4001/p2p/12D3KooWpeer",))
 DIGEST = bytes(16)

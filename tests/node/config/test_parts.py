@@ -60,7 +60,7 @@ def test_a_key_that_a_part_inherits_keeps_its_bounds(select):
         ),
         (["admission=allow", "admission.bits=0"], "admission.bits", "only open takes it"),
         (["partition=iid", "partition.alpha=1"], "partition.alpha", "only dirichlet takes it"),
-        (["pace=clock", "pace.max_wait_s=5"], "pace.max_wait_s", "clock has no such key; only steps takes it"),
+        (["pace=clock", "pace.max_wait_s=5"], "pace.max_wait_s", "clock has no such key; only steps, sampled take it"),
         (["mix=dsgd", "mix.feedback_beta=0.1"], "mix.feedback_beta", "only psgd takes it"),
         (
             ["optimizer.correction_lr=3"],

@@ -149,7 +149,7 @@ def test_set_takes_lists_for_the_volunteers_settings():
         ("task.x=nan", ["task.x: no such key; choose one of kind, batch_size, start, fingerprint, model, hidden"]),
         ("optimizer.momentum=1", ["optimizer.momentum: must be a number >= 0 and < 1, got 1"]),
         ("pace.rounds=1.5", ["pace.rounds: must be a whole number >= 0 and <= 1000000000, got 1.5"]),
-        ("pace.kind=clok", ["pace.kind: must be one of clock, steps, got 'clok'", "did you mean clock"]),
+        ("pace.kind=clok", ["pace.kind: must be one of clock, sampled, steps, got 'clok'", "did you mean clock"]),
         (
             "optimizer.schedule=cosin",
             ["optimizer.schedule: must be one of constant, cosine, exponential, linear", "did you mean cosine"],

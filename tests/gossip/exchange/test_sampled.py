@@ -1,0 +1,195 @@
+"""Sampled rounds: whose turn it is, who is woken instead of whom, and what one member can claim."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.exchange.sampled import GUARD, Sampling
+from starling.gossip.wire.schema import Claim, Wake
+from tests.harness.sampled_swarm import MAX_S, MIN_S, SampledSwarm, claim, machine
+
+SAMPLING = Sampling(sample=4, aggregators=2, success=0.6, slack=1, rounds=20)
+NAMES = tuple(f"n{index:02d}" for index in range(12))
+
+
+def one(me="n05", order=NAMES, sampling=SAMPLING):
+    """A machine in whose view every turn has the same order, begun at 0."""
+    it = machine(me, sampling, lambda _turn: order)
+    it.begin(0.0)
+    return it
+
+
+def told(turn, *signers, before=(), yours=True):
+    return Wake(turn, yours, (*(claim(peer, turn) for peer in signers), *(claim(peer, turn - 1) for peer in before)))
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 2**20), st.sampled_from((0, 1, 2, 3)), st.sampled_from((0.0, 0.2)))
+def test_every_round_is_averaged_by_few_and_all_get_the_last_model(seed, aggregators, loss):
+    swarm = SampledSwarm(Sampling(4, aggregators, 0.6, 1, 6), 12, seed, loss=loss)
+    swarm.run(400.0)
+    assert swarm.finished == swarm.alive
+    turns = Counter(turn for _, _, turn in swarm.done)
+    assert sorted(turns) == list(range(swarm.sampling.turns)), "no turn is lost"
+    trained = sum(count for turn, count in turns.items() if swarm.sampling.trains(turn))
+    assert trained <= (2.5 if loss else 1.6) * 6 * (4 + 1), (
+        "most sleep: the sample, its slack, and some in place of the slow"
+    )
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.integers(0, 2**20), st.sampled_from((0, 1, 2)), st.floats(0.5, 8.0))
+def test_four_fifths_fall_silent_at_once_and_the_rest_go_on(seed, aggregators, when_s):
+    swarm = SampledSwarm(Sampling(4, aggregators, 0.6, 1, 10), 15, seed)
+    swarm.silence(when_s, swarm.rng.sample(swarm.names, 12), 5.0)
+    swarm.run(600.0)
+    assert swarm.finished == swarm.alive
+    rounds = {
+        swarm.sampling.round(turn) for _, _, turn in swarm.done if aggregators == 0 or not swarm.sampling.trains(turn)
+    }
+    assert 10 - len(rounds) <= 6, "rounds that nobody averaged"
+
+
+def test_one_member_alone_makes_nobody_jump_ahead_and_two_do():
+    it = one()
+    assert it.receive("n01", told(20, "n01"), 1.0) == []
+    assert it.known < 0
+    it.receive("n02", told(20, "n02"), 1.0)
+    assert it.known == 20
+
+
+def test_a_witness_of_the_turn_before_is_the_second_voice():
+    it = one()
+    it.receive("n01", told(7, "n01", before=("n02",)), 1.0)
+    due = it.due(1.0)
+    assert (due.turn, due.sources) == (8, ("n01",)), "a training turn begins with one aggregate"
+
+
+def test_an_averaging_turn_waits_for_enough_and_then_as_long_again_for_the_rest():
+    it = one()
+    it.receive("n01", told(6, "n01"), 1.0)
+    it.receive("n02", told(6, "n02"), 2.0)
+    assert it.due(2.0) is None, "0.6 of 4 are 3"
+    it.receive("n03", told(6, "n03"), 2.5)
+    assert it.due(2.9) is None, "since two had signed, enough took half a second"
+    assert it.due_at == pytest.approx(3.0)
+    assert it.due(3.0).sources == ("n01", "n02", "n03")
+    it.receive("n04", told(6, "n04"), 2.6)
+    assert it.due(2.6).turn == 7, "all are there"
+
+
+def test_too_few_are_taken_after_a_long_while():
+    it = one()
+    for peer in ("n01", "n02"):
+        it.receive(peer, told(6, peer), 1.0)
+    assert it.due(0.9 + GUARD * MAX_S) is None
+    assert it.due(1.0 + GUARD * MAX_S).sources == ("n01", "n02")
+
+
+def published(it, turn=0):
+    """The machine does the first turn -> those it wakes."""
+    due = it.due(MIN_S)
+    it.take_on(due, MIN_S)
+    messages = it.publish(claim(it.me, turn), (), MIN_S)
+    return [message.peer for message in messages if message.message.yours]
+
+
+def test_who_does_not_answer_is_replaced_by_the_next_of_the_order_until_enough_have():
+    it = one("n00")
+    assert published(it) == ["n01"], "this node is one of the first two itself"
+    more = it.tick(it.tick_at)
+    assert [message.peer for message in more] == ["n02", "n03"]
+    it.receive("n02", told(1, "n02", before=("n00",), yours=False), it.tick_at)
+    assert [message.peer for message in it.tick(it.tick_at)] == ["n04"]
+    it.receive("n04", told(1, "n04", before=("n00",), yours=False), it.tick_at)
+    assert not any(message.message.claims for message in it.tick(it.tick_at)), (
+        "questions how far others are, nothing else"
+    )
+
+
+def test_the_first_turn_is_begun_by_the_next_where_nothing_is_heard():
+    assert one("n03").due(MIN_S).turn == 0
+    late = one("n04")
+    assert late.due(MIN_S + MAX_S - 0.01) is None
+    assert late.due(MIN_S + MAX_S).turn == 0
+    heard = one("n04")
+    heard.receive("n01", told(1, "n01", before=("n00",), yours=False), 0.5)
+    assert heard.due(MIN_S + MAX_S) is None
+
+
+def test_who_wakes_others_for_a_turn_that_is_over_is_told_so():
+    it = one()
+    it.receive("n01", told(9, "n01", before=("n02",), yours=False), 1.0)
+    (answer,) = it.receive("n03", told(2, "n03"), 1.0)
+    assert (answer.peer, answer.message.turn, answer.message.yours) == ("n03", 9, False)
+    assert {each.peer for each in answer.message.claims} == {"n01", "n02"}
+    assert it.receive("n04", Wake(0, yours=False, claims=()), 1.0)[0].message.turn == 9, "and who asks"
+
+
+def test_signatures_of_strangers_do_not_count():
+    it = one()
+    it.receive("n01", told(9, "n01", "stranger"), 1.0)
+    assert it.known < 0
+
+
+@pytest.mark.parametrize(
+    ("wake", "reason"),
+    [
+        (told(40, "n01"), "wrong_round"),
+        (Wake(6, yours=True, claims=(claim("n01", 4),)), "wrong_claim"),
+        (Wake(6, yours=True, claims=(claim("n01", 6), claim("n01", 6))), "wrong_claim"),
+        (Wake(6, yours=True, claims=(Claim("n02", 1, 6, bytes(32), bytes(64)),)), "bad_signature"),
+    ],
+)
+def test_what_no_honest_member_says_is_a_fault_and_changes_nothing(wake, reason):
+    it = one()
+    with pytest.raises(RemoteProtocolError, match=reason):
+        it.receive("n01", wake, 1.0)
+    assert it.known < 0
+    assert not it._told
+
+
+def test_who_rests_does_no_turn_but_takes_the_last_model():
+    it = one("n00")
+    it.resting = True
+    for peer in ("n01", "n02", "n03", "n04"):
+        it.receive(peer, told(6, peer), 1.0)
+    assert it.due(100.0) is None
+    it.receive("n01", told(39, "n01", before=("n02",)), 101.0)
+    assert it.due(101.0).last
+
+
+def test_two_failed_vectors_leave_a_turn_to_others_that_come():
+    it = one()
+    for peer in ("n01", "n02", "n03", "n04"):
+        it.receive(peer, told(6, peer), 1.0)
+    due = it.due(1.0)
+    it.take_on(due, 1.0)
+    it.give_up(due, ("n01", "n02"), 2.0)
+    assert it.due(2.5) is None
+    it.receive("n06", told(6, "n06"), 3.0)
+    assert it.due(3.0 + MAX_S).sources == ("n03", "n04", "n06")
+
+
+@pytest.mark.parametrize(("values", "word"), [((1, 1, 0.6, 0), "sample"), ((4, 1, 0.5, 0), "success")])
+def test_values_out_of_bounds_name_the_key(values, word):
+    with pytest.raises(ValueError, match=word):
+        Sampling(*values)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_swarm_of_which_all_were_restarted_goes_on_from_what_members_have(seed):
+    swarm = SampledSwarm(Sampling(4, 2, 0.6, 1, 8), 10, seed)
+    for name in swarm.names:
+        turn = 2 * swarm.rng.randint(2, 4) - 1  # the average of the round before the checkpoint's
+
+        def resume(name=name, turn=turn):
+            swarm._send(name, swarm.nodes[name].publish(claim(name, turn), (), swarm.now))
+
+        swarm.at(0.01, resume)
+    swarm.run(300.0)
+    assert swarm.finished == swarm.alive
+    assert min(turn for _, _, turn in swarm.done) >= 4, "no round is done again that most had behind them"

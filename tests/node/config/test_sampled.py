@@ -1,0 +1,78 @@
+"""Sampled rounds are refused where they would break, with the bound, the source and the next command."""
+
+import pytest
+
+from starling.gossip.errors import ConfigError
+from starling.node.config import manifest, presets
+from starling.node.config.sampled import bad_majority
+from starling.node.config.schema import Manifest
+from starling.node.config.words import method
+from starling.node.simulate.api import simulate
+
+FITS = (
+    "pace.kind=sampled", "pace.sample=4", "pace.quorum=8", "mix.kind=gather", "robust.rule=mean", "overlay.kind=complete",
+    "compress.select=full",
+)  # fmt: skip
+
+
+def agreed(*more):
+    return presets.load(Manifest, None, (*FITS, *more))
+
+
+def test_what_fits_is_taken_and_told_in_words():
+    manifest.check(agreed())
+    assert "4 members train a round, 20 local steps, 3 average" in method(agreed())
+    assert "the next sample averages" in method(agreed("pace.aggregators=0"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (("mix.kind=pet",), "mix.kind: .* stale: must be gather, got pet"),
+        (("overlay.kind=pull",), "overlay.kind: .* must be complete"),
+        (("robust.rule=cs_nnm",), "robust.rule: cs_nnm remembers"),
+        (("pace.quorum=3",), "pace.sample: must be <= pace.quorum = 3"),
+        (("pace.aggregators=9",), "pace.aggregators: must be <= pace.quorum = 8"),
+        (("pace.overlap=true",), "pace.overlap"),
+        (("pace.stop_after=3",), "pace.stop_after"),
+        (("robust.rule=median", "byzantine_fraction=0.2"), "pace.aggregators: .* 10 % of rounds .*2302.13837"),
+        (("robust.rule=median", "byzantine_fraction=0.2", "pace.aggregators=0"), "pace.sample: .* of rounds"),
+    ],
+)
+def test_what_would_break_or_be_ignored_is_refused_with_its_reason(changed, words):
+    with pytest.raises(ConfigError, match=words) as refused:
+        manifest.check(agreed(*changed))
+    assert "try `--set" in str(refused.value)
+
+
+@pytest.mark.parametrize("preset", ["open", "vouched"])
+def test_aggregators_among_strangers_are_refused_with_the_probability_of_bad_ones(preset):
+    with pytest.raises(ConfigError, match=rf"preset={preset}.*10 % of rounds.*2302\.13837"):
+        manifest.check(presets.load(Manifest, None, (f"preset={preset}", "pace.kind=sampled")))
+
+
+@pytest.mark.parametrize(
+    ("value", "key"), [("sample=1", "sample"), ("success=0.5", "success"), ("aggregators=-1", "aggregators")]
+)
+def test_values_out_of_bounds_name_the_key(value, key):
+    with pytest.raises(ConfigError, match=rf"pace\.{key}"):
+        agreed(f"pace.{value}")
+
+
+def test_keys_of_samples_are_refused_in_another_pace():
+    with pytest.raises(ConfigError, match=r"pace\.sample: steps has no such key; only sampled takes it"):
+        presets.load(Manifest, None, ("pace.kind=steps", "pace.sample=4"))
+
+
+def test_rows_of_an_array_do_not_sleep():
+    with pytest.raises(ConfigError, match=r"pace\.kind: .*simulate.engine=virtual"):
+        simulate(
+            set=dict(each.split("=") for each in FITS if "pace.s" not in each and "quorum" not in each)
+            | {"pace.sample": 2}
+        )
+
+
+def test_the_probability_of_a_bad_majority_is_that_of_the_literature():
+    """20 % Byzantine: 10, 5 and 3 % of rounds with 3, 5 and 7 aggregators."""
+    assert [round(100 * bad_majority(a, 0.2)) for a in (3, 5, 7)] == [10, 6, 3]
+    assert bad_majority(0, 0.2) == 0.0
