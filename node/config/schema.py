@@ -322,6 +322,8 @@ class NodeConfig(Section, frozen=True):
     """Where the engine computes; auto takes a GPU if there is one."""
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     """Torch threads of local steps; 0: as many as are fastest at present. With a number equal runs give equal bits."""
+    ranks: Annotated[int, Meta(ge=1, le=64)] = 1
+    """Processes of this machine, on a GPU each where there are several, that share the computing of each batch: an island."""
     nice: Annotated[int, Meta(ge=0, le=19)] = 0
     """Lowers the priority of the engine's process by so much, so that other programs of the machine go first."""
     active: Annotated[str, Meta(max_length=256)] = ""

@@ -39,6 +39,7 @@ from starling.node.config.weight import weight
 from starling.node.engine import heap
 from starling.node.engine.compression import selector_facts
 from starling.node.engine.devices import device
+from starling.node.engine.island import Island
 from starling.node.engine.mixing import mixer, settled_edges
 from starling.node.engine.noise_scale import NoiseScale
 from starling.node.engine.numerics import Gradients
@@ -100,6 +101,10 @@ class Learner:
         self.x, gradient = bind(self._model, self.layout)
         self._gradient: Tensor | None = gradient  # (d,); None while there are no local steps
         del gradient
+        self.island: Island | None = None
+        if opening.ranks > 1:
+            batch = self.data.batch(manifest.task.batch_size, generator(0, "rehearsal"))
+            self.island = Island(opening, self.device, self._model, batch)
         self.private = None
         if opening.privacy.noise:
             ledger = Path(opening.checkpoint).with_suffix(SPENT) if opening.checkpoint else None
@@ -175,6 +180,9 @@ class Learner:
         seed = derive(self._manifest.seed, "layers", self._node, self.local_steps)
 
         def compute(batch: Any, seed: int) -> float:
+            if self.island is not None:
+                step = self.local_steps - 1
+                return self.island.compute(step, self.x, self._gradients, batch, gradient, seed, self._reset_buffers)
             return self._gradients.compute(batch, gradient, seed, self._reset_buffers)
 
         if self._noise is not None and self._noise.due(self.local_steps, batch):

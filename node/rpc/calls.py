@@ -62,6 +62,7 @@ class Open(Call, Generic[M], frozen=True, tag="open"):
     start: str = ""  # where the file is that `task.start` of the manifest is the digest of; "" for none
     numerics: NumericsSection = NumericsSection()  # memory and precision of local steps
     nice: int = 0  # by which a process of its own lowers its priority, 0 … 19
+    ranks: int = 1  # processes that share the computing of each batch
 
 
 class Opened(Call, frozen=True, tag="opened"):

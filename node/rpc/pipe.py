@@ -95,6 +95,10 @@ class Pipe:
         """Wait for one request. Raises EOFError: the other end closed, or died in the middle of a frame."""
         return decode_request(self._read(body_bytes(self._read(HEADER.size))))
 
+    def reply(self) -> tuple[int, Reply | Failed]:
+        """Wait for one reply, at the other end of a pipe. Raises EOFError as `receive`."""
+        return decode_reply(self._read(body_bytes(self._read(HEADER.size))))
+
     def _read(self, count: int) -> bytearray:
         buffer = bytearray(count)
         view = memoryview(buffer)

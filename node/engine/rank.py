@@ -1,0 +1,92 @@
+"""Another rank of an island (`starling.node.engine.island`): `python -m starling.node.engine.rank FD RANK FILE`, started by rank 0.
+
+It has the task, the data and a model, and neither optimiser nor checkpoint: what it computes with comes with each step. It ends with
+rank 0, whose end of the pipe FD closes then, or whose connections do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from starling.gossip.rng import generator
+from starling.gossip.vector import bind, layout
+from starling.node.catalogues import task
+from starling.node.config import consent
+from starling.node.engine.island import Team
+from starling.node.engine.numerics import Gradients
+from starling.node.engine.own_code import describe
+from starling.node.engine.process import lower_priority
+from starling.node.engine.start import initial
+from starling.node.rpc import calls
+from starling.node.rpc.pipe import Failed, Pipe
+from starling.node.tasks.api import Source
+
+
+class Rank:
+    """A part of each batch's gradient, for rank 0."""
+
+    def __init__(self, opening: calls.Open, rank: int) -> None:
+        """As a learner's; raises what the task raises."""
+        manifest = opening.manifest
+        if opening.device == "cuda":
+            torch.cuda.set_device(rank)
+        torch.set_num_threads(opening.threads)
+        consent.find(manifest, opening.code)
+        self._seed, self._node, self._batch = manifest.seed, opening.node, manifest.task.batch_size
+        chosen = task(manifest.task.kind, manifest.task.params())
+        path = Path(opening.data) if opening.data else None
+        self._data = chosen.data(Source(path, manifest.partition, opening.shard, manifest.seed), opening.device)
+        self.model = initial(chosen, manifest, opening.start).to(opening.device)
+        self._gradients = Gradients(opening.numerics, chosen, self.model, opening.device)
+        self._x, self._gradient = bind(self.model, layout(self.model))
+        self.model.train()
+
+    def serve(self, team: Team) -> NoReturn:
+        """Compute what rank 0 orders. Raises RuntimeError: it is gone."""
+        while True:
+            step, seed = team.order()
+            team.share(self._x)
+            batch = self._data.batch(self._batch, generator(self._seed, "batch", self._node, step))
+            team.compute(self._gradients, batch, self._gradient, seed, lambda: None)
+
+
+def _end_with(sock: socket.socket) -> None:
+    sock.recv(1)
+    os._exit(0)
+
+
+def main() -> None:
+    """Entry point."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    sock, rank = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    pipe = Pipe(sock)
+    call_id, opening = pipe.receive()
+    assert isinstance(opening, calls.Open)
+    if opening.nice:
+        lower_priority(opening.nice)
+    try:
+        computing = Rank(opening, rank)
+    except Exception as error:  # noqa: BLE001 — of the owner's task, too; rank 0 tells the owner
+        pipe.send(call_id, Failed(describe(error)))
+        os._exit(1)
+    pipe.send(call_id, calls.Done())
+    threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
+    team = Team(rank, opening.ranks, sys.argv[3], opening.device, list(computing.model.buffers()))
+    try:
+        computing.serve(team)
+    except RuntimeError as error:
+        sys.stderr.write(f"starling: rank {rank}: {describe(error)}\n")
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
