@@ -57,7 +57,9 @@ def test_ctrl_c_in_the_middle_leaves_nothing_behind(tmp_path):
     with terminals() as terminal:
         running = terminal("starling demo --nodes 2 --rounds 100000 --no-tui --dir kept", tmp_path, "demo")
         running.until(lambda: (now := status_of(tmp_path / "kept" / "node-1")) and now.round > 2)
-        assert len(running.family()) == 7  # two nodes with an engine each, and the two that they were forked from
+        assert (
+            len(running.family()) == 9
+        )  # three nodes, one of them alone, with an engine each, and the two that they were forked from
         assert running.ctrl_c() == 130
         assert "interrupted" in running.err
         assert running.out == ""

@@ -67,7 +67,7 @@ def test_nothing_outlives_a_demo_that_is_killed(tmp_path):
         running = terminal("starling demo --nodes 2 --rounds 100000 --no-tui --dir kept", tmp_path, "demo")
         running.until(lambda: (now := status_of(tmp_path / "kept" / "node-1")) and now.round > 2)
         family = running.kill()
-        assert len(family) == 6  # two servers, two nodes with an engine each
+        assert len(family) == 8  # two servers, two nodes and one that trains alone, with an engine each
         until(f"still there: {family}", lambda: not any(map(lives, family)), 20.0)
 
 

@@ -125,7 +125,7 @@ async def test_an_engine_that_dies_is_restarted_and_its_edges_begin_anew_at_both
 @virtual(1, more=(2,))
 async def test_a_node_five_times_slower_neither_stops_the_others_nor_is_left_to_itself(seed):
     async def fast_s(slower):
-        swarm = story(damped(digits(6, rounds=40)), seed, slow=slower)
+        swarm = story(damped(digits(6, rounds=60)), seed, slow=slower)
         async with swarm.running(6):
             await until(lambda: rounds_done(swarm, 1))
             fast = [swarm.nodes[index].node.progress for index in range(5)]
@@ -136,7 +136,7 @@ async def test_a_node_five_times_slower_neither_stops_the_others_nor_is_left_to_
     even_s, *_ = await fast_s({})
     slowed_s, reached, met = await fast_s({5: 5.0})
     assert slowed_s < 3.0 * even_s
-    assert met > 4
+    assert met > 6
     assert min(reached) > LEARNED - POINTS
 
 

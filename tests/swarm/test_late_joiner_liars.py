@@ -104,7 +104,7 @@ async def test_who_comes_back_far_behind_goes_on_near_the_honest_and_bans_who_ga
         assert near <= 3.0 * spread(swarm, *honest)
         assert back.node.events.faults.keys() == {liar.peer_id}
         assert back.node.policy.standing(liar.peer_id).why == "state_poisoned"
-        assert 20 <= back.node.progress.round < 40
+        assert 18 <= back.node.progress.round < 40  # a snapshot that others share may be of a round before
 
 
 @virtual(1)

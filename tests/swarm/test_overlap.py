@@ -6,7 +6,7 @@ from starling.node.net.faults import delay
 from tests.harness.stories import virtual
 from tests.harness.swarms import STEP_S, assert_flows_cancel, digits, drain, rounds_done, story, until, values
 
-ROUNDS, STEPS, ONE_WAY_S = 24, 10, 0.06
+ROUNDS, STEPS, ONE_WAY_S = 40, 10, 0.06
 
 
 async def played(seed, *, overlap, mix="pet"):

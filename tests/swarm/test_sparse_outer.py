@@ -36,7 +36,7 @@ async def test_without_faults_all_nodes_have_one_model_to_the_bit(seed):
 @virtual(1)
 async def test_a_crash_and_a_late_join_in_one_round_leave_one_anchor(seed):
     """Members count differently for a while, so anchors part; a majority's is fetched."""
-    swarm = story(agreement(34), seed)
+    swarm = story(agreement(45), seed)
     async with swarm.running(4):
         await until(lambda: rounds_done(swarm, 10))
         await swarm.crash(3)
@@ -51,7 +51,7 @@ async def test_a_crash_and_a_late_join_in_one_round_leave_one_anchor(seed):
 @virtual(1)
 async def test_a_node_that_missed_messages_takes_the_anchor_of_the_most(seed):
     """For some rounds nothing of the first node reaches the second: both are apart, and those that waited for them."""
-    swarm = story(agreement(30), seed)
+    swarm = story(agreement(40), seed)
     async with swarm.running(NODES):
         await until(lambda: rounds_done(swarm, 5))
         one, other = swarm.nodes[0].peer_id, swarm.nodes[1].peer_id

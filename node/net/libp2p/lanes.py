@@ -8,7 +8,7 @@ read. Then its window counts as held, which is what the peer can fill.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from typing import cast
@@ -165,15 +165,12 @@ async def ask_versions(connection: Connection, spoken: Mapping[str, Range]) -> d
 async def tell_versions(
     stream: Stream, conversation: Conversation, spoken: Mapping[str, Range]
 ) -> dict[str, Range] | None:
-    """The other end of `ask_versions`: hear, tell, and wait until the peer hangs up."""
+    """The other end of `ask_versions`: hear, then tell."""
     try:
         with trio.fail_after(NEGOTIATION_S):
             told = await _heard(conversation)
             await write_frame(stream, versions.spoken(spoken))
             stream.finish()
-            with suppress(StreamBroken):
-                while await stream.read():
-                    pass
             return told
     except (HandshakeFailed, trio.TooSlowError, StreamBroken):
         return None

@@ -350,7 +350,7 @@ async def _connection_program(data: bytes) -> bool:
             connection.close()
 
     with trio.fail_after(3600.0):
-        await connection.run(accept)
+        await connection.run(serve)
     assert connection.violation is None or connection.violation in VIOLATIONS
     assert connection.over.is_set()
     assert not connection._streams

@@ -35,12 +35,12 @@ def test_one_node_of_two_processes_walks_the_trajectory_of_one_until_a_process_d
     alone, ours = ({name: opened(agreed, node=name) for name in names} for names in ("abcd", "bcd"))
     with island(agreed) as together:
         ours["a"] = together
-        for round, pairs in enumerate((("ab", "cd"), ("ac", "bd"), ("ad", "bc"))):
+        for turn, pairs in enumerate((("ab", "cd"), ("ac", "bd"), ("ad", "bc"))):
             for swarm in (alone, ours):
-                every(swarm, calls.Train(round, STEPS))
+                every(swarm, calls.Train(turn, STEPS))
                 for i, j in pairs:
-                    exchange(swarm, i, j, seq=0, round=round)
-                every(swarm, calls.Mix(round))
+                    exchange(swarm, i, j, seq=0, round=turn)
+                every(swarm, calls.Mix(turn))
         losses = [done(swarm["a"], calls.Train(3, 1)).figures.loss for swarm in (alone, ours)]
         assert losses[1] == pytest.approx(losses[0], rel=1e-3)
         for name in "abcd":
