@@ -48,6 +48,7 @@ class Team:
         dist.init_process_group(
             "nccl" if device == "cuda" else "gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks, timeout=PATIENCE
         )  # fmt: skip
+        dist.barrier()
         self.rank, self.ranks = rank, ranks
         self._order = torch.zeros(2, dtype=torch.int64, device=device)
         self._loss = torch.zeros(1, dtype=torch.float64, device=device)
@@ -121,6 +122,7 @@ class Island:
         if device == "cuda":
             torch.cuda.set_device(0)
         self._team = Team(0, opening.ranks, meeting, device, list(model.buffers()))
+        self._folder.cleanup()  # all have met, and this process may end without another chance
 
     def compute(
         self, step: int, x: Tensor, gradients: Gradients, batch: Any, gradient: Tensor, seed: int, reset: Callable[[], None]
@@ -140,7 +142,6 @@ class Island:
             process.wait()
         if dist.is_initialized():
             dist.destroy_process_group()
-        self._folder.cleanup()
 
 
 def _check(opening: calls.Open, device: str, batch: Any) -> None:
