@@ -142,6 +142,7 @@ class Island:
             process.wait()
         if dist.is_initialized():
             dist.destroy_process_group()
+        self._folder.cleanup()
 
 
 def _check(opening: calls.Open, device: str, batch: Any) -> None:
