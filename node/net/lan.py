@@ -95,13 +95,13 @@ class Lan:
             await trio.sleep(LOOK_S)
         try:
             with trio.fail_after(START_S):
-                zeroconf = await _in_thread(self._open)
+                zeroconf = await in_thread(self._open)
         except (OSError, trio.TooSlowError) as error:
             why = error if isinstance(error, OSError) else "no answer"
             self._report.event("no_lan", f"members on the local network are not looked for: {why}")
             return
         try:
-            browser = await _in_thread(partial(self._browse, zeroconf, trio.lowlevel.current_trio_token()))
+            browser = await in_thread(partial(self._browse, zeroconf, trio.lowlevel.current_trio_token()))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._announce, zeroconf)
                 async for name in self._to_ask:
@@ -109,7 +109,7 @@ class Lan:
         finally:
             with trio.move_on_after(STOP_S) as scope:
                 scope.shield = True
-                await _in_thread(zeroconf.close)
+                await in_thread(zeroconf.close)
             del browser
 
     @staticmethod
@@ -135,7 +135,7 @@ class Lan:
             return
 
     async def _ask(self, zeroconf: Zeroconf, name: str) -> None:
-        info = await _in_thread(partial(zeroconf.get_service_info, SERVICE, name, int(ASK_S * 1000)))
+        info = await in_thread(partial(zeroconf.get_service_info, SERVICE, name, int(ASK_S * 1000)))
         if info is not None:
             for address in self._core.heard(info.properties, info.parsed_addresses(), info.port):
                 self._found(address)
@@ -148,9 +148,9 @@ class Lan:
             now = told(self._addresses())
             if now and now != before:
                 if info is not None:
-                    await _in_thread(partial(zeroconf.unregister_service, info))
+                    await in_thread(partial(zeroconf.unregister_service, info))
                 info = self._info(now)
-                await _in_thread(partial(zeroconf.register_service, info, None, allow_name_change=True))
+                await in_thread(partial(zeroconf.register_service, info, None, allow_name_change=True))
                 before = now
             await trio.sleep(LOOK_S)
 
@@ -165,5 +165,6 @@ class Lan:
         )  # fmt: skip
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
+async def in_thread(work: Callable[[], T]) -> T:
+    """What a library does that blocks; a thread that is not finished when this is cancelled is left to itself."""
     return await trio.to_thread.run_sync(work, abandon_on_cancel=True)  # type: ignore[call-arg]

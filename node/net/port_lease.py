@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 import trio
 
 from starling.node.interfaces import Reporter
-from starling.node.net.lan import told
+from starling.node.net.lan import in_thread, told
 
-T = TypeVar("T")
 LEASE_S = 3600
 RENEW_S, AGAIN_S, LOOK_S = LEASE_S / 2, 900.0, 10.0
 DISCOVER_MS = 2000
@@ -83,7 +82,7 @@ class PortLease:
                 if not own:
                     await trio.sleep(LOOK_S)
                     continue
-                lease = await _in_thread(partial(self._ask, own[0].port))
+                lease = await in_thread(partial(self._ask, own[0].port))
                 self._say(lease)
                 if lease != self._held:
                     self._held = lease
@@ -93,7 +92,7 @@ class PortLease:
             if self._held is not None:
                 with trio.move_on_after(STOP_S) as scope:
                     scope.shield = True
-                    await _in_thread(self._give_back)
+                    await in_thread(self._give_back)
 
     def _ask(self, port: int) -> Lease | None:
         """In a thread: of the router found before, else of one that is looked for; a port that was given, else the next that is free."""
@@ -140,7 +139,3 @@ class PortLease:
         if text != self._told:
             self._told = text
             self.report.event("port_lease", text, port=None if lease is None else lease.port)
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    return await trio.to_thread.run_sync(work, abandon_on_cancel=True)  # type: ignore[call-arg]
