@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.engine.batches import part, samples
 from starling.node.engine.numerics import Gradients
 from starling.node.rpc import calls
-from starling.node.rpc.pipe import Pipe
+from starling.node.rpc.pipe import Failed, Pipe
 
 PATIENCE = timedelta(days=365)  # a paused node computes nothing for hours; that a rank died is seen at once
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -113,12 +114,10 @@ class Island:
                 ]
                 self._processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL))
             self._pipes.append(ours)
-            Pipe(ours).send(1, given)
-        for rank, ours in enumerate(self._pipes, start=1):
-            _, answer = Pipe(ours).reply()
-            if not isinstance(answer, calls.Done):
+        for rank, why in enumerate(list(map(partial(_start, given), self._pipes)), start=1):
+            if why:
                 self.close()
-                raise ConfigError(f"ranks: rank {rank} does not start: {getattr(answer, 'message', answer)}")
+                raise ConfigError(f"ranks: rank {rank} does not start: {why}")
         if device == "cuda":
             torch.cuda.set_device(0)
         self._team = Team(0, opening.ranks, meeting, device, list(model.buffers()))
@@ -143,6 +142,17 @@ class Island:
         if dist.is_initialized():
             dist.destroy_process_group()
         self._folder.cleanup()
+
+
+def _start(opening: calls.Open, sock: socket.socket) -> str:
+    """Have a rank make its task and model -> why it cannot; "" when it is ready."""
+    pipe = Pipe(sock)
+    try:
+        pipe.send(1, opening)
+        _, answer = pipe.reply()
+    except (EOFError, OSError):
+        return "its process ended"
+    return answer.message if isinstance(answer, Failed) else ""
 
 
 def _check(opening: calls.Open, device: str, batch: Any) -> None:

@@ -22,6 +22,7 @@ WRITE_S = 0.02
 MANY_FRAMES = 64  # in a piece; of a peer that sends such, FINE_BYTES are parsed at a time, not a record
 FINE_BYTES = 1 << 10
 WRITE_STALL_S = 120.0  # for one piece: slower than two kilobytes a second is gone
+HANG_UP_S = 5.0  # for a peer to take notice of an answer
 
 
 class StreamBroken(Exception):
@@ -98,6 +99,13 @@ class Stream:
         self._session.reset(self.number)
         if self.connection.forget_if_closed(self.number):
             self.ended(broken=True)
+
+    async def hang_up(self) -> None:
+        """Write no more, and wait for a while until the peer, which reads the last word, closes the stream. Raises StreamBroken."""
+        self.finish()
+        with trio.move_on_after(HANG_UP_S):
+            while await self.read():
+                pass
 
     def keep_window(self) -> None:
         """Let no more bytes be under way than at first."""

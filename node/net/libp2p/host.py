@@ -64,7 +64,6 @@ from starling.node.versions import Range
 
 HANDSHAKE_S = 10.0
 DIAL_BACK_S = 4.0
-HANG_UP_S = 5.0
 MAX_BESIDE = 4
 OTHER_VERSIONS_PER_S, OTHER_VERSIONS_AT_ONCE = 1 / 60, 8  # of peers that are told about; anybody can make a new id
 INTERFACES_S = 3.0  # between looks at this machine's addresses, each a few tenths of a millisecond
@@ -509,9 +508,7 @@ class Libp2pNetwork(Inboxes):
         told = await tell_versions(stream, conversation, self._spoken)
         if told is not None and (other := versions.mismatch(self._spoken, told)):
             self._tell_other_version(stream.connection.info.peer, other)
-        with trio.move_on_after(HANG_UP_S):
-            while await stream.read():  # the last word on a stream: it stays until the peer has read it
-                pass
+        await stream.hang_up()
 
     async def _no_lane(self, connection: Connection, lane: Lane, why: str) -> PeerUnreachable:
         """Find out why a peer did not take a lane's stream: mostly one of us is to be upgraded, and both learn which."""

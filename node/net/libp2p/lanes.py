@@ -165,12 +165,11 @@ async def ask_versions(connection: Connection, spoken: Mapping[str, Range]) -> d
 async def tell_versions(
     stream: Stream, conversation: Conversation, spoken: Mapping[str, Range]
 ) -> dict[str, Range] | None:
-    """The other end of `ask_versions`: hear, then tell."""
+    """The other end of `ask_versions`: hear, then tell; the stream stays open."""
     try:
         with trio.fail_after(NEGOTIATION_S):
             told = await _heard(conversation)
             await write_frame(stream, versions.spoken(spoken))
-            stream.finish()
             return told
     except (HandshakeFailed, trio.TooSlowError, StreamBroken):
         return None

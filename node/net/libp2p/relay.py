@@ -30,7 +30,6 @@ from starling.node.net.libp2p.relay_slots import ALLOWANCES, Circuit, Mode, Refu
 from starling.node.net.libp2p.switch import Switch
 
 ASK_S = 10.0  # for the other end to take a circuit
-HANG_UP_S = 5.0  # for a peer to take notice of an answer
 STATUS: Mapping[Refusal, Status.ValueType] = MappingProxyType(
     {
         "refused": Status.RESERVATION_REFUSED,
@@ -168,9 +167,5 @@ class Relay:
         await self._answer(stream, HopMessage(type=HopMessage.STATUS, status=status))
 
     async def _answer(self, stream: Stream, message: HopMessage) -> None:
-        """The last word on a stream: it stays until the peer has read it."""
         await stream.write(framed(message))
-        stream.finish()
-        with trio.move_on_after(HANG_UP_S):
-            while await stream.read():
-                pass
+        await stream.hang_up()

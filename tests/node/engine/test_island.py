@@ -77,18 +77,22 @@ def test_what_processes_cannot_share_is_refused(changes, words):
     refused_as("config", reply, words)
 
 
-def test_a_rank_that_does_not_start_says_why(tmp_path, monkeypatch):
-    """Its reason is the task's own."""
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [("raise ValueError('not in a second process')", "not in a second process"), ("os._exit(3)", "its process ended")],
+)
+def test_a_rank_that_does_not_start_says_why(tmp_path, monkeypatch, does, why):
+    """The reason is the task's own, where it has one."""
     (tmp_path / "shy.py").write_text(
         "import os\n"
         "from starling.node.tasks.digits import Digits\n"
         "class Shy(Digits):\n"
         "    def model(self, generator):\n"
         "        if os.environ.get('SHY') == str(os.getppid()):\n"
-        "            raise ValueError('not in a second process')\n"
+        f"            {does}\n"
         "        return super().model(generator)\n"
     )
     monkeypatch.setenv("SHY", str(os.getpid()))
     monkeypatch.syspath_prepend(str(tmp_path))
     asked = structs.replace(opening(manifest("shy:Shy")), ranks=2, code=str(tmp_path))
-    refused_as("config", Engine().handle(asked), "not in a second process")
+    refused_as("config", Engine().handle(asked), why)
