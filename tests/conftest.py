@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     long = [item for item in items if item.get_closest_marker("acceptance")]
     config.hook.pytest_deselected(items=long)
-    items[:] = [item for item in items if item not in long]
+    items[:] = [item for item in items if not item.get_closest_marker("acceptance")]
 
 
 @pytest.hookimpl(optionalhook=True)

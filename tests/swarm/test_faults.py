@@ -122,7 +122,7 @@ async def test_an_engine_that_dies_is_restarted_and_its_edges_begin_anew_at_both
             assert assert_flows_cancel(swarm) > 0.0
 
 
-@virtual(1, more=(2,))
+@virtual(more=(1, 2))
 async def test_a_node_five_times_slower_neither_stops_the_others_nor_is_left_to_itself(seed):
     async def fast_s(slower):
         swarm = story(damped(digits(6, rounds=60)), seed, slow=slower)

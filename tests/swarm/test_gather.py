@@ -99,7 +99,7 @@ LIES = {
 @virtual(1)
 @pytest.mark.parametrize(
     "attack",
-    [name if number % 2 == 0 else pytest.param(name, marks=pytest.mark.acceptance) for number, name in enumerate(LIES)],
+    [name if number % 4 == 0 else pytest.param(name, marks=pytest.mark.acceptance) for number, name in enumerate(LIES)],
 )
 async def test_a_liar_costs_only_itself(attack):
     forge, reasons = LIES[attack]

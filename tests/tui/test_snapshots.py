@@ -65,7 +65,9 @@ async def show(size):
     return seen
 
 
-@pytest.mark.parametrize("size", [(80, 24), (160, 48)], ids=["80x24", "160x48"])
+@pytest.mark.parametrize(
+    "size", [pytest.param((80, 24), id="80x24"), pytest.param((160, 48), id="160x48", marks=pytest.mark.acceptance)]
+)
 def test_every_screen_looks_as_it_did(size, monkeypatch):
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()

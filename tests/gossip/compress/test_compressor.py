@@ -33,7 +33,8 @@ CONTRACTIONS = [
     for select in ("full", *RATED)
     for quantize in QUANTIZERS
     if quantizer(quantize, torch.float32).omega < 1
-]
+    and (select in ("full", "mask") or quantize in ("identity", "int4", "sign"))
+]  # all quantizers on all of a vector and on a part of it, all selectors before three quantizers
 
 
 def flat():

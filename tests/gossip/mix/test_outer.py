@@ -195,7 +195,10 @@ def test_swarms_of_pairs_disagree_as_the_second_moments_say(momentum, pull, nest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("every", "at_average", "later", "then"), [(6, 9.5e-5, 2, 2.7e-3), (12, 2.6e-4, 5, 9.5e-3)])
+@pytest.mark.parametrize(
+    ("every", "at_average", "later", "then"),
+    [(6, 9.5e-5, 2, 2.7e-3), pytest.param(12, 2.6e-4, 5, 9.5e-3, marks=pytest.mark.acceptance)],
+)
 def test_gossip_with_periodic_averages_is_an_overlay_and_no_algorithm(every, at_average, later, then):
     """Gossip-PGA on the ring, eta = .1, where DSGD stays at 4.7e-2: the error right after an average, and some rounds later."""
     A, b, x_star = quadratics(16, 50, 0)

@@ -34,7 +34,7 @@ def close(design, measured, place):
         assert measured < SOUND + NEAR, (design.name, place)
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 def test_three_of_sixteen_that_lie_about_trackers_do_not_stop_the_defended_one():
     """Ten gradients in the wrong direction, in every exchange: plain gradient tracking ends at 4 %."""
     place = COLUMNS.index(("const", 3))

@@ -62,7 +62,9 @@ def test_the_matrix_walks_the_loops_trajectory(name, select, codecs, overlay):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pet", "choco", "push_sum", "gather"])
+@pytest.mark.parametrize(
+    "name", ["pet", *(pytest.param(name, marks=pytest.mark.acceptance) for name in ("choco", "push_sum", "gather"))]
+)
 def test_two_hundred_rounds_stay_within_the_tolerance(name):
     two_hundred(name, "exact")
 
