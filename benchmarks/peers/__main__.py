@@ -1,0 +1,212 @@
+"""Train one small model in Starling and in other frameworks: accuracy, bytes and seconds beside each other.
+
+    python -m benchmarks.peers                      all of them; some 600 MB are installed below build/peers, minutes
+    python -m benchmarks.peers starling hivemind    some
+    python -m benchmarks.peers --rounds 40 --out benchmarks/results
+
+Each framework is installed from PyPI into an environment of its own, in the version that docs/comparison.md speaks of; this project's torch
+serves all. Runs follow one another. Where the system lets a user have a network of his own (`unshare -rn`), a run has one, and
+`bytes_per_node` is all that crossed its loopback over the number of nodes: servers, schedulers and discovery included. Elsewhere bytes are
+not counted.
+Exit code 1 if a framework could not be installed or did not end; the others are reported all the same. ByzFL has no training run to be
+compared: its rules are measured by `python -m benchmarks.run rules`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from benchmarks import facts
+from benchmarks.peers.world import World
+
+RUNS = Path(__file__).parent / "runs"
+ENVIRONMENTS = facts.ROOT / "build" / "peers"
+PEERS = {
+    "starling": ("", ""),
+    "flower": ("flwr[simulation]==1.42.0", "flower.py"),
+    "hivemind": ("hivemind==1.1.12", "hivemind_.py"),
+    "nvflare": ("nvflare==2.9.0", "nvflare_.py"),
+}
+"""Name -> what pip installs, and the script of `runs`."""
+LONGEST_S = 1800
+_ALONE = 'ip link set lo up && "$@"; code=$?; cat /proc/net/dev > "$COUNTED"; exit $code'
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One run.
+
+    Args:
+        peer: name.
+        version: what was installed.
+        mean, least: accuracy of the models it ended with, on the test split.
+        bytes_per_node: that crossed loopback, over the nodes; None where that cannot be counted.
+        seconds: from the first process that trains to the last model, starts of its servers included.
+        cpu_s: processor time of all its processes that were waited for.
+        load: one-minute load average before and after.
+    """
+
+    peer: str
+    version: str
+    mean: float
+    least: float
+    bytes_per_node: float | None
+    seconds: float
+    cpu_s: float
+    load: tuple[float, float]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The command. Returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description="One run, in several frameworks.")
+    parser.add_argument("peers", nargs="*", metavar="NAME", help=f"of {', '.join(PEERS)}; default: all")
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="folder for a result, YYYY-MM-DD-peers.json")
+    given = parser.parse_args(words)
+    if unknown := sorted({*given.peers} - {*PEERS}):
+        parser.error(f"unknown peer {unknown[0]!r}: choose from {', '.join(PEERS)}")
+    world = World(nodes=given.nodes, rounds=given.rounds, seed=given.seed)
+    outcomes, failed = [], []
+    for name in given.peers or PEERS:
+        try:
+            outcomes.append(run(name, world))
+        except (RuntimeError, subprocess.SubprocessError) as error:
+            failed.append(name)
+            print(f"{name}: {error}", file=sys.stderr)
+            continue
+        print(line(outcomes[-1]), flush=True)
+    if given.out and outcomes:
+        given.out.mkdir(parents=True, exist_ok=True)
+        document = {
+            "world": world,
+            "facts": facts.gather(),
+            "dense_bytes": world.bytes_of_parameters(),
+            "runs": outcomes,
+        }
+        path = given.out / f"{datetime.now(UTC):%Y-%m-%d}-peers.json"
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+    return 1 if failed else 0
+
+
+def line(outcome: Outcome) -> str:
+    """One row, for a person."""
+    sent = "not counted" if outcome.bytes_per_node is None else f"{outcome.bytes_per_node / 1e6:,.2f} MB a node"
+    return (
+        f"{outcome.peer} {outcome.version}: accuracy {outcome.mean:.3f}, least {outcome.least:.3f}; {sent}; "
+        f"{outcome.seconds:.0f} s, {outcome.cpu_s:.0f} s of processor (load {outcome.load[0]:.1f})"
+    )
+
+
+def run(name: str, world: World) -> Outcome:
+    """Install what is not installed, and train. Raises RuntimeError: it did not end as it should."""
+    wanted, script = PEERS[name]
+    print(f"{name} …", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(prefix="starling-peers-") as scratch:
+        file = Path(scratch) / "world.npz"
+        world.write(file)
+        python = environment(name, wanted) if wanted else sys.executable
+        command = (
+            [str(python), str(RUNS / script), str(file)] if wanted else [sys.executable, "-m", "starling", *demo(world)]
+        )
+        before, began, used = facts.load(), time.monotonic(), os.times()
+        output, sent = counted(command, Path(scratch))
+        seconds, after = time.monotonic() - began, os.times()
+    values = [*map(float, values_of(name, output))]
+    spent = after.children_user + after.children_system - used.children_user - used.children_system
+    return Outcome(
+        peer=name, version=wanted.partition("==")[2] or facts.gather().commit[:10], mean=sum(values) / len(values), least=min(values),
+        bytes_per_node=None if sent is None else sent / world.nodes, seconds=seconds, cpu_s=spent, load=(before, facts.load()),
+    )  # fmt: skip
+
+
+def demo(world: World) -> list[str]:
+    """The same run in this project, with its defaults: difference tracking, a few percent of the coordinates in four bits."""
+    settings = {
+        "partition.kind": "dirichlet", "partition.alpha": world.alpha, "pace.local_steps": world.local_steps, "optimizer.lr": world.lr,
+        "optimizer.momentum": world.momentum, "task.batch_size": world.batch,
+    }  # fmt: skip
+    sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    return [
+        "demo", "--json", "--no-tui", "--no-alone", "--nodes", str(world.nodes), "--rounds", str(world.rounds),
+        "--seed", str(world.seed), *sets,
+    ]  # fmt: skip
+
+
+def values_of(name: str, output: str) -> Sequence[float]:
+    """Accuracy of each model. Raises RuntimeError: the last lines are no report."""
+    try:
+        if name == "starling":
+            return [node["value"] for node in json.loads(output)["nodes"]]
+        return json.loads(output.strip().splitlines()[-1])["values"]  # type: ignore[no-any-return]
+    except (ValueError, LookupError, TypeError) as error:
+        raise RuntimeError(f"no report, but: {output[-500:]!r}") from error
+
+
+def counted(command: Sequence[str], scratch: Path) -> tuple[str, int | None]:
+    """Standard output of a command, and the bytes that crossed loopback if it can have a network of its own.
+
+    Raises RuntimeError: its exit code is not 0. Raises subprocess.TimeoutExpired: it took longer than LONGEST_S.
+    """
+    file, log = scratch / "counted", scratch / "log"
+    alone = ["unshare", "-rn", "sh", "-c", _ALONE, "sh"] if _may_be_alone() else []
+    telling = {"COUNTED": str(file), "FLWR_TELEMETRY_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "OMP_NUM_THREADS": "1"}
+    with log.open("w") as errors:
+        done = subprocess.run(
+            [*alone, *command], stdout=subprocess.PIPE, stderr=errors, text=True, check=False, timeout=LONGEST_S,
+            env=facts.environment() | telling, cwd=scratch,
+        )  # fmt: skip
+    if done.returncode != 0:
+        raise RuntimeError(f"ended with {done.returncode}: {log.read_text()[-1000:]}")
+    found = re.search(r"lo:\s*(\d+)", file.read_text()) if file.exists() else None
+    return done.stdout, int(found[1]) if found else None
+
+
+def _may_be_alone() -> bool:
+    if shutil.which("unshare") is None or shutil.which("ip") is None:
+        return False
+    return (
+        subprocess.run(["unshare", "-rn", "ip", "link", "set", "lo", "up"], capture_output=True, check=False).returncode
+        == 0
+    )
+
+
+def environment(name: str, wanted: str) -> Path:
+    """The interpreter of a framework's environment, made at first use. Raises RuntimeError: pip could not install it."""
+    folder = ENVIRONMENTS / name
+    python, ready = folder / "bin" / "python", folder / ".ready"
+    if not ready.exists() or ready.read_text() != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        (site,) = folder.glob("lib/python*/site-packages")
+        (site / "after.pth").write_text(
+            sysconfig.get_path("purelib") + "\n"
+        )  # this project's torch and NumPy, behind its own
+        done = subprocess.run(
+            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"pip could not install {wanted}: {done.stderr[-500:]}")
+        ready.write_text(wanted)
+    return python
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,79 @@
+"""One run in several frameworks: what each is given, and what is made of what it prints. The frameworks are not installed here."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks.peers import __main__ as command
+from benchmarks.peers.world import World
+from starling.node.cli.main import main as starling
+from tests.harness.processes import ROOT
+
+RUNS = ROOT / "benchmarks" / "peers" / "runs"
+
+
+def test_the_world_holds_every_sample_once_and_a_model(tmp_path):
+    world = World(nodes=3)
+    world.write(tmp_path / "world.npz")
+    held = np.load(tmp_path / "world.npz")
+    assert sum(len(held[f"y{shard}"]) for shard in range(3)) == 1437
+    assert [held[f"w{number}"].shape for number in range(4)] == [(64, 64), (64,), (10, 64), (10,)]
+    assert sum(held[f"w{number}"].nbytes for number in range(4)) == world.bytes_of_parameters() == 19_240
+    assert json.loads(held["settings"].tobytes())["nodes"] == 3
+    assert held["test_y"].shape == (360,)
+
+
+def test_a_run_reads_the_world_without_this_project(tmp_path, monkeypatch):
+    """Local steps from the model in the file learn its shard; nothing of ours is imported by what the scripts share."""
+    World(nodes=2).write(tmp_path / "world.npz")
+    monkeypatch.syspath_prepend(RUNS)
+    monkeypatch.delitem(sys.modules, "common", raising=False)
+    import common
+
+    given = common.World(str(tmp_path / "world.npz"))
+    model, before = given.model(), given.accuracy(given.model())
+    optimizer, batches = given.sgd(model), given.batches(0)
+    for _ in range(50):
+        common.step(model, optimizer, next(batches))
+    assert given.accuracy(model) > before + 0.2
+    assert not re.search(r"(from|import) starling", "".join(path.read_text() for path in RUNS.glob("*.py")))
+
+
+def test_every_peer_has_its_script_and_the_version_of_the_page():
+    page = (ROOT / "docs" / "comparison.md").read_text()
+    for wanted, script in [both for name, both in command.PEERS.items() if name != "starling"]:
+        assert (RUNS / script).is_file()
+        assert wanted.partition("==")[2] in page
+
+
+def test_our_own_run_is_a_command_that_is_accepted(capsys):
+    words = command.demo(World(nodes=2, rounds=1))
+    assert starling([*words, "--nodes", "1"]) == 2
+    assert "--nodes" in capsys.readouterr().err  # no other word is refused
+
+
+def test_what_is_no_report_is_an_error_and_the_others_are_run(monkeypatch, capsys, tmp_path):
+    assert command.values_of("hivemind", 'noise\n{"values": [0.5, 0.7]}\n') == [0.5, 0.7]
+    assert command.values_of("starling", '{"nodes": [{"value": 0.9}]}') == [0.9]
+    with pytest.raises(RuntimeError, match="no report"):
+        command.values_of("flower", "Killed")
+
+    def run(name, world):
+        if name == "flower":
+            raise RuntimeError("no network")
+        return command.Outcome(
+            peer=name, version="1", mean=0.9, least=0.8, bytes_per_node=None, seconds=1.0, cpu_s=1.0, load=(0.0, 0.0)
+        )
+
+    monkeypatch.setattr(command, "run", run)
+    assert command.main(["flower", "hivemind", "--out", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert "flower: no network" in printed.err
+    assert "hivemind 1: accuracy 0.900, least 0.800; not counted" in printed.out
+    (stored,) = tmp_path.glob("*-peers.json")
+    assert [one["peer"] for one in json.loads(stored.read_bytes())["runs"]] == ["hivemind"]
+    with pytest.raises(SystemExit):
+        command.main(["keras"])
