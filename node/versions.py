@@ -31,6 +31,7 @@ LANES: Final[Mapping[str, Range]] = MappingProxyType(
         "control": Range(1, 1),
         "exchange": Range(1, 1),
         "state": Range(2, 2),  # 2: StateOffer.digest is the root of the chunks' digests; of 1 it was that of the bytes
+        "crew": Range(1, 1),
     }
 )
 MANIFEST: Final = Range(2, 2)  # 1 had `params` tables and the keys of all kinds; `starling manifest convert` reads it
