@@ -53,6 +53,10 @@ def check(manifest: Manifest) -> None:
         raise ConfigError(
             f"mix.kind: {mix.kind} is of whole models, which no machine of a crew has; try `--set mix.kind=pet`"
         )
+    if pace.stop_after or manifest.overlay.rerank_every or manifest.overlay.average_every:
+        raise ConfigError(
+            "crew.stages: not with pace.stop_after, overlay.rerank_every or overlay.average_every in this version; leave them out"
+        )
     if mix.typical_samples is not None:
         raise ConfigError(
             "mix.typical_samples: only the first stage of a crew knows how many samples it has; leave it out"

@@ -82,6 +82,9 @@ class NodeSetup:
     admission: AdmissionStore = AdmissionStore()
     partial_state: Path | None = None  # where to keep what was received of a model; None: nowhere
     on_battery: Callable[[], bool] = lambda: False  # whether the machine has no mains
+    keep_stage: Callable[[int], object] = lambda _stage: None  # the stage of a crew that this node has from now on
+    adopt: Callable[[int, tuple[str, ...]], object] | None = None
+    """Starts another node on this machine, for a stage of the same swarm, given addresses to begin with; None: there is no such thing."""
     usage: Callable[[int | None], Resources] = lambda _engine: Resources()
     """Resources the node uses, given the engine's process id; none in simulation, which has no process of its own."""
 

@@ -85,7 +85,9 @@ class Learner:
         path = Path(opening.data) if opening.data else None
         source = Source(path, manifest.partition, opening.shard, manifest.seed)
         self.data: Data = (
-            calling(kind, "data()", lambda: self.task.data(source, self.device)) if opening.stage <= 0 else stages.Elsewhere()
+            calling(kind, "data()", lambda: self.task.data(source, self.device))
+            if opening.stage <= 0
+            else stages.Elsewhere()
         )
         self._start = opening.start
         self.cut = stages.cut(self.task, manifest, opening.stage, there) if opening.stage >= 0 else None
@@ -156,7 +158,9 @@ class Learner:
         """What a crew's calls do with this model; None: it is whole. States are kept beside `file`."""
         if self.cut is None:
             return None
-        return stages.Stage(self.task, self._manifest, self._stage, self._model, self.data, self.device, self.gradient, file)
+        return stages.Stage(
+            self.task, self._manifest, self._stage, self._model, self.data, self.device, self.gradient, file
+        )
 
     def local_step(self, round: int) -> float | None:
         """One step at the rate of `round` -> its loss, nan if it looked at no data, or None if it was undone.

@@ -232,6 +232,8 @@ class Session:
         elif self._frozen is self.learner.x:
             self._frozen = self._as_sent(self.learner.x)
         self._round, self._granted = call.round, call
+        if self._stage is not None:  # whose steps are done
+            return self._finish()
         self._tally = _Tally(self._clock())
         self._left = call.steps
         return None if call.steps > 0 else self._finish()
@@ -501,6 +503,7 @@ class Session:
         """The end of a step."""
         self._round = call.round
         self._tally.note(self.learner.crew_step(call.round, call.loss, call.scale, call.fine))
+        self.learner.local_steps = call.steps
         self._staged.finish(applied=call.fine)
         return calls.Done()
 
@@ -513,9 +516,11 @@ class Session:
         """States of a stage."""
         stage, learner = self._staged, self.learner
         size = 0
+        if stage.moved(call.crew):
+            learner.local_steps = 0
         if call.action == "keep":
             size = stage.keep(learner.local_steps, learner.tensors())
-        elif call.step or call.action == "take" or stage.points:
+        elif call.action != "look":
             if call.action == "take":
                 size = stage.put(call.step, call.state)
             try:
@@ -529,7 +534,8 @@ class Session:
 
     def read_point(self, call: calls.ReadPoint) -> calls.ChunkRead:
         """Bytes of a kept state."""
-        return calls.ChunkRead(self._staged.read(call.step)[call.offset : call.offset + call.length])
+        state = self._staged.read(call.step)
+        return calls.ChunkRead(state[call.offset : call.offset + call.length], len(state))
 
     def _must_rest(self) -> None:
         if self._left > 0:

@@ -145,6 +145,7 @@ class Stage:
         self._samples: list[int] = []
         self._held_out: list[Any] = []
         self._file, self._points = file, dict[int, Path | bytes]()
+        self._crew: int | None = None
         if self._forward.delta and stage == 0 and not isinstance(data, Sampled):
             raise ConfigError(
                 f"crew.activation: {section.activation} needs data whose samples have numbers, which those of this task have not; "
@@ -324,6 +325,24 @@ class Stage:
         """States that are kept, by local steps, the oldest first."""
         return tuple(sorted(self._points))
 
+    def moved(self, crew: int) -> bool:
+        """States are those of this crew from now on -> whether there were others, which are dropped."""
+        if crew == self._crew:
+            return False
+        others = self._crew is not None
+        for step in self.points:
+            self.drop(step)
+        if self._file is not None:
+            for path in self._file.parent.glob(f"{self._file.name}.*-*"):
+                of, _, step = path.suffix[1:].partition("-")
+                if of == str(crew) and step.isdecimal():
+                    self._points[int(step)] = path
+                else:
+                    others = True
+                    path.unlink(missing_ok=True)
+        self._crew = crew
+        return others
+
     def keep(self, step: int, tensors: dict[str, Tensor]) -> int:
         """Keep a state -> its bytes."""
         return self.put(step, tensor_file.pack(tensors, {"kind": KIND, "stage": self._stage, "local_steps": step}))
@@ -333,7 +352,7 @@ class Stage:
         if self._file is None:
             self._points[step] = state
         else:
-            path = self._file.with_name(f"{self._file.name}.{step}")
+            path = self._file.with_name(f"{self._file.name}.{self._crew}-{step}")
             private.replace(path, state)
             self._points[step] = path
         for old in self.points[:-KEPT]:

@@ -190,6 +190,7 @@ class ChunkRead(Call, frozen=True, tag="chunk"):
     """The bytes."""
 
     data: bytes
+    size: int = 0  # of all
 
 
 class Consider(Call, frozen=True, tag="consider"):
@@ -261,6 +262,7 @@ class Finish(Call, frozen=True, tag="finish"):
     scale: float  # of the gradient, in (0, 1]
     loss: float
     fine: bool
+    steps: int  # local steps done with this one
 
 
 class Abandon(Call, frozen=True, tag="abandon"):
@@ -268,9 +270,10 @@ class Abandon(Call, frozen=True, tag="abandon"):
 
 
 class Point(Call, frozen=True, tag="point"):
-    """A crew's states: keep the one that is (put), go back to a kept one (back), or take over one from elsewhere. -> Pointed"""
+    """A crew's states: keep the one that is, go back to a kept one, take over one from elsewhere, or only look. -> Pointed"""
 
-    action: Literal["keep", "back", "take"]
+    action: Literal["look", "keep", "back", "take"]
+    crew: int  # whose states they are; those of another are dropped
     step: int
     state: bytes = b""
 
@@ -300,4 +303,19 @@ Later = (
     | Advance | Retreat | Summary | Finish | Abandon | Point | ReadPoint
 )  # fmt: skip
 Request = Open | Later
-Reply = Opened | Trained | Offered | Answered | Published | Evaluated | Held | ChunkRead | Agreed | Done | Refused | Advanced | Summed | Pointed
+Reply = (
+    Opened
+    | Trained
+    | Offered
+    | Answered
+    | Published
+    | Evaluated
+    | Held
+    | ChunkRead
+    | Agreed
+    | Done
+    | Refused
+    | Advanced
+    | Summed
+    | Pointed
+)
