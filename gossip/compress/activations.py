@@ -3,9 +3,9 @@
     direct   header · values
     delta    header · samples · which are new · new ones in fp16 · the others' change
 
-The change is that of a sample's activation since it was last sent: both ends keep what the receiver saw, m, and the sender sends Q(h − m). As
-training settles changes shrink and with them the error, which stays as it is where values are sent direct. Q must round to the nearest: by
-chance two bits are no contraction. It pays where the same samples come many times; samples that are never seen again only fill the cache.
+The change is that of a sample's activation since it was last sent: both ends keep what the receiver saw, m, and the sender sends Q(h − m).
+As training settles changes shrink and with them the error, which stays as it is where values are sent direct. Q must round to the nearest:
+by chance two bits are no contraction. It pays where the same samples come many times; those never seen again only fill the cache.
 
 Source: AQ-SGD, Wang et al. 2022 (arXiv:2206.01299). Deviation: m is kept in fp16, and no more samples than both ends have room for.
 

@@ -1,8 +1,8 @@
 """From where a crew goes on: every stage tells what it has, and all come to the same conclusion; pure.
 
-A stage's state is named by the local steps that made it. What it has is the state it is in, and copies of earlier ones: two of its own, and
-two of the stage behind it in the ring (0 is behind N − 1), which it keeps for the case that this one's machine is lost. A stage on a new machine
-begins with none, and is given the copy.
+A stage's state is named by the local steps that made it. What it has is the state it is in, and copies of earlier ones: two of its own,
+and two of the stage behind it in the ring (0 is behind N − 1), in case that one's machine is lost. A stage on a new machine begins with
+none, and is given the copy.
 
 Shapes: N stages.
 """
@@ -71,7 +71,7 @@ class Fetch:
 
 def agree(told: Sequence[Has], keep_after: int) -> Start | Fetch:
     """What follows from what all N >= 2 stages tell, in their order; `keep_after`: local steps between states that are kept, >= 1."""
-    round = max(has.round for has in told)
+    do = max(has.round for has in told)
     until = 0 if any(has.left == 0 for has in told) else max(has.step + has.left for has in told)
     batches = told[0].batches
     steps = {has.step for has in told}
@@ -80,13 +80,13 @@ def agree(told: Sequence[Has], keep_after: int) -> Start | Fetch:
         newest = [max(has.points, default=-1) for has in told]
         due = newest[0] < 0 or step >= newest[0] + keep_after
         fresh = len(set(newest)) == 1 and (newest[0] < 0 or all(has.safe > newest[0] for has in told))
-        return Start(round, step, False, max(step, until), (due and fresh) or len(set(newest)) > 1, batches)
+        return Start(do, step, False, max(step, until), (due and fresh) or len(set(newest)) > 1, batches)
     common = set.intersection(*({*has.points, *behind(told, stage).copies} for stage, has in enumerate(told)))
     if not common:
-        return Start(round, max(steps), False, max(*steps, until), True, batches, torn=True)
+        return Start(do, max(steps), False, max(*steps, until), True, batches, torn=True)
     step = max(common)
     missing = tuple(stage for stage, has in enumerate(told) if step not in has.points)
-    return Fetch(step, missing) if missing else Start(round, step, True, max(step, until), False, batches)
+    return Fetch(step, missing) if missing else Start(do, step, True, max(step, until), False, batches)
 
 
 def behind(told: Sequence[Has], stage: int) -> Has:

@@ -109,5 +109,5 @@ def simulated(pipe: Pipeline, kind: Kind, w: int = 0) -> float:
 def order(kept: int, m: int) -> list[tuple[Way, int]]:
     """The tasks of a stage that keeps 1 <= `kept` <= m micro-batches, in order: backwards in the order of micro-batches."""
     first: list[tuple[Way, int]] = [("F", i) for i in range(kept)]
-    turns: list[tuple[Way, int]] = [task for i in range(m - kept) for task in (("B", i), ("F", kept + i))]  # type: ignore[misc]
+    turns: list[tuple[Way, int]] = [task for i in range(m - kept) for task in (("B", i), ("F", kept + i))]
     return first + turns + [("B", i) for i in range(m - kept, m)]

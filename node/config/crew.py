@@ -1,9 +1,10 @@
 """Rules for crews (`crew.stages` > 1), and how the model is cut. Torch-free.
 
-One bad stage is a bad crew: of crews of N machines, of which a share p is bad, 1 − (1 − p)^N are. Inside a crew nothing is checked that would
-not be computed twice, so a crew is for people who know each other.
+One bad stage is a bad crew: of crews of N machines, of which a share p is bad, 1 − (1 − p)^N are. Inside a crew nothing is checked that
+would have to be computed twice, so a crew is for people who know each other.
 """
 
+import math
 from collections.abc import Sequence
 
 from starling.gossip.errors import ConfigError
@@ -21,12 +22,12 @@ STAGED = frozenset({"text", "digits"})
 
 def bad_crews(stages: int, share: float) -> float:
     """Share of crews with a bad machine, of which there is this share."""
-    return 1.0 - (1.0 - share) ** stages
+    return 1.0 - math.pow(1.0 - share, stages)
 
 
 def tolerable(stages: int, share: float = 0.2) -> float:
     """Share of bad machines with which no more than this share of crews is bad."""
-    return 1.0 - (1.0 - share) ** (1.0 / stages)
+    return 1.0 - math.pow(1.0 - share, 1.0 / stages)
 
 
 def check(manifest: Manifest) -> None:
@@ -40,9 +41,9 @@ def check(manifest: Manifest) -> None:
         return
     if manifest.preset == "open":
         raise ConfigError(
-            f"crew.stages: must be 1 with preset=open, got {crew.stages}: one bad machine makes a crew bad, so with a fifth of the machines "
-            f"bad {100 * bad_crews(crew.stages, 0.2):.0f} % of crews are, and rules stand 20 %, which {100 * tolerable(crew.stages):.1f} % of "
-            "bad machines reach; try `--preset vouched`"
+            f"crew.stages: must be 1 with preset=open, got {crew.stages}: one bad machine makes a crew bad, so with a fifth of machines "
+            f"bad {100 * bad_crews(crew.stages, 0.2):.0f} % of crews are, and rules stand 20 %, which {100 * tolerable(crew.stages):.1f} % "
+            "of bad machines reach; try `--preset vouched`"
         )
     if pace.kind != "steps" or pace.overlap:
         raise ConfigError(

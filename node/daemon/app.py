@@ -160,7 +160,7 @@ class Node:
             self.progress,
             self.transactions,
             stage,
-            None if (adopt := setup.adopt) is None else lambda seat: adopt(seat, network.addresses),
+            setup.seconds,
         )
         members = running.membership
         self.policy.enforce(Enforcement(network.refuse, running.cut, running.inviter_of, lambda: members.table))

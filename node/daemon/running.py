@@ -1,7 +1,7 @@
 """A node with all of its services: members, exchanges, training. Constructed when the engine has opened the task."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -18,7 +18,7 @@ from starling.gossip.seeds import derive
 from starling.gossip.wire.schema import Beacon, BeaconQuery, Dialed, DialMe, StopVote
 from starling.node.config import weight
 from starling.node.config.overlay import overlay_of
-from starling.node.daemon.context import NodeContext
+from starling.node.daemon.context import NodeContext, SecondNodes
 from starling.node.daemon.crew.seats import Crewmates, CrewNeighbors
 from starling.node.daemon.crew.service import CrewService
 from starling.node.daemon.engine.supervisor import EngineSupervisor
@@ -62,7 +62,7 @@ class RunningNode:
     def __init__(
         self, context: NodeContext, engine: EngineSupervisor, opened: calls.Opened, admission: Admission, bootstrap: Bootstrap,
         transfer: Transfer, policy: PeerPolicy, progress: Progress, transactions: Transactions, stage: int = -1,
-        adopt: Callable[[int], object] | None = None,
+        seconds: SecondNodes | None = None,
     ) -> None:  # fmt: skip
         overlay, clock = overlay_of(context.manifest), SwarmClock(patience_s=math.inf)
         self.context = context
@@ -82,7 +82,7 @@ class RunningNode:
         """The swarm as exchanges and rounds see it; in a swarm of crews those who hold this node's stage."""
         if stage >= 0:
             self.members = mates = Crewmates(self.membership, context.manifest.crew.stages, stage)
-            self.crew = CrewService(context, mates, opened, adopt)
+            self.crew = CrewService(context, mates, opened, seconds)
             transfer.seats = mates.wanted
         self.beacons = BeaconService(context, self.members)
         self.reachability = ReachabilityService(context, self.membership)
@@ -114,11 +114,8 @@ class RunningNode:
             if manifest.pace.kind == "clock"
             else None
         )
-        named: OverlayNeighbors | CrewNeighbors = OverlayNeighbors(
-            overlay, lambda: members.roster, context.me, self.beacons.salt, may_meet=self.may_meet
-        )
-        if isinstance(members, Crewmates):
-            named = CrewNeighbors(members, named)
+        plain = OverlayNeighbors(overlay, lambda: members.roster, context.me, self.beacons.salt, may_meet=self.may_meet)
+        named = CrewNeighbors(members, plain) if isinstance(members, Crewmates) else plain
         self.neighbors = named
         self.exchange = Exchange(
             context, members, lambda: self._fresh(next(numbers)), directions=named.directions, noted=self.policy.noted,

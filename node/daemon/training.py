@@ -187,21 +187,21 @@ class Training:
             except EngineError as error:
                 await self.recover(error)
 
-    async def _one_round(self, round: int) -> RoundOutcome:
+    async def _one_round(self, due: int) -> RoundOutcome:
         pace = self.pace
-        self.progress.current = round
+        self.progress.current = due
         trained, self._ahead = self._ahead, None
         if trained is None:
-            self.exchange.computing(round, self.neighbors.weights(round), self.order.digest(round))
-            trained = await self._train(self._grant(round))
-            if self.crew is not None and trained.round > round:  # where mates are
-                round = self.progress.current = trained.round
-        self._update(structs.replace(trained, round=round))
-        evaluates = (round + 1) % pace.evaluate_every == 0 or round + 1 == pace.rounds
+            self.exchange.computing(due, self.neighbors.weights(due), self.order.digest(due))
+            trained = await self._train(self._grant(due))
+        done = due if self.crew is None else trained.round  # where mates are
+        self.progress.current = done
+        self._update(structs.replace(trained, round=done))
+        evaluates = (done + 1) % pace.evaluate_every == 0 or done + 1 == pace.rounds
         if evaluates and self.context.config.evaluate_alone:
-            outcome = await self._exchange_beside_evaluation(round)
+            outcome = await self._exchange_beside_evaluation(done)
         else:
-            outcome = await self._exchange(round)
+            outcome = await self._exchange(done)
         self._measure(structs.replace(trained.figures, loss=None, distance=outcome.distance))
         if evaluates:
             await self.evaluate()

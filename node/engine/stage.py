@@ -13,7 +13,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ def cut(task: Task, manifest: Manifest, stage: int, there: int) -> Cut:
     edges = [0]
     for first, end in zip((0, *ends[:-1]), ends, strict=True):
         edges.append(edges[-1] + sum(map(len, joined[first:end])))
-    sizes = [sum(blocks[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    sizes = [sum(blocks[a:b]) for a, b in pairwise(edges)]
     if (needed := crews.HELD * sizes[stage]) > there:
         able = [str(number) for number, size in enumerate(sizes) if crews.HELD * size <= there]
         raise ConfigError(
@@ -127,7 +127,7 @@ class _Held:
 
 
 class Stage:
-    """What a crew's calls do. `gradient` gives (d,), bound to the parameters of `model`; `file` is beside which states are kept, if anywhere."""
+    """What a crew's calls do. `gradient` gives (d,), bound to the parameters of `model`; states are kept beside `file`, or in memory."""
 
     def __init__(
         self, task: Task, manifest: Manifest, stage: int, model: nn.Module, data: Any, device: str, gradient: Callable[[], Tensor],
@@ -334,9 +334,9 @@ class Stage:
             self.drop(step)
         if self._file is not None:
             for path in self._file.parent.glob(f"{self._file.name}.*-*"):
-                of, _, step = path.suffix[1:].partition("-")
-                if of == str(crew) and step.isdecimal():
-                    self._points[int(step)] = path
+                of, _, number = path.suffix[1:].partition("-")
+                if of == str(crew) and number.isdecimal():
+                    self._points[int(number)] = path
                 else:
                     others = True
                     path.unlink(missing_ok=True)
@@ -383,7 +383,7 @@ def _pack(labels: Tensor) -> bytes:
     if labels.is_floating_point():
         dtype = torch.float32
     else:
-        dtype = torch.uint8 if 0 <= int(labels.min()) and int(labels.max()) < 256 else torch.int32
+        dtype = torch.uint8 if int(labels.min()) >= 0 and int(labels.max()) < 256 else torch.int32
     shape = tuple(labels.shape)
     raw = labels.to(dtype).contiguous().numpy().tobytes()
     return _LABELS.pack(_DTYPES.index(dtype), len(shape)) + struct.pack(f"<{len(shape)}I", *shape) + raw
@@ -410,7 +410,7 @@ def _unpack(data: bytes) -> Tensor:
 
 def _check_labels(output: Tensor, labels: Tensor) -> None:
     """Raises RemoteProtocolError: a class that the model does not have, which a GPU would end the process for."""
-    if not labels.is_floating_point() and not (0 <= int(labels.min()) and int(labels.max()) < output.shape[-1]):
+    if not labels.is_floating_point() and not (int(labels.min()) >= 0 and int(labels.max()) < output.shape[-1]):
         raise RemoteProtocolError("", "activation_bad_labels")
 
 

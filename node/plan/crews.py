@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 
-from starling.node.plan import memory
 from starling.gossip.pipeline.cut import cut
+from starling.gossip.pipeline.schedule import Pipeline, held, predicted, simulated, warm_up
+from starling.node.plan import memory
 from starling.node.plan.place import place
 from starling.node.plan.results import Crew, Stage
-from starling.gossip.pipeline.schedule import Pipeline, held, predicted, simulated, warm_up
 from starling.node.plan.schema import World, line
 
 MOST_STAGES = 16

@@ -98,7 +98,8 @@ class Text(keys.Text):
         """Of the one that is not tied. Raises ConfigError: it is."""
         if self.tied:
             raise ConfigError(
-                "task.tied: must be false in a crew, as a tied table would be on the first and the last machine; try `--set task.tied=false`"
+                "task.tied: must be false in a crew, as a tied table would be on the first machine and the last; "
+                "try `--set task.tied=false`"
             )
         return blocks(self.context, self.width, self.layers, self.heads, generator)
 

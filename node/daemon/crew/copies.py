@@ -1,7 +1,7 @@
 """States of stages on their way to the stage before, which keeps them, and back to a new machine of a stage that was lost.
 
-A state is a file's worth of bytes in pieces, in order, one state at a time from a peer: what does not follow on what came is dropped, and the
-sender's next state begins anew. No more is held than two states of one stage, each no larger than the largest stage's can be.
+A state is a file's worth of bytes in pieces, in order, one state at a time from a peer: what does not follow on what came is dropped, and
+the sender's next state begins anew. No more is held than two states of one stage, each no larger than the largest stage's can be.
 """
 
 from __future__ import annotations

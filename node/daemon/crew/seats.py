@@ -77,7 +77,7 @@ class Crewmates:
     async def sit(self) -> None:
         """Claim a seat, and another where that is better, until cancelled."""
         until = trio.current_time() + SETTLED_S
-        while len(self.membership.members) < 2 and trio.current_time() < until:
+        while len(self.membership.members) < 2 and trio.current_time() < until:  # noqa: ASYNC110 — for a short time at the start
             await trio.sleep(LOOK_S)
         while True:
             wanted = seats.chosen(self.claims, self.stages, self.membership.me, self.stage)

@@ -17,19 +17,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 import trio
 
-from starling.gossip.errors import EngineError, RemoteProtocolError, TransportError
-from starling.gossip.pipeline import stage as steps
+from starling.gossip.errors import EngineError, GossipError, RemoteProtocolError, TransportError
 from starling.gossip.pipeline.meeting import Fetch, Has, Start, agree
 from starling.gossip.pipeline.schedule import ahead
-from starling.gossip.pipeline.stage import Apply, Compute, Gap, Part, Pass, Step
+from starling.gossip.pipeline.stage import Apply, Command, Compute, Gap, Part, Pass, Step, fine, shortened
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import Backward, Crew, Forward, Kept, Piece, Ready, Told
-from starling.node.daemon.context import NodeContext
+from starling.node.daemon.context import NodeContext, SecondNodes
 from starling.node.daemon.crew.copies import Copies, pieces
 from starling.node.daemon.crew.seats import Crewmates
 from starling.node.interfaces import TaskStatus
@@ -40,8 +40,9 @@ SEND_S = 30.0  # a mate that takes no frame for so long is unreachable
 MAX_FRAMES = 512  # waiting to be sent to one mate
 PATIENCE_S, LEAST_PATIENCE_S, TIMES = 60.0, 5.0, 8.0  # for a step: at first, and then so many times the longest of late
 EVALUATION_S = 30.0  # for an evaluation that a mate may no longer want
-ADOPT_S = 1.5  # that a seat is free before its state's keeper takes it
+ADOPT_S = 0.5  # that a seat is free before its state's keeper takes it
 ADOPT_AGAIN_S = 30.0
+MAX_STRANGE = 64
 
 
 class _Again(Exception):
@@ -69,12 +70,12 @@ class _Early:
 
 
 class CrewService:
-    """The local steps and evaluations of one stage. `adopt` starts a node on this machine for a stage, None where that cannot be done."""
+    """The local steps and evaluations of one stage."""
 
     def __init__(
-        self, context: NodeContext, mates: Crewmates, opened: calls.Opened, adopt: Callable[[int], object] | None = None
+        self, context: NodeContext, mates: Crewmates, opened: calls.Opened, seconds: SecondNodes | None = None
     ) -> None:  # fmt: skip
-        self._context, self.mates, self._adopt = context, mates, adopt
+        self._context, self.mates, self._seconds = context, mates, seconds
         self._engine, self._network, self._report = context.engine, context.network, context.report
         section = context.manifest.crew
         self._section, self._stage, self._stages = section, mates.stage, mates.stages
@@ -89,9 +90,12 @@ class CrewService:
         self._safe = 0
         self._copies = Copies(opened.most_state_bytes)
         self._core: Step | None = None
-        self._commands: deque[steps.Command] = deque()
+        self._commands: deque[Command] = deque()
         self._early = _Early()
-        self._trouble = False
+        self._trouble = self._waiting = False
+        self._mine: Ready | None = None  # what we told last
+        self._asking = False  # until we know what all tell
+        self._strange: dict[str, Ready] = {}  # by peer, of crews that we do not know yet
         self._moved = trio.Event()
         self._lines: dict[str, trio.MemorySendChannel[Crew]] = {}
         self._nursery: trio.Nursery | None = None
@@ -133,22 +137,24 @@ class CrewService:
             finally:
                 self._nursery = None
 
-    async def steps(self, round: int, left: int) -> int:
-        """The local steps of a round -> the round that was done, a later one if mates were further. Raises EngineError."""
+    async def steps(self, at: int, left: int) -> int:
+        """The local steps of round `at` -> the round that was done, a later one if mates were further. Raises EngineError."""
         while True:
-            start = await self._meet(round, left, evaluate=False)
+            start = await self._meet(at, left, evaluate=False)
             if start is None:
                 continue  # a mate still evaluates, and comes when it hears of us
-            round = start.round
+            at = start.round
             try:
                 await self._set_out(start)
                 while self._step < start.until:
-                    await self._one_step(round)
+                    await self._one_step(at)
             except _Again:
                 await self._engine.call(calls.Abandon())
                 left = max(0, start.until - self._step)
             else:
-                return round
+                if self._seconds is not None:
+                    self._seconds.prepare()
+                return at
 
     async def evaluate(self, round: int, left: int) -> calls.Evaluated | None:
         """Held-out data through all stages; None: the crew is about something else. Raises EngineError."""
@@ -161,7 +167,7 @@ class CrewService:
             except _Again:
                 return None
             last = parts[-1]
-            if last.samples and steps.fine(parts):
+            if last.samples and fine(parts):
                 return calls.Evaluated(last.value / last.samples, last.loss / last.samples, last.samples)
         return None
 
@@ -203,8 +209,12 @@ class CrewService:
 
     async def _whole(self) -> None:
         """Wait until our crew lacks nobody, and take its name."""
-        while (peers := self.mates.mates) is None:
-            await self._moved.wait()
+        self._waiting = True
+        try:
+            while (peers := self.mates.mates) is None:
+                await self._moved.wait()
+        finally:
+            self._waiting = False
         self._look(peers)
 
     def _look(self, peers: tuple[str, ...]) -> None:
@@ -219,6 +229,12 @@ class CrewService:
         self._turn = self._called = 0
         self._told.clear()
         self._early = _Early()
+        self._mine = None
+        strange, self._strange = self._strange, {}
+        for peer, ready in strange.items():
+            if peer in peers and ready.crew == name:
+                with suppress(ValueError):
+                    self._called_by(peers.index(peer), ready)
         self._report.event("crew_whole", f"this node is in {self.words}", crew=self.mates.crew, stage=self._stage)
 
     async def _set_out(self, start: Start) -> None:
@@ -294,9 +310,9 @@ class CrewService:
         began = trio.current_time()
         core = Step(self._stage, self._stages, self._section.micro_batches, self._section.warm_up)
         parts = await self._through(core, round)
-        scale = steps.shortened(parts, self._clip)
+        scale = shortened(parts, self._clip)
         await self._engine.call(
-            calls.Finish(round, scale, sum(part.loss for part in parts), steps.fine(parts), self._step + 1)
+            calls.Finish(round, scale, sum(part.loss for part in parts), fine(parts), self._step + 1)
         )
         self._step += 1
         took_s = trio.current_time() - began
@@ -335,7 +351,7 @@ class CrewService:
         with trio.CancelScope(shield=True), trio.move_on_after(1.0):
             await self._engine.call(calls.Abandon())
 
-    async def _do(self, core: Step, command: steps.Command) -> None:
+    async def _do(self, core: Step, command: Command) -> None:
         if isinstance(command, Compute):
             began = trio.current_time()
             reply = await self._engine.call(self._call(core, command))
@@ -370,8 +386,10 @@ class CrewService:
 
     def _receive(self, peer: str, message: Crew) -> None:
         """A frame of a member. Raises RemoteProtocolError: it breaks a rule."""
-        if peer not in self._peers or message.crew != self._name:
-            return  # of another crew, or of ours as it was or will be: a mate that is ahead repeats its Ready
+        if peer not in self._peers or message.crew != self._name:  # of another crew, or of ours as it was or will be
+            if isinstance(message, Ready) and (peer in self._strange or len(self._strange) < MAX_STRANGE):
+                self._strange[peer] = message
+            return
         stage = self._peers.index(peer)
         try:
             if isinstance(message, Ready):
@@ -423,7 +441,10 @@ class CrewService:
             raise ValueError("turn_too_far")
         if ready.turn < self._turn:
             return
+        again = self._told.get((ready.turn, stage)) == ready
         self._told[ready.turn, stage] = ready
+        if again and not self._asking and self._mine is not None and self._mine.turn == ready.turn:
+            self._send(self._peers[stage], self._mine)  # it has not heard us
         if ready.turn > self._turn:
             self._called = max(self._called, ready.turn)
             if self._core is not None and (ready.step <= self._step or self._core.forward_only):
@@ -483,14 +504,21 @@ class CrewService:
     def _take_over(self) -> None:
         """Start a node for the stage behind ours, if its seat is free and its state is here."""
         behind, now = (self._stage + 1) % self._stages, trio.current_time()
-        if self._adopt is None or behind not in self.mates.lacking or not self._copies.kept:
+        if self._seconds is None or not self._waiting or behind not in self.mates.lacking or not self._copies.kept:
             return
         if now - self._adopted_at.get(behind, -ADOPT_AGAIN_S) < ADOPT_AGAIN_S:
             return
         self._adopted_at[behind] = now
-        text = f"stage {behind} of crew {self.mates.crew} is lost; a node on this machine takes it, with the copy that is here"
-        self._report.event("crew_adopts", text, level="warning", stage=behind)
-        self._adopt(behind)
+        report, what = self._report, f"stage {behind} of crew {self.mates.crew} is lost"
+        try:
+            if self._seconds.start(behind, self._network.addresses):
+                text = f"{what}; a node on this machine takes it, with the copy of its state that is here"
+                report.event("crew_adopts", text, level="warning", stage=behind)
+                return
+            why = "it cannot be a member (admission.kind)"
+        except (GossipError, OSError) as error:
+            why = str(error)
+        report.event("crew_waits", f"{what}; no node on this machine can take it: {why}", level="error", stage=behind)
 
     def move(self) -> None:
         """Something happened that a meeting or a step may wait for."""

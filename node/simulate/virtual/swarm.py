@@ -35,7 +35,7 @@ from starling.robust.reputation import Decision
 T = TypeVar("T")
 
 EPOCH_S = 1_700_000_000.0  # unix time at which virtual time begins: any will do, but incarnations are unix times
-ADOPTED = 1000  # first index of nodes that others started
+SECOND = 1000  # indices of nodes that others started are beyond
 WORK_S = 1e-3  # virtual seconds of one piece of work that production gives to a thread
 
 
@@ -91,7 +91,7 @@ class VirtualSwarm:
         self._folder = folder
         self._clock_off_s = clock_off_s
         self._nursery: trio.Nursery | None = None
-        self._adopted = 0
+        self._seconds = 0
         self._decisions: dict[int, tuple[Decision, ...]] = {}  # bans and trust, as a run directory keeps them
         self.chains: dict[int, Chain] = {}  # invitations of nodes, by index
 
@@ -111,10 +111,11 @@ class VirtualSwarm:
             yield
             nursery.cancel_scope.cancel()
 
-    def _adopt(self, stage: int, _addresses: tuple[str, ...]) -> None:
+    def second(self, stage: int) -> None:
+        """Start another node, which takes a stage of a crew."""
         assert self._nursery is not None
-        self._adopted += 1
-        self._nursery.start_soon(partial(self.start, ADOPTED + self._adopted, stage=stage))
+        self._seconds += 1
+        self._nursery.start_soon(partial(self.start, SECOND + self._seconds, stage=stage))
 
     async def start(self, index: int, *, shard: int | None = None, stage: int | None = None) -> VirtualNode:
         """Start one node, for the first time or again after a crash; back when it is on the network.
@@ -156,7 +157,7 @@ class VirtualSwarm:
             keep_manifest=lambda _manifest: None, decisions=self._decisions.get(index, ()),
             keep_decisions=partial(self._decisions.__setitem__, index),
             admission=AdmissionStore(self.chains.get(index, ()), offload=_inline),
-            adopt=self._adopt if self.manifest.crew.stages > 1 else None,
+            seconds=_Seconds(self) if stages > 1 else None,
         )  # fmt: skip
         virtual = self.nodes[index] = VirtualNode(Node(setup, Events(None, clock=setup.unix_time)))
         self._nursery.start_soon(self._live, virtual)
@@ -185,6 +186,22 @@ class VirtualSwarm:
         """Wait until every living node has done its rounds."""
         while not all(virtual.node.progress.state == "finished" for virtual in self.nodes.values()):  # noqa: ASYNC110 — a look costs no virtual time
             await trio.sleep(0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seconds:
+    """Satisfies `starling.node.daemon.context.SecondNodes`."""
+
+    swarm: VirtualSwarm
+
+    def prepare(self) -> None:
+        """Nothing."""
+
+    def start(self, stage: int, bootstrap: tuple[str, ...]) -> bool:
+        """A node of the same swarm."""
+        del bootstrap
+        self.swarm.second(stage)
+        return True
 
 
 async def _inline(work: Callable[[], T]) -> T:
