@@ -73,7 +73,7 @@ def ids(lane: str, known: Range) -> list[str]:
 
 
 def spoken(lanes: Mapping[str, Range]) -> bytes:
-    """What a node tells of its lanes to one with which it has no version in common: "control 1 1, exchange 1 1, state 2 2"."""
+    """What a node tells of its lanes to one with which it has no version in common: "control 1 1, crew 1 1, exchange 1 1, state 2 2"."""
     return ", ".join(f"{lane} {known.oldest} {known.newest}" for lane, known in sorted(lanes.items())).encode()
 
 

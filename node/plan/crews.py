@@ -72,7 +72,7 @@ class Crews:
         step_s = _step_s(pipe, w)
         return Crew(
             stages=stages, step_s=step_s, decides="computing" if pipe.ideal > step_s / 2.0 else "lines",
-            step_s_of_twice_the_rates=_step_s(faster, w),
+            step_s_of_twice_the_rates=_step_s(faster, w), warm_up=w,
         )  # fmt: skip
 
     def _rate(self, order: tuple[int, ...]) -> float:

@@ -78,7 +78,9 @@ def test_with_fewer_bits_it_learns_nearly_the_same(text):
     optimizer = OptimizerSection(kind="adamw", lr=1e-2, schedule="constant")
     final = {}
     for name in ("float32", "bfloat16", "int8", "delta4"):
-        crew = InlineCrew(agreed(text, 3, optimizer, activation=name, gradient="float32" if name == "float32" else "int8"))
+        crew = InlineCrew(
+            agreed(text, 3, optimizer, activation=name, gradient="float32" if name == "float32" else "int8")
+        )
         first, *_, final[name] = (crew.step() for _ in range(4))
     assert final["float32"] < first - 0.1
     assert final["bfloat16"] == pytest.approx(final["float32"], abs=5e-3)
@@ -225,7 +227,9 @@ def test_settings_that_do_not_fit_a_crew_are_refused(text, settings, line):
 
 def test_a_stage_that_this_machine_cannot_hold_is_refused_with_those_it_can(text, monkeypatch):
     monkeypatch.setattr("starling.node.engine.learner.memory.there", lambda: 260_000)
-    with pytest.raises(ConfigError, match=r"stage: \d needs at least .* of memory here, .* are there; try `--stage \d`"):
+    with pytest.raises(
+        ConfigError, match=r"stage: \d needs at least .* of memory here, .* are there; try `--stage \d`"
+    ):
         InlineCrew(agreed(text))
     monkeypatch.setattr("starling.node.engine.learner.memory.there", lambda: 1000)
     with pytest.raises(ConfigError, match=r"no stage fits this machine"):
