@@ -1,6 +1,6 @@
-"""Bytes between the stages of a crew, and what is learned with them: `python -m benchmarks.crews [STEPS]` prints the table of docs/crews.md.
+"""Bytes between the stages of a crew, and what is learned with them: `python -m benchmarks.crews STEPS` prints rows of docs/crews.md.
 
-A byte GPT of four blocks, cut in three, on this project's README; deltas on a few windows of it that come again and again, as in many epochs.
+A byte GPT of four blocks, cut in three, on this project's README; deltas on a few windows of it that come again and again.
 """
 
 import sys
@@ -19,7 +19,8 @@ def crew_of(path: Path, activation: str) -> InlineCrew:
     """Three stages that send activations so."""
     return InlineCrew(
         Manifest(
-            seed=1, partition=PartitionSection(kind="iid", shards=1), optimizer=OptimizerSection(kind="adamw", lr=1e-3, schedule="constant"),
+            seed=1, partition=PartitionSection(kind="iid", shards=1),
+            optimizer=OptimizerSection(kind="adamw", lr=1e-3, schedule="constant"),
             task=TaskSection(kind="text", path=str(path), batch_size=BATCH, context=CONTEXT, width=64, layers=4, heads=4, tied=False),
             crew=CrewSection(stages=3, micro_batches=4, activation=activation, gradient="float32" if activation == "float32" else "int8"),
         )

@@ -22,7 +22,7 @@ from starling.node.config import fingerprint
 from starling.node.config import manifest as manifests
 from starling.node.config import start as start_of
 from starling.node.config.schema import Manifest, MetricsSection, NodeConfig
-from starling.node.forks import Forked, Servers, available
+from starling.node.forks import FOLDER, Forked, Servers, available
 from starling.node.identity import Identity
 from starling.node.status.control import typed
 from starling.node.storage import private
@@ -110,6 +110,9 @@ class Seconds:
             self._preparing.start()
 
     def _prepare(self) -> None:
+        if FOLDER in os.environ:  # this node itself is of such a server, as in a demo
+            self._servers = Servers(Path(os.environ[FOLDER]))
+            return
         folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="starling-forks-"))
         self._servers = self._open.enter_context(Servers(Path(folder)))
 

@@ -66,7 +66,7 @@ class InlineCrew:
             if isinstance(command, Compute):
                 reply = engine.handle(_call(self._number, self.steps, command, evaluate))
                 if not isinstance(reply, calls.Advanced):
-                    raise ValueError(getattr(reply, "reason", reply))
+                    raise ValueError(getattr(reply, "reason", reply))  # noqa: TRY004 — refused, for what was sent
                 todo.extend((stage, it) for it in core.computed(reply.payload, reply.labels))
             elif isinstance(command, Pass):
                 self.bytes += len(command.payload) + len(command.labels)

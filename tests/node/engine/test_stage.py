@@ -130,6 +130,11 @@ def test_states_are_kept_and_gone_back_to_by_steps(text, tmp_path):
     assert (moved.points, moved.step) == ((), 0), "states of another crew are no states of this one"
 
 
+def turned(it):
+    """Its last two dimensions are exchanged."""
+    return replace(it, payload=it.payload[:7] + it.payload[11:15] + it.payload[7:11] + it.payload[15:])
+
+
 def nan(payload):
     return payload[:-4] + b"\x00\x00\xc0\x7f"
 
@@ -140,13 +145,13 @@ def nan(payload):
         ("F", lambda it: replace(it, payload=nan(it.payload)), "activation_not_finite"),
         ("F", lambda it: replace(it, payload=it.payload[:-4]), "activation_bad_length"),
         ("F", lambda it: replace(it, payload=b""), "activation_bad_length"),
-        ("F", lambda it: replace(it, payload=it.payload[:7] + it.payload[11:15] + it.payload[7:11] + it.payload[15:]), "activation_bad_shape"),
+        ("F", turned, "activation_bad_shape"),
         ("F", lambda it: replace(it, payload=it.payload[:1] + b"\x04" + it.payload[2:]), "activation_bad_codec"),
         ("F", lambda it: replace(it, labels=b""), "activation_bad_labels"),
         ("F", lambda it: replace(it, labels=it.labels[:-1]), "activation_bad_labels"),
         ("B", lambda it: replace(it, payload=nan(it.payload)), "gradient_not_finite"),
         ("B", lambda it: replace(it, payload=it.payload[:-4]), "gradient_bad_length"),
-        ("B", lambda it: replace(it, payload=it.payload[:7] + it.payload[11:15] + it.payload[7:11] + it.payload[15:]), "gradient_bad_shape"),
+        ("B", turned, "gradient_bad_shape"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_by_reason_and_nothing_is_applied(text, way, forged, reason):
