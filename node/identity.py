@@ -130,7 +130,9 @@ def verify_record(record: Record, swarm: str) -> bool:
 
 def _record_bytes(record: Record) -> bytes:
     fields = [record.peer, record.swarm, record.incarnation, record.version, record.status, list(record.addresses)]
-    if record.credential:
+    if record.credential or record.seat:
         fields.append(record.credential)
+    if record.seat:
+        fields.append(record.seat)
     packed: bytes = msgpack.packb(fields, use_bin_type=True)
     return _RECORD_DOMAIN + packed

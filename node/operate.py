@@ -1,28 +1,34 @@
 """Prepare a run directory for a founder or a member, and start its node: what the command line, the Python API and the demo share."""
 
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 from msgspec import structs
 
 from starling.gossip.errors import ConfigError
+from starling.node.admission.chain import terms_of
 from starling.node.admission.invite import Invite
-from starling.node.admission.issue import take_up
+from starling.node.admission.issue import give, take_up
 from starling.node.config import fingerprint
 from starling.node.config import manifest as manifests
 from starling.node.config import start as start_of
-from starling.node.config.schema import Manifest, NodeConfig
-from starling.node.forks import Forked, Servers
+from starling.node.config.schema import Manifest, MetricsSection, NodeConfig
+from starling.node.forks import FOLDER, Forked, Servers, available
 from starling.node.identity import Identity
 from starling.node.status.control import typed
 from starling.node.storage import private
 from starling.node.storage.run_dir import RunDir
+
+DAYS = 30.0  # that the invitation of a second node of this machine holds
 
 
 def holds_node(path: Path) -> bool:
@@ -82,6 +88,79 @@ def join(path: Path, invite: Invite, config: NodeConfig) -> RunDir:
 
 def _placed(config: NodeConfig) -> NodeConfig:
     return structs.replace(config, start=start_of.absolute(config.start))
+
+
+class Seconds:
+    """Further nodes of one machine, each in a folder of the first one's directory, for stages of its crew whose machines are lost.
+
+    They are forked from processes that have imported all, so that such a node is there within seconds, where a machine can do that.
+    """
+
+    def __init__(self, first: RunDir) -> None:
+        self._first = first
+        self._running: dict[int, subprocess.Popen[bytes] | Forked] = {}  # held, as they end when we let go
+        self._open = ExitStack()
+        self._servers: Servers | None = None
+        self._preparing: Thread | None = None
+
+    def prepare(self) -> None:
+        """Have what they are forked from started, in a thread, unless that was done."""
+        if self._preparing is None and available():
+            self._preparing = Thread(target=self._prepare, daemon=True)
+            self._preparing.start()
+
+    def _prepare(self) -> None:
+        if FOLDER in os.environ:  # this node itself is of such a server, as in a demo
+            self._servers = Servers(Path(os.environ[FOLDER]))
+            return
+        folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="starling-forks-"))
+        self._servers = self._open.enter_context(Servers(Path(folder)))
+
+    def close(self) -> None:
+        """Let go of all; they leave the swarm in order."""
+        if self._preparing is not None:
+            self._preparing.join()
+        for each in self._running.values():
+            if each.stdin is not None:
+                each.stdin.close()
+        self._open.close()
+
+    def start(self, stage: int, bootstrap: tuple[str, ...]) -> bool:
+        """Start the node for a stage, with the first one's settings, unless it runs. -> whether it can be a member at all
+
+        Raises ConfigError: its directory cannot be made, or this node has no invitation to give.
+        """
+        if self._preparing is not None:
+            self._preparing.join()
+        running, manifest = self._running.get(stage), self._first.read_manifest()
+        if running is not None and running.poll() is None:
+            return True
+        if manifest is None or manifest.admission.kind == "allow":
+            return False
+        config = self._first.read_config()
+        place = RunDir.create(self._first.path / f"stage-{stage}")
+        listen = tuple(re.sub(r"/(tcp|udp)/\d+", r"/\1/0", address) for address in config.listen)
+        place.write_config(
+            structs.replace(
+                config,
+                stage=stage,
+                bootstrap=bootstrap,
+                listen=listen,
+                announce=(),
+                map_port=False,
+                metrics=MetricsSection(),
+            )
+        )
+        place.write_manifest(manifest)
+        if manifest.admission.kind == "invite" and place.read_invite() is None:
+            me, second = (Identity.load_or_create(each.key) for each in (self._first, place))
+            terms, above = terms_of(manifest, self._first.swarm()), take_up(self._first.read_invite(), me)
+            given = give(
+                self._first.issued, terms, me, above, bootstrap, days=DAYS, now_s=time.time(), peer=second.peer_id
+            )
+            place.write_invite(given.invite)
+        self._running[stage] = start(place, self._servers)
+        return True
 
 
 def start(place: RunDir, forks: Servers | None = None) -> subprocess.Popen[bytes] | Forked:

@@ -31,6 +31,7 @@ LANES: Final[Mapping[str, Range]] = MappingProxyType(
         "control": Range(1, 1),
         "exchange": Range(1, 1),
         "state": Range(2, 2),  # 2: StateOffer.digest is the root of the chunks' digests; of 1 it was that of the bytes
+        "crew": Range(1, 1),
     }
 )
 MANIFEST: Final = Range(2, 2)  # 1 had `params` tables and the keys of all kinds; `starling manifest convert` reads it
@@ -72,7 +73,7 @@ def ids(lane: str, known: Range) -> list[str]:
 
 
 def spoken(lanes: Mapping[str, Range]) -> bytes:
-    """What a node tells of its lanes to one with which it has no version in common: "control 1 1, exchange 1 1, state 2 2"."""
+    """What a node tells of its lanes to one with which it has no version in common: "control 1 1, crew 1 1, exchange 1 1, state 2 2"."""
     return ", ".join(f"{lane} {known.oldest} {known.newest}" for lane, known in sorted(lanes.items())).encode()
 
 

@@ -49,8 +49,9 @@ def key_of(peer: str) -> bytes:
 
 
 def entry_of(record: Record) -> bytes:
-    """Key and mark of a record."""
-    return key_of(record.peer) + hashlib.blake2b(_ENCODER.encode(record), digest_size=MARK_BYTES).digest()
+    """Key and mark of a record; without a seat that of versions that know none."""
+    marked: object = record if record.seat else msgspec.structs.astuple(record)[:-1]
+    return key_of(record.peer) + hashlib.blake2b(_ENCODER.encode(marked), digest_size=MARK_BYTES).digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ _MESSAGES: dict[Lane, Any] = {
     "control": schema.Control,
     "exchange": schema.Exchange | schema.Pulling,
     "state": schema.State,
+    "crew": schema.Crew,
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _MAX_ITEMS = max(schema.MAX_RECORDS, schema.MAX_RUMORS, schema.MAX_CLAIMS)

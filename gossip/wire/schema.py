@@ -8,7 +8,9 @@ new fields are appended with a default. Each message has a golden vector under `
                                          Attestations, Evidence, Beacon, BeaconQuery, DialMe, Dialed, StopVote
     exchange    /starling/exchange/1     Request, Response, Ack, Busy, Solicit, Reset, Close, Closed, Check, or Pull, Pulled, NotNow,
                                           Wake
-    state       /starling/state/2        StateQuery, StateOffer, ChunkQuery, Chunk, DigestsQuery, Digests, ManifestQuery, ManifestReply
+    state       /starling/state/2        StateQuery, StateOffer, ChunkQuery, Chunk, DigestsQuery, Digests, ManifestQuery, ManifestReply,
+                                         SeatQuery, SeatReply
+    crew        /starling/crew/1         Ready, Forward, Backward, Told, Piece, Kept
 
 Numbers of the ids, and when they are raised: `starling.node.versions`. "Since 1.1" names versions before the first release.
 """
@@ -18,13 +20,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-Lane = Literal["control", "exchange", "state"]
-LANES: tuple[Lane, ...] = ("control", "exchange", "state")
+Lane = Literal["control", "exchange", "state", "crew"]
+LANES: tuple[Lane, ...] = ("control", "exchange", "state", "crew")
 
 MAX_FRAME_BYTES: dict[Lane, int] = {
     "control": 256 << 10,
     "exchange": 256 << 20,  # one dense float32 vector of 64 M parameters, or a masked one of far more
     "state": 2 << 20,
+    "crew": 64 << 20,  # an activation of 16 M numbers in float32
 }
 MAX_PAYLOAD_BYTES = MAX_FRAME_BYTES["exchange"] - 1024
 MAX_CHUNK_BYTES = 1 << 20
@@ -39,6 +42,10 @@ MAX_REVOCATIONS = 16  # each may cost seventeen signatures
 MAX_CLAIMS = 64
 MAX_WITNESSES = 3
 MAX_PROOF_BYTES = 4096
+MAX_LABEL_BYTES = 8 << 20
+MAX_ACTIVATION_BYTES = MAX_FRAME_BYTES["crew"] - MAX_LABEL_BYTES - 1024
+MAX_POINTS = 2
+MAX_STAGES = 16
 
 Counter = Annotated[int, Meta(ge=0, le=2**62)]
 PeerId = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -48,6 +55,7 @@ Digest = Annotated[bytes, Meta(min_length=8, max_length=32)]
 Digest256 = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Payload = Annotated[bytes, Meta(max_length=MAX_PAYLOAD_BYTES)]
+Stage = Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
 Weight = Annotated[float, Meta(ge=0.0, le=1.0)]  # base_k: 128/129 where 129 nodes meet in pairs
 Prefix = Annotated[str, Meta(pattern=rf"\A[0-9a-f]{{0,{PREFIX_DIGITS}}}\Z")]
 Finite = Annotated[float, Meta(ge=-1e12, le=1e12)]
@@ -173,9 +181,11 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     status: Literal["alive", "left"]
     addresses: Annotated[tuple[Address, ...], Meta(max_length=MAX_ADDRESSES)]  # multiaddrs to dial
     signature: Annotated[bytes, Meta(max_length=64)]
-    """Ed25519 over the canonical bytes of all fields above, and of the credential if there is one."""
+    """Ed25519 over the canonical bytes of all fields above, and of credential and seat if there are such."""
     credential: Annotated[bytes, Meta(max_length=MAX_CREDENTIAL_BYTES)] = b""
     """Its proof of admission (starling.node.admission) and its operator; b"" where none is required. Since 1.1."""
+    seat: Counter = 0
+    """Its place in a crew (starling.gossip.pipeline.seats), signed as well where there is one; 0: none. Since 1.3."""
 
 
 class Revocation(msgspec.Struct, frozen=True, array_like=True):
@@ -423,8 +433,92 @@ class Digests(Message, frozen=True, tag="ds"):
     data: Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
 
 
+class SeatQuery(Message, frozen=True, tag="seq"):
+    """Of a newcomer that would take any stage of a crew: which one is wanted? Since 1.3."""
+
+    nonce: Counter
+
+
+class SeatReply(Message, frozen=True, tag="sea"):
+    """The stage that is wanted most, and for a while kept for the asker. Since 1.3."""
+
+    nonce: Counter
+    stage: Stage
+
+
+class Ready(Message, frozen=True, tag="rdy"):
+    """To all stages of a crew: what this one has (starling.gossip.pipeline.meeting), so that all go on from the same. Since 1.3."""
+
+    crew: Digest  # names the crew as it is now: peers and incarnations, in order
+    turn: Counter  # of the crew, which rises with every meeting; a later one ends what is under way
+    round: Counter
+    step: Counter
+    left: Counter
+    evaluate: bool  # the next thing to do is an evaluation, no local step
+    points: Annotated[tuple[Counter, ...], Meta(max_length=MAX_POINTS)] = ()
+    copies: Annotated[tuple[Counter, ...], Meta(max_length=MAX_POINTS)] = ()
+    safe: Counter = 0
+    batches: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+
+
+class Forward(Message, frozen=True, tag="fwd"):
+    """To the next stage: the activation of a micro-batch (starling.gossip.compress.activations), with its labels. Since 1.3."""
+
+    crew: Digest
+    turn: Counter
+    step: Counter  # local steps done before this one
+    micro: Annotated[int, Meta(ge=0, le=1 << 20)]
+    payload: Annotated[bytes, Meta(max_length=MAX_ACTIVATION_BYTES)]
+    labels: Annotated[bytes, Meta(max_length=MAX_LABEL_BYTES)]
+
+
+class Backward(Message, frozen=True, tag="bwd"):
+    """To the stage before: the gradient of that activation. Since 1.3."""
+
+    crew: Digest
+    turn: Counter
+    step: Counter
+    micro: Annotated[int, Meta(ge=0, le=1 << 20)]
+    payload: Annotated[bytes, Meta(max_length=MAX_ACTIVATION_BYTES)]
+
+
+class Told(Message, frozen=True, tag="tol"):
+    """To all stages: this one's part of a step, whose tasks it has done (starling.gossip.pipeline.stage.Part). Since 1.3."""
+
+    crew: Digest
+    turn: Counter
+    step: Counter
+    squares: Annotated[float, Meta(ge=0.0)]
+    loss: float = 0.0
+    value: float = 0.0
+    samples: Counter = 0
+    fine: bool = True
+
+
+class Piece(Message, frozen=True, tag="pce"):
+    """Bytes of the state of `stage` after `step` local steps: to the stage that keeps a copy, or back from there. Since 1.3."""
+
+    crew: Digest
+    stage: Stage
+    step: Counter
+    size: Counter  # of the whole state
+    offset: Counter
+    data: Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
+
+
+class Kept(Message, frozen=True, tag="kpt"):
+    """All of that state is here. Since 1.3."""
+
+    crew: Digest
+    stage: Stage
+    step: Counter
+
+
 _Membership = Hello | Probe | Acknowledge | ProbeFor | Spread | Compare | Want | Sync | Farewell
 Control = _Membership | Revoked | Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed | StopVote
 Exchange = Request | Response | Ack | Busy | Solicit | Reset | Close | Closed | Check
 Pulling = Pull | Pulled | NotNow | Wake
-State = ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk | DigestsQuery | Digests
+State = (
+    ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk | DigestsQuery | Digests | SeatQuery | SeatReply
+)  # fmt: skip
+Crew = Ready | Forward | Backward | Told | Piece | Kept

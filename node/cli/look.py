@@ -205,6 +205,7 @@ def _status_table(seen: StatusSnapshot) -> RenderableType:
     transfers = (f"{each.kind} with {show.short(each.peer)}: {show.progress(each)}" for each in seen.transfers)
     rows = {
         "state": ", ".join(filter(None, notes)),
+        **({"seat": show.clean(seen.seat)} if seen.seat else {}),
         "swarm": f"{seen.name} ({seen.swarm})",
         "peer": seen.peer,
         "round": show.rounds(seen.round, seen.rounds),

@@ -27,7 +27,7 @@ def plan(file: Path, machines: Path | None, links: Path | None, as_json: bool) -
     """Tell which machines can train a model, and how fast.
 
     FILE describes a transformer and how it is trained; without machines it is planned for this one. Each machine that holds the whole
-    model can be a member of a swarm. What machines together could do as stages of a crew is arithmetic: nodes do not train so.
+    model can be a member of a swarm. Machines that are too small can together be one, as stages of a crew.
 
     Exit code 0: at least one machine holds it; 1: none.
     """
@@ -85,7 +85,8 @@ def _print_crew(crew: Crew) -> None:
 
     out = console()
     names = " → ".join(stage.name for stage in crew.stages)
-    out.print(f"\ncrew {names}: {_seconds(crew.step_s)} a step, were it one node (this version has no crews)")
+    keys = f"--set crew.stages={len(crew.stages)} --set crew.warm_up={crew.warm_up}"
+    out.print(f"\ncrew {names}: {_seconds(crew.step_s)} a step; a swarm of such is founded with `{keys}`")
     rows = [
         (it.name, f"{it.first}–{it.end - 1}", str(it.held), f"{size(it.needed_bytes)} of {size(it.memory_bytes)}")
         for it in crew.stages

@@ -58,6 +58,11 @@ NODE_OPTIONS = (
     click.option(
         "--relay", metavar="off|control|small", help="What to carry for members that nobody can dial. Default: control."
     ),
+    click.option(
+        "--stage",
+        metavar="auto|K",
+        help="In a swarm of crews: which part of the model to hold; auto: what is wanted most.",
+    ),
     click.option("--shard", metavar="I", help="Which shard of the built-in data; -1 derives it from the peer id."),
     set_option("manifest", "node", help="Any key of `config show`."),
     dir_option,
@@ -292,13 +297,14 @@ def _split(assignments: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]
 def _configured(
     config: NodeConfig, assignments: tuple[str, ...], *, data: str | None, device: str | None, up: str | None, down: str | None,
     listen: tuple[str, ...], announce: tuple[str, ...], shard: str | None, nice: str | None, relay: str | None, no_lan: bool,
-    map_port: bool,
+    map_port: bool, stage: str | None,
 ) -> NodeConfig:  # fmt: skip
     """`config` with the options' values; paths made absolute, so that `run` works from any directory."""
     from starling.node.config import toml
 
     plain = [] if device is None else [f"device={DEVICES.get(device, device)}"]
     plain += [] if shard is None else [f"shard={shard}"]
+    plain += [] if stage is None else [f"stage={-1 if stage == 'auto' else stage}"]
     plain += [] if nice is None else [f"nice={nice}"]
     plain += ["lan=false"] if no_lan else []
     plain += ["map_port=true"] if map_port else []
@@ -355,14 +361,18 @@ def _start(
     place: RunDir, *, until_stdin_closes: bool = False, on_listening: Callable[[tuple[str, ...]], None] | None = None
 ) -> int:
     """Run the node to its end -> exit code. What the engine refuses gets the command to look with, if it names none."""
+    from starling.node import operate
     from starling.node.daemon import main as daemon
 
+    seconds = operate.Seconds(place)
     try:
-        return daemon.run(place, until_stdin_closes=until_stdin_closes, on_listening=on_listening)
+        return daemon.run(place, until_stdin_closes=until_stdin_closes, on_listening=on_listening, seconds=seconds)
     except ConfigError as error:
         if "`" in str(error):
             raise
         raise ConfigError(f"{error}; see `starling config show`") from error
+    finally:
+        seconds.close()
 
 
 def _listening(place: RunDir, swarm: str, addresses: tuple[str, ...]) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from starling.gossip.errors import ConfigError, RemoteProtocolError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.seeds import derive
 from starling.node import identity
-from starling.node.config import consent, frame, parts, presets, robustness, sampled, start, weight
+from starling.node.config import consent, crew, frame, parts, presets, robustness, sampled, start, weight
 from starling.node.config.overlay import overlay_of
-from starling.node.config.schema import Manifest, MixSection
+from starling.node.config.schema import CrewSection, Manifest, MixSection
 from starling.node.identity import Identity
 
 MAX_BYTES = 64 << 10
@@ -27,7 +27,7 @@ _MAX_ITEMS = 256  # of any list: room for them is made at once, and they may lie
 _ID_BYTES = 20
 _SIGN_DOMAIN = b"starling/manifest/1\0"
 _LATER: dict[str, dict[str, object]] = {
-    "task": {"start": "", "fingerprint": ()},
+    "task": {"start": "", "fingerprint": (), "tied": True},
     "optimizer": {"clip_norm": None, "decay": "all"},
     "mix": {"drift_reach": 0.0, "flows": "float32", "typical_samples": None},
     "pace": {"overlap": False, "stop_after": 0},
@@ -43,6 +43,8 @@ def to_bytes(manifest: Manifest) -> bytes:
         for key, default in later.items():
             if plain[section].get(key) == default:
                 plain[section].pop(key, None)
+    if manifest.crew == CrewSection():
+        del plain["crew"]
     packed: bytes = msgpack.packb(_sorted(plain), use_bin_type=True)
     return packed
 
@@ -130,6 +132,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
     start.check(manifest)
     if pace.kind == "sampled":
         sampled.check(manifest)
+    crew.check(manifest)
     presets.check(manifest)
     parts.check_together(manifest)
     warnings, judged = robustness.warnings(manifest), ["admission.kind"]

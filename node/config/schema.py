@@ -206,6 +206,29 @@ class MembershipSection(Section, frozen=True):
     """Members asked for an indirect probe."""
 
 
+class CrewSection(Section, frozen=True):
+    """Several machines, each with consecutive blocks of the model, as one member: docs/crews.md."""
+
+    stages: Annotated[int, Meta(ge=1, le=16)] = 1
+    """Machines of a crew; 1: every node holds the whole model."""
+    micro_batches: Annotated[int, Meta(ge=1, le=256)] = 8
+    """Parts of a batch that are under way at once."""
+    warm_up: Annotated[int, Meta(ge=0, le=64)] = 1
+    """Forwards ahead of the textbook's, for each stage that follows, that hide the time of a line; `starling plan` says how many do."""
+    activation: Literal["float32", "bfloat16", "int8", "int4", "delta8", "delta4", "delta2"] = "int8"
+    """How activations travel. delta: the change since the sample was last sent, for tasks that see the same samples many times."""
+    gradient: Literal["float32", "bfloat16", "int8", "int4"] = "int8"
+    """How their gradients travel back; whole numbers are rounded by chance."""
+    cache_bytes: Annotated[int, Meta(ge=0, le=1 << 40)] = 1 << 28
+    """activation = delta: for what was last sent of samples, at each end of a line."""
+    keep_rounds: AtLeastOne = 1
+    """Rounds after which each stage's state is sent to the stage before, which keeps it for the case that this one is lost."""
+    speeds: Annotated[tuple[Positive, ...], Meta(max_length=16)] = ()
+    """Of the machines of the stages, in any unit: blocks are cut so that the slowest stage is as fast as can be; (): all alike."""
+    memory_gb: Annotated[tuple[Positive, ...], Meta(max_length=16)] = ()
+    """That the machines of the stages have for their blocks, in 10⁹ bytes; (): as much as it takes."""
+
+
 class Manifest(Section, frozen=True):
     """What the swarm is. Its hash is the swarm id."""
 
@@ -233,6 +256,7 @@ class Manifest(Section, frozen=True):
     membership: MembershipSection = MembershipSection()
     robust: RobustSection = msgspec.field(default_factory=RobustSection)
     admission: AdmissionSection = msgspec.field(default_factory=AdmissionSection)
+    crew: CrewSection = CrewSection()
     preset: Preset = "custom"
     """vouched, open: values of many keys at once, for members one knows and for strangers; docs/robustness.md lists them."""
     byzantine_fraction: ByzantineFraction = 0.0
@@ -322,6 +346,8 @@ class NodeConfig(Section, frozen=True):
     """Where the engine computes; auto takes a GPU if there is one."""
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     """Torch threads of local steps; 0: as many as are fastest at present. With a number equal runs give equal bits."""
+    stage: Annotated[int, Meta(ge=-1, le=15)] = -1
+    """In a swarm of crews: which part of the model this machine holds; -1: the one that is wanted most when it joins."""
     ranks: Annotated[int, Meta(ge=1, le=64)] = 1
     """Processes of this machine, on a GPU each where there are several, that share the computing of each batch: an island."""
     nice: Annotated[int, Meta(ge=0, le=19)] = 0

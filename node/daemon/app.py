@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.config import attack_consent, consent, hours
+from starling.node.config import attack_consent, consent, crew, hours
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.context import Limits, NodeContext, NodeSetup
@@ -136,8 +136,9 @@ class Node:
 
             nursery.start_soon(PortLease(lambda: network.local, network.leased, report).serve)
         manifest = await self._agree(network, transfer, bootstrap)
+        stage = await self._stage(network, transfer, bootstrap, manifest)
         engine = EngineSupervisor(
-            start=setup.start_engine, opening=_opening(setup, manifest), silence_s=setup.config.engine_timeout_s, report=report
+            start=setup.start_engine, opening=_opening(setup, manifest, stage), silence_s=setup.config.engine_timeout_s, report=report
         )  # fmt: skip
         context = NodeContext(
             setup.identity, setup.config, manifest, setup.swarm, int(setup.unix_time() * 1000), network, engine, report,
@@ -149,7 +150,17 @@ class Node:
         await admission.obtain()
         opened = await engine.ready()
         running = self.phase = RunningNode(
-            context, engine, opened, admission, bootstrap, transfer, self.policy, self.progress, self.transactions
+            context,
+            engine,
+            opened,
+            admission,
+            bootstrap,
+            transfer,
+            self.policy,
+            self.progress,
+            self.transactions,
+            stage,
+            setup.seconds,
         )
         members = running.membership
         self.policy.enforce(Enforcement(network.refuse, running.cut, running.inviter_of, lambda: members.table))
@@ -158,6 +169,15 @@ class Node:
         if setup.config.active or setup.config.pause_on_battery:
             nursery.start_soon(Schedule(setup.config, running.training.pause, setup.unix_time, setup.on_battery).serve)
         await running.train(setup.export)
+
+    async def _stage(self, network: Network, transfer: Transfer, bootstrap: Bootstrap, manifest: Manifest) -> int:
+        """The part of the model that is for this node, in a swarm of crews; -1: there are none."""
+        stages, given = manifest.crew.stages, self.setup.config.stage
+        if stages == 1 or given >= 0:
+            return given
+        stage = 0 if manifest.founder == network.peer_id else await bootstrap.stage(transfer, network, stages)
+        self.setup.keep_stage(stage)
+        return stage
 
     async def _agree(self, network: Network, transfer: Transfer, bootstrap: Bootstrap) -> Manifest:
         """The swarm's manifest, fetched if we do not have it."""
@@ -204,6 +224,7 @@ def check_agreed(manifest: Manifest, config: NodeConfig, *, ours: bool) -> None:
         consent.find(manifest, _code(config))
         manifests.check(manifest, trusted=True)
     manifests.check_shard(manifest, config.shard)
+    crew.check_node(config, manifest)
     if config.evaluate_alone and manifest.pace.kind != "steps":
         raise ConfigError(
             f"evaluate_alone: has no effect with pace={manifest.pace.kind}, where models are mixed between any two local steps; "
@@ -216,11 +237,11 @@ def _code(config: NodeConfig) -> str:
     return str(Path.cwd()) if config.trust or config.attack_agreed else ""
 
 
-def _opening(setup: NodeSetup, manifest: Manifest) -> calls.Open:
+def _opening(setup: NodeSetup, manifest: Manifest, stage: int) -> calls.Open:
     config, me = setup.config, setup.identity.peer_id
     return calls.Open(
         manifest=manifest, data=config.data, shard=manifests.shard_of(manifest, config.shard, me), device=config.device,
         threads=config.threads, checkpoint=setup.checkpoint, node=me, privacy=config.privacy, numerics=config.numerics,
         attack=config.attack, attack_params=config.attack_params, code=_code(config), start=config.start,
-        nice=config.nice, ranks=config.ranks,
+        nice=config.nice, ranks=config.ranks, stage=stage,
     )  # fmt: skip

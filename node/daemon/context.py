@@ -61,6 +61,19 @@ class AdmissionStore:
     offload: Offload = in_thread  # runs proof-of-work evaluations
 
 
+class SecondNodes(Protocol):
+    """Further nodes on this machine."""
+
+    def prepare(self) -> None:
+        """One may be needed soon."""
+
+    def start(self, stage: int, bootstrap: tuple[str, ...]) -> bool:
+        """Start a node for a stage of the same swarm, given addresses to begin with -> whether it can be a member.
+
+        Raises ConfigError, OSError: it cannot be started.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSetup:
     """How a node gets its network, its engine and its files; each `keep_*` and `remember` store for the next run."""
@@ -82,6 +95,8 @@ class NodeSetup:
     admission: AdmissionStore = AdmissionStore()
     partial_state: Path | None = None  # where to keep what was received of a model; None: nowhere
     on_battery: Callable[[], bool] = lambda: False  # whether the machine has no mains
+    keep_stage: Callable[[int], object] = lambda _stage: None  # the stage of a crew that this node has from now on
+    seconds: SecondNodes | None = None  # for stages whose machines are lost; None: there are no such
     usage: Callable[[int | None], Resources] = lambda _engine: Resources()
     """Resources the node uses, given the engine's process id; none in simulation, which has no process of its own."""
 

@@ -11,12 +11,13 @@ from dataclasses import replace
 from functools import partial
 
 import trio
+from msgspec import structs
 
 from starling.gossip.errors import ConfigError
 from starling.node.admission.issue import take_up
 from starling.node.config.schema import NodeConfig
 from starling.node.daemon.app import Node
-from starling.node.daemon.context import AdmissionStore, NodeSetup
+from starling.node.daemon.context import AdmissionStore, NodeSetup, SecondNodes
 from starling.node.daemon.engine.client import open_engine
 from starling.node.daemon.events import Events
 from starling.node.daemon.observe.control_commands import carry_out
@@ -36,11 +37,14 @@ from starling.node.storage.run_dir import RunDir
 Listening = Callable[[tuple[str, ...]], None]
 
 
-def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Listening | None = None) -> int:
+def run(
+    run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: Listening | None = None,
+    seconds: SecondNodes | None = None,
+) -> int:  # fmt: skip
     """Run the node in `run_dir` until it has finished, its owner ends it, or a signal comes (SIGINT, SIGTERM, SIGHUP).
 
     `until_stdin_closes`: also end when standard input does, so that a parent leaves no orphans. `on_listening` is called with our addresses
-    once peers can reach us and the engine has taken the manifest and the data.
+    once peers can reach us and the engine has taken the manifest and the data. `seconds` as of `NodeSetup`.
 
     -> the exit status of the process: 0, or 129 after a SIGHUP, as a shell reports a command whose terminal was closed.
 
@@ -61,7 +65,8 @@ def run(run_dir: RunDir, *, until_stdin_closes: bool = False, on_listening: List
             export=str(run_dir.model), open_network=partial(_open_network, identity, config, run_dir), start_engine=open_engine,
             unix_time=time.time, keep_manifest=run_dir.write_manifest, known=run_dir.known_peers(), remember=run_dir.remember_peers,
             decisions=run_dir.known_decisions(), keep_decisions=run_dir.keep_decisions, usage=ResourceMonitor(run_dir.path).sample,
-            on_battery=on_battery, partial_state=run_dir.partial,
+            on_battery=on_battery, partial_state=run_dir.partial, seconds=seconds,
+            keep_stage=lambda stage: run_dir.write_config(structs.replace(config, stage=stage)),
             admission=AdmissionStore(
                 admitted, run_dir.known_revoked(), run_dir.keep_revoked, run_dir.known_ticket(), run_dir.keep_ticket
             ),

@@ -18,7 +18,9 @@ from starling.gossip.seeds import derive
 from starling.gossip.wire.schema import Beacon, BeaconQuery, Dialed, DialMe, StopVote
 from starling.node.config import weight
 from starling.node.config.overlay import overlay_of
-from starling.node.daemon.context import NodeContext
+from starling.node.daemon.context import NodeContext, SecondNodes
+from starling.node.daemon.crew.seats import Crewmates, CrewNeighbors
+from starling.node.daemon.crew.service import CrewService
 from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.exchange.pull_service import PulledExchange
@@ -27,7 +29,13 @@ from starling.node.daemon.exchange.service import Exchange
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.bootstrap import Bootstrap, to_share
-from starling.node.daemon.membership.neighbors import Neighbors, OverlayNeighbors, RandomNeighbors, SampledNeighbors
+from starling.node.daemon.membership.neighbors import (
+    Members,
+    Neighbors,
+    OverlayNeighbors,
+    RandomNeighbors,
+    SampledNeighbors,
+)
 from starling.node.daemon.membership.reachability import ReachabilityService
 from starling.node.daemon.membership.service import Membership, OtherControl
 from starling.node.daemon.membership.stop import StopService
@@ -53,7 +61,8 @@ class RunningNode:
 
     def __init__(
         self, context: NodeContext, engine: EngineSupervisor, opened: calls.Opened, admission: Admission, bootstrap: Bootstrap,
-        transfer: Transfer, policy: PeerPolicy, progress: Progress, transactions: Transactions,
+        transfer: Transfer, policy: PeerPolicy, progress: Progress, transactions: Transactions, stage: int = -1,
+        seconds: SecondNodes | None = None,
     ) -> None:  # fmt: skip
         overlay, clock = overlay_of(context.manifest), SwarmClock(patience_s=math.inf)
         self.context = context
@@ -68,7 +77,14 @@ class RunningNode:
         self._cut: dict[str, None] = {}  # peers whose contribution is to be deleted, in order
         self._cut_added = trio.Event()
         self.membership = Membership(context, clock, admission, self._member_changed)
-        self.beacons = BeaconService(context, self.membership)
+        self.crew: CrewService | None = None
+        self.members: Members = self.membership
+        """The swarm as exchanges and rounds see it; in a swarm of crews those who hold this node's stage."""
+        if stage >= 0:
+            self.members = mates = Crewmates(self.membership, context.manifest.crew.stages, stage)
+            self.crew = CrewService(context, mates, opened, seconds)
+            transfer.seats = mates.wanted
+        self.beacons = BeaconService(context, self.members)
         self.reachability = ReachabilityService(context, self.membership)
         self.stop = StopService(context, self.membership, opened)
         self.exchange: Exchange | PulledExchange | SampledExchange
@@ -81,8 +97,8 @@ class RunningNode:
             self._open_pairwise(overlay, transactions)
         self._model_sync = ModelSync(transfer=transfer, engine=engine, report=context.report)
         self.training = Training(
-            context, engine, self.membership, overlay, self.neighbors, self.beacons, self.exchange, clock, progress, self._fetch,
-            self.may_meet, self.stop,
+            context, engine, self.members, overlay, self.neighbors, self.beacons, self.exchange, clock, progress, self._fetch,
+            self.may_meet, self.stop, self.crew,
         )  # fmt: skip
         engine.reset = self.exchange.reset_all
         context.network.expect("exchange", PAYLOAD_BYTES_PER_PARAMETER * opened.parameters + PAYLOAD_BYTES)
@@ -91,16 +107,16 @@ class RunningNode:
         transfer.expect(opened)
 
     def _open_pairwise(self, overlay: Overlay, transactions: Transactions) -> None:
-        context, members, numbers = self.context, self.membership, count(1)
+        context, members, numbers = self.context, self.members, count(1)
         manifest = context.manifest
         sticky = (
             StickyEdges(manifest.overlay.params().get("degree", DEGREE), context.swarm.encode())
             if manifest.pace.kind == "clock"
             else None
         )
-        self.neighbors = named = OverlayNeighbors(
-            overlay, lambda: members.roster, context.me, self.beacons.salt, may_meet=self.may_meet
-        )
+        plain = OverlayNeighbors(overlay, lambda: members.roster, context.me, self.beacons.salt, may_meet=self.may_meet)
+        named = CrewNeighbors(members, plain) if isinstance(members, Crewmates) else plain
+        self.neighbors = named
         self.exchange = Exchange(
             context, members, lambda: self._fresh(next(numbers)), directions=named.directions, noted=self.policy.noted,
             transactions=transactions, sticky=sticky,
@@ -145,7 +161,7 @@ class RunningNode:
         await nursery.start(self.membership.serve, self._route)
         await nursery.start(self.exchange.serve)
         votes = self.stop if self.stop.votes is not None else None
-        for service in (self.equivocation, self.beacons, self.reachability, votes):
+        for service in (self.equivocation, self.beacons, self.reachability, votes, self.crew):
             if service is not None:
                 await nursery.start(service.serve)
         nursery.start_soon(self._cut_contributions)
@@ -225,7 +241,7 @@ class RunningNode:
     async def _fetch(self, newer_than: int, live: bool, first: Sequence[str]) -> int | None:
         """Take over the model on which members agree, if it is past round `newer_than`; `first` are asked before others. -> its round"""
         me, moment, membership = self.context.me, int(self.context.unix_time() * 1e6), self.membership
-        others = [peer for peer in membership.members if peer != me and self.policy.allows(peer)]
+        others = [peer for peer in self.members.members if peer != me and self.policy.allows(peer)]
         others.sort(key=lambda peer: derive(moment, "source", me, peer))  # no peer can arrange to be asked first
         before = set(first)
         order = disjoint(others, lambda peer: {*membership.prefixes(peer), self.inviter_of(peer)} - {""})

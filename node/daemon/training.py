@@ -27,6 +27,7 @@ from starling.gossip.overlay.periodic import stage, turn
 from starling.gossip.overlay.sticky import StickyEdges
 from starling.node.config.schema import PaceSection
 from starling.node.daemon.context import NodeContext
+from starling.node.daemon.crew.service import CrewService
 from starling.node.daemon.engine.client import beside
 from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.exchange.pull_service import PulledExchange
@@ -69,6 +70,7 @@ class Training:
     may_meet: Callable[[str], bool] = lambda _peer: True
     """Whether this node and a member can have a connection; edges are for those."""
     stop: StopService | None = None  # the swarm's decision to stop early
+    crew: CrewService | None = None  # with which local steps are done
     undone_rounds: int = 0  # one after the other in which all local steps were undone
     cannot_save: str = ""  # why the last attempt to save failed; "" if it succeeded
     edges: StickyEdges | None = None  # clock pace with sticky edges: the edges this node holds
@@ -176,6 +178,7 @@ class Training:
             try:
                 began = trio.current_time()
                 outcome = await self._one_round(current)
+                current = outcome.round
                 elapsed_s = trio.current_time() - began
                 following = await self._jump(current, outcome.behind)
                 self._local_steps.passed(following - current, elapsed_s, outcome.waited_s)
@@ -184,19 +187,21 @@ class Training:
             except EngineError as error:
                 await self.recover(error)
 
-    async def _one_round(self, round: int) -> RoundOutcome:
+    async def _one_round(self, due: int) -> RoundOutcome:
         pace = self.pace
-        self.progress.current = round
+        self.progress.current = due
         trained, self._ahead = self._ahead, None
         if trained is None:
-            self.exchange.computing(round, self.neighbors.weights(round), self.order.digest(round))
-            trained = await self._train(self._grant(round))
-        self._update(structs.replace(trained, round=round))
-        evaluates = (round + 1) % pace.evaluate_every == 0 or round + 1 == pace.rounds
+            self.exchange.computing(due, self.neighbors.weights(due), self.order.digest(due))
+            trained = await self._train(self._grant(due))
+        done = due if self.crew is None else trained.round  # where mates are
+        self.progress.current = done
+        self._update(structs.replace(trained, round=done))
+        evaluates = (done + 1) % pace.evaluate_every == 0 or done + 1 == pace.rounds
         if evaluates and self.context.config.evaluate_alone:
-            outcome = await self._exchange_beside_evaluation(round)
+            outcome = await self._exchange_beside_evaluation(done)
         else:
-            outcome = await self._exchange(round)
+            outcome = await self._exchange(done)
         self._measure(structs.replace(trained.figures, loss=None, distance=outcome.distance))
         if evaluates:
             await self.evaluate()
@@ -207,6 +212,8 @@ class Training:
     async def _train(self, grant: calls.Train) -> calls.Trained:
         if self._rest_s:
             await trio.sleep(self._rest_s)  # or the others would be waited for, as if they were late
+        if self.crew is not None:
+            grant = structs.replace(grant, round=await self.crew.steps(grant.round, grant.steps))
         trained = await self.engine.call(grant)
         assert isinstance(trained, calls.Trained), trained
         return trained
@@ -403,7 +410,11 @@ class Training:
 
     async def evaluate(self) -> None:
         """Evaluate the model on held-out data."""
-        evaluated = await self.engine.call(calls.Evaluate(self.progress.round))
+        if self.crew is None:
+            evaluated: calls.Reply | None = await self.engine.call(calls.Evaluate(self.progress.round))
+        else:
+            evaluated = await self.crew.evaluate(self.progress.round, self.pace.local_steps)
+            self.progress.value_round = self.progress.round  # also where the crew was about something else
         if isinstance(evaluated, calls.Evaluated):
             progress, opened = self.progress, self.engine.opened
             done, metric = progress.round, opened.metric if opened is not None else "value"

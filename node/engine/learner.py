@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import Generator, Tensor, nn
 
 from starling.gossip.api import Effect, Losses, Phase, Swapped
@@ -37,6 +38,7 @@ from starling.node.config import consent, memory
 from starling.node.config.schema import NumericsSection
 from starling.node.config.weight import weight
 from starling.node.engine import heap
+from starling.node.engine import stage as stages
 from starling.node.engine.compression import selector_facts
 from starling.node.engine.devices import device
 from starling.node.engine.island import Island
@@ -50,7 +52,7 @@ from starling.node.engine.rehearsal import calling, rehearse
 from starling.node.engine.sealed import Sealed, opened
 from starling.node.engine.start import initial
 from starling.node.rpc.calls import Open
-from starling.node.tasks.api import Source
+from starling.node.tasks.api import Data, Source
 from starling.node.tasks.evaluate import BATCHES, Result, comparing, estimate, evaluate, tracking
 
 EVALUATION_BATCH = 256  # held-out samples of a slice: about the work of a local step
@@ -68,22 +70,31 @@ class Learner:
     """Model, data, optimiser, mixer. Raises ConfigError if the manifest or the node's settings cannot be used on this machine."""
 
     def __init__(self, opening: Open, csprng: Csprng) -> None:
-        manifest = opening.manifest
+        manifest, self._stage = opening.manifest, opening.stage
+        if opening.stage >= 0:  # a gradient is shortened by what all stages have of it
+            manifest = structs.replace(manifest, optimizer=manifest.optimizer.changed(clip_norm=None))
         self._manifest = manifest
         self._node = opening.node
         kind = manifest.task.kind
         consent.find(manifest, opening.code)
         self.device = device(opening.device)
         there = torch.cuda.mem_get_info()[1] if self.device == "cuda" else memory.there()
-        memory.check(manifest, there)
+        if opening.stage < 0:
+            memory.check(manifest, there)
         self.task = calling(kind, "making the task", lambda: task(kind, manifest.task.params()))
         path = Path(opening.data) if opening.data else None
         source = Source(path, manifest.partition, opening.shard, manifest.seed)
-        self.data = calling(kind, "data()", lambda: self.task.data(source, self.device))
+        self.data: Data = (
+            calling(kind, "data()", lambda: self.task.data(source, self.device))
+            if opening.stage <= 0
+            else stages.Elsewhere()
+        )
         self._start = opening.start
-        self._model = initial(self.task, manifest, self._start).to(self.device)
-        memory.check(manifest, there, sum(each.nbytes for each in self._model.parameters()))
-        if ":" in kind:
+        self.cut = stages.cut(self.task, manifest, opening.stage, there) if opening.stage >= 0 else None
+        self._model = self._fresh()
+        if self.cut is None:
+            memory.check(manifest, there, sum(each.nbytes for each in self._model.parameters()))
+        if ":" in kind and self.cut is None:
             rehearse(kind, self.task, self._model, self.data, manifest.task.batch_size)
         try:
             self.layout = layout(self._model)
@@ -131,6 +142,26 @@ class Learner:
         self.local_steps = 0
         self.undone = 0
 
+    def _fresh(self) -> nn.Module:
+        """The model, or the stage's blocks, as all began with."""
+        if self.cut is not None:
+            return stages.blocks_of(self.task, self._manifest, self.cut).to(self.device)
+        return initial(self.task, self._manifest, self._start).to(self.device)
+
+    def gradient(self) -> Tensor:
+        """(d,) to which those of the parameters are bound."""
+        if self._gradient is None:
+            self._gradient = bind_gradients(self._model, self.layout)
+        return self._gradient
+
+    def staged(self, file: Path | None) -> stages.Stage | None:
+        """What a crew's calls do with this model; None: it is whole. States are kept beside `file`."""
+        if self.cut is None:
+            return None
+        return stages.Stage(
+            self.task, self._manifest, self._stage, self._model, self.data, self.device, self.gradient, file
+        )
+
     def local_step(self, round: int) -> float | None:
         """One step at the rate of `round` -> its loss, nan if it looked at no data, or None if it was undone.
 
@@ -138,14 +169,23 @@ class Learner:
         """
         chance = generator(self._manifest.seed, "batch", self._node, self.local_steps)
         self.local_steps += 1
-        if (gradient := self._gradient) is None:
-            gradient = self._gradient = bind_gradients(self._model, self.layout)
+        gradient = self.gradient()
         self._model.train()
         if self.private is None:
             value, fine = self._learn(chance, gradient)
         else:
             value, fine = self._learn_privately(self.private, gradient)
-        state = self.state
+        return self._step(round, value, fine)
+
+    def crew_step(self, round: int, loss: float, scale: float, fine: bool) -> float | None:
+        """The same of a gradient that the stages of a crew made together, times `scale`."""
+        self.local_steps += 1
+        if scale != 1.0:
+            self.gradient().mul_(scale)
+        return self._step(round, loss, fine)
+
+    def _step(self, round: int, value: float, fine: bool) -> float | None:
+        gradient, state = self.gradient(), self.state
 
         def correct(gradient: Tensor) -> Tensor:
             nonlocal state
@@ -465,6 +505,19 @@ class Learner:
         self.local_steps = local_steps
         self._recall(known)
 
+    def rewind(self, tensors: Mapping[str, Tensor], local_steps: int) -> None:
+        """Go back to an earlier state of this model. Flows stay: they are the edges', and equal at both ends.
+
+        Raises ValueError: it is another model's; nothing has changed.
+        """
+        self.check(tensors.get(_X))
+        memory = _named(tensors, _OPTIMIZER)
+        self._optimizer = self._new_optimizer()
+        self._optimizer.load(memory)
+        self.x.copy_(tensors[_X])
+        self.local_steps = local_steps
+        self.mark_good()
+
     def _recall(self, known: Mapping[str, Tensor]) -> None:
         """Give the peers of a checkpoint their slots in the rule's memory."""
         if not known or not isinstance(self.mixer, Gather) or not (slots := self.mixer.rule.memory_slots):
@@ -486,8 +539,7 @@ class Learner:
 
     def beginning(self) -> Tensor:
         """(d,) the initial model, equal at every node."""
-        model = initial(self.task, self._manifest, self._start).to(self.device)
-        return bind(model, self.layout)[0]
+        return bind(self._fresh(), self.layout)[0]
 
     def state_dict(self) -> dict[str, Tensor]:
         """A copy of the model as `load_state_dict` takes it, with normalisation statistics estimated anew."""

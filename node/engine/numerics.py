@@ -106,7 +106,7 @@ class Gradients:
         """
         while True:
             try:
-                with _seeded(seed, self._device):
+                with seeded(seed, self._device):
                     value = self._sum(batch, gradient)
             except Exception as error:
                 if out_of_memory(error):
@@ -167,7 +167,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def _seeded(seed: int, device: str) -> Iterator[None]:
+def seeded(seed: int, device: str) -> Iterator[None]:
     """Torch's own generators begin at `seed`, and are as before afterwards: layers such as dropout take no other."""
     generators: list[Generator] = [torch.default_generator]
     if device == "cuda":

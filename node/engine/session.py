@@ -23,6 +23,7 @@ from starling.gossip import chunks
 from starling.gossip.api import Phase, Swapped
 from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from starling.gossip.mix.catalogue import Kind, broadcasts, gathers, swaps, tracks
+from starling.node.engine import stage as stages
 from starling.node.engine import tensor_file
 from starling.node.engine.best import NAME as BEST
 from starling.node.engine.best import Best
@@ -96,6 +97,7 @@ class Session:
             broadcast=self.exchanges.broadcast if broadcasts(learner.mixer.edge) else None,
         )  # fmt: skip
         self._schema = learner.layout.digest
+        self._stage = learner.staged(Path(opening.checkpoint) if opening.checkpoint else None)
         self._checkpoints = None
         self._round = 0  # the one to do next
         resumed, swarm, file = False, swarm_of(opening.manifest), Path(opening.checkpoint)
@@ -130,6 +132,8 @@ class Session:
             learner.layout.dim, self._schema, learner.task.metric, learner.task.higher_is_better, learner.device,
             learner.data.samples, resumed, self._round, EngineFigures(learner.local_steps, epsilon=learner.epsilon),
             self._best.value, self._best.round,
+            0 if self._stage is None else self._stage.batches,
+            0 if learner.cut is None else stages.most_state_bytes(learner.cut),
         )  # fmt: skip
 
     def _resume(self, checkpoint: Checkpoint | None, path: str) -> bool:
@@ -228,6 +232,8 @@ class Session:
         elif self._frozen is self.learner.x:
             self._frozen = self._as_sent(self.learner.x)
         self._round, self._granted = call.round, call
+        if self._stage is not None:  # whose steps are done
+            return self._finish()
         self._tally = _Tally(self._clock())
         self._left = call.steps
         return None if call.steps > 0 else self._finish()
@@ -472,6 +478,64 @@ class Session:
             self._frozen, self._unfrozen, self._committed, self._round = None, False, [], at
         names = (tuple(peers[i] for i in which) for which in (agreement.cluster, agreement.outside))
         return calls.Agreed(at, *names)
+
+    @property
+    def _staged(self) -> stages.Stage:
+        if self._stage is None:
+            raise LocalProtocolError("this model is whole")
+        return self._stage
+
+    def advance(self, call: calls.Advance) -> calls.Advanced:
+        """A crew's forward."""
+        return calls.Advanced(
+            *self._staged.advance(call.crew, call.step, call.micro, call.payload, call.labels, evaluate=call.evaluate)
+        )
+
+    def retreat(self, call: calls.Retreat) -> calls.Advanced:
+        """A crew's backward."""
+        return calls.Advanced(self._staged.retreat(call.crew, call.step, call.micro, call.payload), b"")
+
+    def summary(self, _call: calls.Summary) -> calls.Summed:
+        """This stage's part of a step, or of an evaluation."""
+        return calls.Summed(*self._staged.summary())
+
+    def finish(self, call: calls.Finish) -> calls.Done:
+        """The end of a step."""
+        self._round = call.round
+        self._tally.note(self.learner.crew_step(call.round, call.loss, call.scale, call.fine))
+        self.learner.local_steps = call.steps
+        self._staged.finish(applied=call.fine)
+        return calls.Done()
+
+    def abandon(self, _call: calls.Abandon) -> calls.Done:
+        """The step, or the evaluation, is given up, or over."""
+        self._staged.abandon()
+        return calls.Done()
+
+    def point(self, call: calls.Point) -> calls.Pointed:
+        """States of a stage."""
+        stage, learner = self._staged, self.learner
+        size = 0
+        if stage.moved(call.crew):
+            learner.local_steps = 0
+        if call.action == "keep":
+            size = stage.keep(learner.local_steps, learner.tensors())
+        elif call.action != "look":
+            if call.action == "take":
+                size = stage.put(call.step, call.state)
+            try:
+                learner.rewind(stage.unpacked(call.step), call.step)
+            except (ValueError, OSError) as error:
+                if call.action == "take":
+                    stage.drop(call.step)
+                raise LocalProtocolError(f"the state {error}") from error
+            stage.abandon()
+        return calls.Pointed(learner.local_steps, stage.points, size)
+
+    def read_point(self, call: calls.ReadPoint) -> calls.ChunkRead:
+        """Bytes of a kept state."""
+        state = self._staged.read(call.step)
+        return calls.ChunkRead(state[call.offset : call.offset + call.length], len(state))
 
     def _must_rest(self) -> None:
         if self._left > 0:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 
+from starling.gossip.pipeline.cut import cut
+from starling.gossip.pipeline.schedule import Pipeline, held, predicted, simulated, warm_up
 from starling.node.plan import memory
-from starling.node.plan.cut import cut
 from starling.node.plan.place import place
 from starling.node.plan.results import Crew, Stage
-from starling.node.plan.schedule import Pipeline, held, predicted, simulated, warm_up
 from starling.node.plan.schema import World, line
 
 MOST_STAGES = 16
@@ -72,7 +72,7 @@ class Crews:
         step_s = _step_s(pipe, w)
         return Crew(
             stages=stages, step_s=step_s, decides="computing" if pipe.ideal > step_s / 2.0 else "lines",
-            step_s_of_twice_the_rates=_step_s(faster, w),
+            step_s_of_twice_the_rates=_step_s(faster, w), warm_up=w,
         )  # fmt: skip
 
     def _rate(self, order: tuple[int, ...]) -> float:

@@ -40,6 +40,8 @@ class Crew(msgspec.Struct, frozen=True, kw_only=True):
     decides: str
     """The largest part of the step: "computing" or "lines"."""
     step_s_of_twice_the_rates: float
+    warm_up: int
+    """Forwards ahead of the textbook's, for each stage that follows; `crew.warm_up` of a manifest."""
 
 
 class Unused(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ effects of exchanges gather until `Mix`. In clock pace (`Free`) effects are adde
 Shapes: d parameters.
 """
 
-from typing import Any, Generic
+from typing import Any, Generic, Literal
 
 import msgspec
 from typing_extensions import TypeVar
@@ -35,9 +35,10 @@ from starling.node.config.schema import Manifest, NumericsSection, PrivacySectio
 from starling.node.status.snapshot import EngineFigures
 
 __all__ = [
-    "Agree", "Agreed", "Answer", "Answered", "Apply", "Call", "ChunkRead", "Commit", "Consider", "Done", "Drop", "Evaluate",
-    "Evaluated", "Free", "Held", "Limit", "Mix", "Offer", "Offered", "Open", "Opened", "Publish", "Published", "ReadChunk", "Refused",
-    "Reply", "Request", "Revoke", "Save", "Settle", "Snapshot", "Stop", "Train", "Trained", "VerifyUpdate",
+    "Abandon", "Advance", "Advanced", "Agree", "Agreed", "Answer", "Answered", "Apply", "Call", "ChunkRead", "Commit", "Consider", "Done",
+    "Drop", "Evaluate", "Evaluated", "Finish", "Free", "Held", "Limit", "Mix", "Offer", "Offered", "Open", "Opened", "Point", "Pointed",
+    "Publish", "Published", "ReadChunk", "ReadPoint", "Refused", "Reply", "Request", "Retreat", "Revoke", "Save", "Settle", "Snapshot",
+    "Stop", "Summary", "Summed", "Train", "Trained", "VerifyUpdate",
 ]  # fmt: skip
 
 
@@ -63,6 +64,7 @@ class Open(Call, Generic[M], frozen=True, tag="open"):
     numerics: NumericsSection = NumericsSection()  # memory and precision of local steps
     nice: int = 0  # by which a process of its own lowers its priority, 0 … 19
     ranks: int = 1  # processes that share the computing of each batch
+    stage: int = -1  # of a crew, whose blocks alone are made; -1: the whole model
 
 
 class Opened(Call, frozen=True, tag="opened"):
@@ -81,6 +83,8 @@ class Opened(Call, frozen=True, tag="opened"):
         None  # value of the best model so far, and the rounds it had done; None before the first evaluation
     )
     best_round: int | None = None
+    batches: int = 0  # of held-out data that the first stage of a crew evaluates
+    most_state_bytes: int = 0  # of any stage's state, in a crew
 
 
 class Train(Call, frozen=True, tag="train"):
@@ -186,6 +190,7 @@ class ChunkRead(Call, frozen=True, tag="chunk"):
     """The bytes."""
 
     data: bytes
+    size: int = 0  # of all
 
 
 class Consider(Call, frozen=True, tag="consider"):
@@ -209,12 +214,108 @@ class Agreed(Call, frozen=True, tag="agreed"):
     outside: tuple[str, ...]  # peers that offered a model no honest member can have
 
 
+class Advance(Call, frozen=True, tag="advance"):
+    """A crew's forward of one micro-batch, of what the stage before sent; the first draws the batch of `step`. -> Advanced, or Refused"""
+
+    crew: int
+    step: int
+    micro: int
+    payload: bytes = b""
+    labels: bytes = b""
+    evaluate: bool = False  # micro-batches are those of held-out data, and nothing is kept for a backward
+
+
+class Advanced(Call, frozen=True, tag="advanced"):
+    """For the next stage; of the last one nothing."""
+
+    payload: bytes
+    labels: bytes
+
+
+class Retreat(Call, frozen=True, tag="retreat"):
+    """A crew's backward of a micro-batch. -> Advanced for the stage before, or Refused"""
+
+    crew: int
+    step: int
+    micro: int
+    payload: bytes = b""
+
+
+class Summary(Call, frozen=True, tag="summary"):
+    """All micro-batches of a step are done: this stage's part of it. -> Summed"""
+
+
+class Summed(Call, frozen=True, tag="summed"):
+    """As `starling.gossip.pipeline.stage.Part`."""
+
+    squares: float
+    loss: float
+    value: float
+    samples: int
+    fine: bool
+
+
+class Finish(Call, frozen=True, tag="finish"):
+    """Apply a crew's step, whose loss is known now; not `fine`: it counts as undone. -> Done"""
+
+    round: int
+    scale: float  # of the gradient, in (0, 1]
+    loss: float
+    fine: bool
+    steps: int  # local steps done with this one
+
+
+class Abandon(Call, frozen=True, tag="abandon"):
+    """Forget what a step has computed so far. -> Done"""
+
+
+class Point(Call, frozen=True, tag="point"):
+    """A crew's states: keep the one that is, go back to a kept one, take over one from elsewhere, or only look. -> Pointed"""
+
+    action: Literal["look", "keep", "back", "take"]
+    crew: int  # whose states they are; those of another are dropped
+    step: int
+    state: bytes = b""
+
+
+class Pointed(Call, frozen=True, tag="pointed"):
+    """States that are kept, by the local steps that made them, and bytes of the newest; `step` is of the state that the model is in."""
+
+    step: int
+    points: tuple[int, ...]
+    size: int
+
+
+class ReadPoint(Call, frozen=True, tag="read_point"):
+    """Bytes of a kept state. -> ChunkRead (empty if it is no longer kept)"""
+
+    step: int
+    offset: int
+    length: int
+
+
 class Stop(Call, frozen=True, tag="stop"):
     """Save and end the process. -> Done, or Refused where it could not save; it ends all the same"""
 
 
 Later = (
     Train | Free | EdgeCall | Publish | VerifyUpdate | Mix | Limit | Evaluate | Save | Snapshot | ReadChunk | Consider | Agree | Stop
+    | Advance | Retreat | Summary | Finish | Abandon | Point | ReadPoint
 )  # fmt: skip
 Request = Open | Later
-Reply = Opened | Trained | Offered | Answered | Published | Evaluated | Held | ChunkRead | Agreed | Done | Refused
+Reply = (
+    Opened
+    | Trained
+    | Offered
+    | Answered
+    | Published
+    | Evaluated
+    | Held
+    | ChunkRead
+    | Agreed
+    | Done
+    | Refused
+    | Advanced
+    | Summed
+    | Pointed
+)

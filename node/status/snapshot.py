@@ -191,6 +191,8 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     engine_restarts: Annotated[
         int, counter("engine_restarts", "Engine processes that died or hung and were replaced.")
     ] = 0
+    seat: str = ""
+    """In a swarm of crews: which stage of which crew this node holds, and what the crew lacks."""
     rejoined: bool = False
     """This start resumed an earlier one's state."""
     joined_late: bool = False

@@ -71,6 +71,23 @@ class Generative(Protocol):
         """(m, t) int64 -> (m, t, v): of the token that follows each, for tokens that `decode` knows."""
 
 
+@runtime_checkable
+class Staged(Protocol):
+    """A task whose model is a row of blocks, so that a crew can hold it in parts; `model` is an `nn.Sequential` of them."""
+
+    def blocks(self, generator: Generator) -> Iterator[nn.Module]:
+        """The blocks in order, each made when it is asked for, so that no machine needs room for all; all chance from `generator`."""
+
+    def parted(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """What the first block takes, and the labels (m, …), int64 or float32: both travel, the labels to the last stage."""
+
+    def loss_of(self, output: Tensor, labels: Tensor) -> Tensor:
+        """Scalar training loss of what the last block gives, (m, …); `loss` is this."""
+
+    def score_of(self, output: Tensor, labels: Tensor) -> tuple[float, float, int]:
+        """As `score`, of what the last block gives."""
+
+
 class Task(Protocol):
     """A named, frozen dataclass whose fields are the keys in the manifest's section `task`.
 

@@ -3,6 +3,7 @@
 Source: Alpaydin and Kaynak 1998, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository (CC BY 4.0).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,6 +49,10 @@ class Digits(Classification):
     def model(self, generator: Generator) -> nn.Module:
         """A fresh classifier with He initialisation."""
         return classifier(self.network, (1, SIDE, SIDE), self.hidden, CLASSES, generator)
+
+    def blocks(self, generator: Generator) -> Iterator[nn.Module]:
+        """Layers, which are small enough to be made at once."""
+        return self.model(generator).children()
 
     def data(self, source: Source, device: str) -> LabelledData:
         """Our shard of the built-in digits, or all of the volunteer's own. Raises ConfigError if their file does not fit."""

@@ -7,6 +7,7 @@ Shapes: m sequences, t bytes of a sequence, w width.
 """
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Generator, Tensor, nn
@@ -47,13 +48,7 @@ class Gpt(nn.Module):
         self.position = nn.Parameter(torch.empty(context, width))
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
-        with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                if parameter.ndim > 1:
-                    residual = name.endswith(("project.weight", "contract.weight"))
-                    parameter.normal_(0.0, 0.02 / math.sqrt(2 * layers) if residual else 0.02, generator=generator)
-                elif name.endswith("bias"):
-                    parameter.zero_()
+        _draw(self, layers, generator)
 
     def forward(self, x: Tensor) -> Tensor:
         """(m, t) int64 bytes -> (m, t, 256) logits of the byte that follows each."""
@@ -61,3 +56,50 @@ class Gpt(nn.Module):
         for block in self.blocks:
             hidden = block(hidden)
         return linear(self.norm(hidden), self.embed.weight)
+
+
+class Embed(nn.Module):
+    """The first block of a model with two tables of bytes."""
+
+    def __init__(self, context: int, width: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(BYTES, width)
+        self.position = nn.Parameter(torch.empty(context, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(m, t) int64 bytes -> (m, t, w)."""
+        hidden: Tensor = self.embed(x) + self.position[: x.shape[1]]
+        return hidden
+
+
+class Head(nn.Module):
+    """Its last block: (m, t, w) -> (m, t, 256) logits."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.table = nn.Linear(width, BYTES, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of the byte that follows each."""
+        logits: Tensor = self.table(self.norm(x))
+        return logits
+
+
+def blocks(context: int, width: int, layers: int, heads: int, generator: Generator) -> Iterator[nn.Module]:
+    """`Gpt` with a table of its own for the output, block by block, so that it can be cut: a tied table would be at both ends."""
+    yield _draw(Embed(context, width), layers, generator)
+    for _ in range(layers):
+        yield _draw(Block(width, heads), layers, generator)
+    yield _draw(Head(width), layers, generator)
+
+
+def _draw(module: nn.Module, layers: int, generator: Generator) -> nn.Module:
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if parameter.ndim > 1:
+                residual = name.endswith(("project.weight", "contract.weight"))
+                parameter.normal_(0.0, 0.02 / math.sqrt(2 * layers) if residual else 0.02, generator=generator)
+            elif name.endswith("bias"):
+                parameter.zero_()
+    return module

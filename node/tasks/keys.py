@@ -121,6 +121,7 @@ class Text:
         width: of the model, a multiple of heads.
         layers: transformer blocks, 1 to 256.
         heads: attention heads, 1 to 256.
+        tied: one table for bytes read and bytes predicted; a crew needs false.
     """
 
     path: str = ""
@@ -128,6 +129,7 @@ class Text:
     width: Annotated[int, Meta(ge=1, le=1 << 14)] = 128
     layers: Few = 4
     heads: Few = 4
+    tied: bool = True
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -136,7 +138,7 @@ class Text:
     def size(self) -> Size:
         """Of `starling.node.tasks.gpt.Gpt`: sixteen widths a layer are kept for the gradient, and logits of 256 bytes, twice."""
         w, t, logits = self.width, self.context, 2 * 256
-        parameters = (256 + t + 2) * w + self.layers * (12 * w + 13) * w
+        parameters = (256 * (2 - self.tied) + t + 2) * w + self.layers * (12 * w + 13) * w
         return Size(parameters, t * (16 * self.layers * w + logits), t * (8 * w + logits))
 
 

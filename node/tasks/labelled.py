@@ -102,14 +102,25 @@ class Classification:
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy, in nats."""
         x, y = batch
-        return cross_entropy(model(x), y)
+        return self.loss_of(model(x), y)
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[float, float, int]:
         """(correct predictions, summed cross-entropy, samples)."""
         x, y = batch
-        logits = model(x)
-        right = (logits.argmax(dim=1) == y).sum()
-        return float(right), float(cross_entropy(logits, y, reduction="sum")), y.numel()
+        return self.score_of(model(x), y)
+
+    def parted(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """As they are."""
+        return batch
+
+    def loss_of(self, output: Tensor, labels: Tensor) -> Tensor:
+        """Of logits (m, classes)."""
+        return cross_entropy(output, labels)
+
+    def score_of(self, output: Tensor, labels: Tensor) -> tuple[float, float, int]:
+        """Of logits (m, classes)."""
+        right = (output.argmax(dim=1) == labels).sum()
+        return float(right), float(cross_entropy(output, labels, reduction="sum")), labels.numel()
 
 
 def labelled(source: Source, train: Examples, test: Examples | None, device: str) -> LabelledData:

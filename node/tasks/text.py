@@ -19,7 +19,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.tasks import keys
 from starling.node.tasks.api import Source
 from starling.node.tasks.files import MAX_BYTES
-from starling.node.tasks.gpt import BYTES, Gpt
+from starling.node.tasks.gpt import BYTES, Gpt, blocks
 from starling.node.tasks.partition import Indices, cut, take
 
 Encode = Callable[[Path, NDArray[np.uint8]], NDArray[Any]]
@@ -90,7 +90,22 @@ class Text(keys.Text):
 
     def model(self, generator: Generator) -> nn.Module:
         """A fresh transformer."""
-        return Gpt(self.context, self.width, self.layers, self.heads, generator)
+        if self.tied:
+            return Gpt(self.context, self.width, self.layers, self.heads, generator)
+        return nn.Sequential(*self.blocks(generator))
+
+    def blocks(self, generator: Generator) -> Iterator[nn.Module]:
+        """Of the one that is not tied. Raises ConfigError: it is."""
+        if self.tied:
+            raise ConfigError(
+                "task.tied: must be false in a crew, as a tied table would be on the first machine and the last; "
+                "try `--set task.tied=false`"
+            )
+        return blocks(self.context, self.width, self.layers, self.heads, generator)
+
+    def parted(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """(m, t) -> all bytes but the last, all but the first."""
+        return batch[:, :-1], batch[:, 1:]
 
     def data(self, source: Source, device: str) -> TextData:
         """Our shard of the built-in text, or all of the volunteer's own. Raises ConfigError if it is missing or too short."""
@@ -121,12 +136,22 @@ class Text(keys.Text):
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
         """Mean cross-entropy in nats a byte."""
-        return cross_entropy(model(batch[:, :-1]).reshape(-1, BYTES), batch[:, 1:].reshape(-1))
+        x, y = self.parted(batch)
+        return self.loss_of(model(x), y)
+
+    def loss_of(self, output: Tensor, labels: Tensor) -> Tensor:
+        """Of (m, t, 256) logits."""
+        return cross_entropy(output.reshape(-1, BYTES), labels.reshape(-1))
 
     def score(self, model: nn.Module, batch: Tensor) -> tuple[float, float, int]:
         """(bits, nats, bytes predicted)."""
-        logits = model(batch[:, :-1]).reshape(-1, BYTES)
-        nats = float(cross_entropy(logits, batch[:, 1:].reshape(-1), reduction="sum"))
+        x, y = self.parted(batch)
+        return self.score_of(model(x), y)
+
+    def score_of(self, output: Tensor, labels: Tensor) -> tuple[float, float, int]:
+        """Of (m, t, 256) logits."""
+        logits = output.reshape(-1, BYTES)
+        nats = float(cross_entropy(logits, labels.reshape(-1), reduction="sum"))
         return nats / math.log(2), nats, logits.shape[0]
 
     def encode(self, text: str) -> list[int]:

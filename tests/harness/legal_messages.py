@@ -32,6 +32,7 @@ KINDS: dict[Lane, tuple[type[Message], ...]] = {
     "control": get_args(wire.Control),
     "exchange": get_args(wire.Exchange) + get_args(wire.Pulling),
     "state": get_args(wire.State),
+    "crew": get_args(wire.Crew),
 }
 LANE_OF: dict[type[Message], Lane] = {kind: lane for lane, kinds in KINDS.items() for kind in kinds}
 STRANGERS = tuple(key("named", number) for number in range(20))
@@ -282,6 +283,43 @@ class Values:
 
     def data(self, _kind: object) -> list[bytes]:
         return [b"", bytes(100)]
+
+    def crew(self, _kind: object) -> list[bytes]:
+        return [*self._last("crew", 1), bytes(8)]
+
+    def step(self, kind: object) -> list[int]:
+        return [*self._last("step", 2), *self.round(kind)]
+
+    def left(self, _kind: object) -> list[int]:
+        return [1, 0, 20, END]
+
+    safe = left
+
+    def evaluate(self, _kind: object) -> list[bool]:
+        return [False, True]
+
+    fine = evaluate
+
+    def points(self, _kind: object) -> list[tuple[int, ...]]:
+        return [(), (0,), (0, 20), (END, END)]
+
+    copies = points
+
+    def batches(self, _kind: object) -> list[int]:
+        return [0, 1, 1 << 20]
+
+    samples = micro = batches
+
+    def stage(self, _kind: object) -> list[int]:
+        return [0, 1, 2, 15]
+
+    def labels(self, _kind: object) -> list[bytes]:
+        return [b"", bytes(100)]
+
+    def squares(self, _kind: object) -> list[float]:
+        return [0.0, 1.0, 1e300]
+
+    loss = value = squares
 
     def attested(self, incarnation: int, round: int, what: bytes) -> Attestation:
         me = self.known.identity

@@ -77,7 +77,7 @@ def test_the_table_is_what_the_code_writes():
     for row in TABLE:
         where = ", ".join(f"`{each}`" for each in row.where.split(", "))
         assert f"| {row.what} | {where} | {row.range} | {row.older} |" in page
-    assert versions.spoken(versions.LANES) == b"control 1 1, exchange 1 1, state 2 2"
+    assert versions.spoken(versions.LANES) == b"control 1 1, crew 1 1, exchange 1 1, state 2 2"
 
 
 @pytest.mark.parametrize(

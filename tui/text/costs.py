@@ -17,6 +17,8 @@ def costs(snapshot: StatusSnapshot) -> Iterator[tuple[str, str]]:
     received = _capped(snapshot.down_bytes_per_s, snapshot.down_limit_bytes_per_s)
     yield "received", f"{received}, {show.size(snapshot.bytes_received)} in all"
     yield "exchanges", show.ended(snapshot.exchanges)
+    if snapshot.seat:
+        yield "seat", show.clean(snapshot.seat)
     yield "machine", _machine(snapshot.resources)
     if snapshot.delta is not None:
         yield "privacy", f"ε {show.privacy(snapshot.epsilon, snapshot.delta)}"

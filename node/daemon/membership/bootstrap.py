@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 
 import trio
@@ -103,6 +104,24 @@ class Bootstrap:
                 with trio.move_on_after(NEXT_S):
                     await failed.wait()
         return found[0] if found else None
+
+    async def stage(self, transfer: Transfer, network: Network, stages: int) -> int:
+        """The stage of a crew that is wanted most, as the first says that can be asked; tries until one can. The first node takes 0."""
+        warned = not self.addresses
+        while self.addresses:
+            for address in self.addresses:
+                with suppress(TransportError, trio.TooSlowError):
+                    stage = await transfer.ask_stage(await network.dial(address, given=address in self.given))
+                    if stage < stages:
+                        return stage
+            if not warned:
+                text = (
+                    "no bootstrap peer says which stage of a crew is wanted; still trying, or choose one, `--stage 1`"
+                )
+                self._report.event("bootstrap_unreachable", text, level="warning")
+                warned = True
+            await trio.sleep(FIRST_PAUSE_S)
+        return 0
 
     async def watch(self, membership: Membership) -> None:
         """Store addresses of members every STORE_S and at the end; rarely, because writing to a slow disk blocks the event loop."""

@@ -169,4 +169,11 @@ class SampledNeighbors:
         return own_links(sorted(self.members()), self.me, self.asked())
 
 
-Neighbors = OverlayNeighbors | RandomNeighbors | SampledNeighbors
+class Neighbors(Protocol):
+    """Whom a node meets in a round."""
+
+    def weights(self, round: int) -> Mapping[str, float]:
+        """Neighbor -> mixing weight."""
+
+    def link_map(self, round: int) -> LinkMap:
+        """Links of the round, as far as they are known here."""

@@ -244,6 +244,10 @@ class Membership:
             await nursery.start(self._best_effort.serve)
             task_status.started()
 
+    def sit(self, seat: int) -> None:
+        """Say in our record that this is our place in a crew."""
+        self._do(self._core.update(trio.current_time(), seat=seat))
+
     def met(self, peer: str) -> tuple[str, ...]:
         """Addresses of a member, but not of this node, at which this node met it; first where a dial of ours was answered."""
         if peer == self.me:

@@ -35,6 +35,8 @@ from starling.gossip.wire.schema import (
     ManifestQuery,
     ManifestReply,
     Message,
+    SeatQuery,
+    SeatReply,
     StateOffer,
     StateQuery,
 )
@@ -56,8 +58,8 @@ SNAPSHOT_BYTES_PER_S = 16 << 20  # that a busy engine packs and hashes at the le
 WIDEST_SCALAR = 8  # bytes of a float64
 STATE_HEADER_BYTES = 64 << 10
 
-Query = ManifestQuery | StateQuery | ChunkQuery | DigestsQuery
-Reply = TypeVar("Reply", ManifestReply, StateOffer, Chunk, Digests)
+Query = ManifestQuery | StateQuery | ChunkQuery | DigestsQuery | SeatQuery
+Reply = TypeVar("Reply", ManifestReply, StateOffer, Chunk, Digests, SeatReply)
 
 
 @dataclass(slots=True)
@@ -105,6 +107,9 @@ class Transfer:
         self._nonce = 0
         self._incoming: dict[str, _Incoming] = {}
         self._may: Callable[[str], bool] = lambda _peer: True
+        self.seats: Callable[[str], int] | None = (
+            None  # which stage of a crew a newcomer should take; None: not known, or there are no crews
+        )
 
     def expect(self, opened: calls.Opened) -> None:
         """Refuse offers of models with another schema than this engine's, or of more bytes."""
@@ -130,6 +135,8 @@ class Transfer:
                     message = frames.decode("state", item.peer, item.frame)
                     if isinstance(message, StateQuery | ChunkQuery | DigestsQuery) and not self._may(item.peer):
                         continue
+                    if isinstance(message, SeatQuery) and self.seats is None:
+                        continue  # who asks tries again
                 except RemoteProtocolError as error:
                     self._report.fault(error.peer, error.reason)
                     continue
@@ -143,7 +150,7 @@ class Transfer:
 
     async def _respond(self, peer: str, query: Query) -> None:
         try:
-            reply = await self._reply(query)
+            reply = await self._reply(peer, query)
             with trio.fail_after(REPLY_S):
                 await self._network.send(peer, "state", frames.encode(reply))
         except (EngineError, TransportError, trio.TooSlowError):
@@ -151,7 +158,10 @@ class Transfer:
         finally:
             self._replying -= Counter((peer,))
 
-    async def _reply(self, query: Query) -> Message:
+    async def _reply(self, peer: str, query: Query) -> Message:
+        if isinstance(query, SeatQuery):
+            assert self.seats is not None
+            return SeatReply(query.nonce, self.seats(peer))
         if isinstance(query, ManifestQuery):
             return ManifestReply(query.swarm, self._manifest(query.swarm) or b"")
         if self._engine is None:
@@ -202,6 +212,12 @@ class Transfer:
         if not reply.manifest:
             raise RemoteProtocolError(peer, "unknown_swarm")
         return reply.manifest
+
+    async def ask_stage(self, peer: str) -> int:
+        """The stage of a crew that a member says is wanted most. Raises TransportError, trio.TooSlowError: no answer."""
+        self._nonce += 1
+        nonce = derive(self._nonce, "seat_query", self._network.peer_id) >> 1
+        return (await self._ask(peer, SeatReply, SeatQuery(nonce))).stage
 
     async def offers(self, peers: Sequence[str]) -> list[Offered]:
         """Offers of these peers, in order of peer id; without those that do not answer or offer another model.

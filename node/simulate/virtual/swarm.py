@@ -35,6 +35,7 @@ from starling.robust.reputation import Decision
 T = TypeVar("T")
 
 EPOCH_S = 1_700_000_000.0  # unix time at which virtual time begins: any will do, but incarnations are unix times
+SECOND = 1000  # indices of nodes that others started are beyond
 WORK_S = 1e-3  # virtual seconds of one piece of work that production gives to a thread
 
 
@@ -90,6 +91,7 @@ class VirtualSwarm:
         self._folder = folder
         self._clock_off_s = clock_off_s
         self._nursery: trio.Nursery | None = None
+        self._seconds = 0
         self._decisions: dict[int, tuple[Decision, ...]] = {}  # bans and trust, as a run directory keeps them
         self.chains: dict[int, Chain] = {}  # invitations of nodes, by index
 
@@ -109,13 +111,25 @@ class VirtualSwarm:
             yield
             nursery.cancel_scope.cancel()
 
-    async def start(self, index: int, *, shard: int | None = None) -> VirtualNode:
-        """Start one node, for the first time or again after a crash; back when it is on the network."""
+    def second(self, stage: int) -> None:
+        """Start another node, which takes a stage of a crew."""
+        assert self._nursery is not None
+        self._seconds += 1
+        self._nursery.start_soon(partial(self.start, SECOND + self._seconds, stage=stage))
+
+    async def start(self, index: int, *, shard: int | None = None, stage: int | None = None) -> VirtualNode:
+        """Start one node, for the first time or again after a crash; back when it is on the network.
+
+        In a swarm of crews it takes a `stage`, that of its index unless told.
+        """
         assert self._nursery is not None
         identity = self.identity(index)
         bootstrap = tuple(address_of(other.peer_id) for at, other in sorted(self.nodes.items()) if at != index)
-        shard = (index if shard is None else shard) % self.manifest.partition.shards
+        stages = self.manifest.crew.stages
+        shard = (index // stages if shard is None else shard) % self.manifest.partition.shards
         config = msgspec.structs.replace(self._config, bootstrap=bootstrap[:8], shard=shard)
+        if stages > 1:
+            config = msgspec.structs.replace(config, stage=index % stages if stage is None else stage)
         if index in self._attacks:
             params = {"crew": ",".join(self.identity(attacker).peer_id for attacker in self._attacks)}
             attack = self._attacks[index]
@@ -143,6 +157,7 @@ class VirtualSwarm:
             keep_manifest=lambda _manifest: None, decisions=self._decisions.get(index, ()),
             keep_decisions=partial(self._decisions.__setitem__, index),
             admission=AdmissionStore(self.chains.get(index, ()), offload=_inline),
+            seconds=_Seconds(self) if stages > 1 else None,
         )  # fmt: skip
         virtual = self.nodes[index] = VirtualNode(Node(setup, Events(None, clock=setup.unix_time)))
         self._nursery.start_soon(self._live, virtual)
@@ -171,6 +186,22 @@ class VirtualSwarm:
         """Wait until every living node has done its rounds."""
         while not all(virtual.node.progress.state == "finished" for virtual in self.nodes.values()):  # noqa: ASYNC110 — a look costs no virtual time
             await trio.sleep(0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seconds:
+    """Satisfies `starling.node.daemon.context.SecondNodes`."""
+
+    swarm: VirtualSwarm
+
+    def prepare(self) -> None:
+        """Nothing."""
+
+    def start(self, stage: int, bootstrap: tuple[str, ...]) -> bool:
+        """A node of the same swarm."""
+        del bootstrap
+        self.swarm.second(stage)
+        return True
 
 
 async def _inline(work: Callable[[], T]) -> T:

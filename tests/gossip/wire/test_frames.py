@@ -15,7 +15,7 @@ from tests.harness.detectors import record
 
 GOLDEN = {
     lane: json.loads((Path(__file__).parents[2] / "golden" / f"{lane}.json").read_text())
-    for lane in ("exchange", "control", "state")
+    for lane in ("exchange", "control", "state", "crew")
 }
 VIEW = bytes(range(16))
 EXCHANGE = {
@@ -54,6 +54,7 @@ CONTROL = {
     "want": wire.Want((bytes(range(8)),)),
     "sync": wire.Sync((RECORD,)),
     "farewell": wire.Farewell(msgspec.structs.replace(RECORD, status="left")),
+    "hello_seat": wire.Hello(msgspec.structs.replace(RECORD, seat=5), DIGEST, 12.5),
     "hello_credential": wire.Hello(msgspec.structs.replace(RECORD, credential=b"credential"), DIGEST, 12.5),
     "revoked": wire.Revoked((wire.Revocation(b"chain", "12D3KooWpeer", b"signature"),), DIGEST, True),
     "revoked_short": wire.Revoked((), DIGEST),
@@ -75,10 +76,23 @@ STATE = {
     "chunk": wire.Chunk(3, 1 << 18, b"\x00\x01values\xff"),
     "digests_query": wire.DigestsQuery(3, 64),
     "digests": wire.Digests(3, 64, bytes(range(32))),
+    "seat_query": wire.SeatQuery(2**60 + 7),
+    "seat_reply": wire.SeatReply(2**60 + 7, 2),
+}
+CREW_ID = bytes(range(8))
+CREW = {
+    "ready": wire.Ready(CREW_ID, 3, 41, 820, 20, False, (800, 820), (800,), 801, 17),
+    "ready_short": wire.Ready(CREW_ID, 0, 0, 0, 0, True),
+    "forward": wire.Forward(CREW_ID, 3, 820, 7, b"\x01activation", b"\x00labels"),
+    "backward": wire.Backward(CREW_ID, 3, 820, 7, b"\x01gradient"),
+    "told": wire.Told(CREW_ID, 3, 820, 0.25, 2.5, 0.0, 0, True),
+    "told_short": wire.Told(CREW_ID, 3, 820, 0.0),
+    "piece": wire.Piece(CREW_ID, 2, 820, 1 << 21, 1 << 20, b"\x00\x01bytes\xff"),
+    "kept": wire.Kept(CREW_ID, 2, 820),
 }
 MESSAGES = {
     (lane, name): it
-    for lane, messages in (("exchange", EXCHANGE), ("control", CONTROL), ("state", STATE))
+    for lane, messages in (("exchange", EXCHANGE), ("control", CONTROL), ("state", STATE), ("crew", CREW))
     for name, it in messages.items()
 }
 
@@ -100,7 +114,9 @@ def test_a_message_shares_no_memory_with_the_buffer_it_came_in(lane, name):
 
 
 def test_every_kind_of_message_is_among_them():
-    kinds = {kind for each in (wire.Control, wire.Exchange, wire.Pulling, wire.State) for kind in get_args(each)}
+    kinds = {
+        kind for each in (wire.Control, wire.Exchange, wire.Pulling, wire.State, wire.Crew) for kind in get_args(each)
+    }
     assert {type(message) for message in MESSAGES.values()} == kinds
 
 
@@ -154,6 +170,6 @@ def test_defaults_may_be_missing_on_the_wire():
     frame = bytes.fromhex("94a370726201c408000000000000000000")
     assert decode("control", "a", frame) == wire.Probe(1, bytes(8), 0)
     plain = encode(wire.Farewell(record("a", status="left")))
-    assert plain[5] == 0x98, "a record of eight fields, the last of them the credential"
-    older = plain[:5] + bytes([0x97]) + plain[6:].removesuffix(b"\xc4\x00")
+    assert plain[5] == 0x99, "a record of nine fields, the last of them credential and seat"
+    older = plain[:5] + bytes([0x97]) + plain[6:].removesuffix(b"\xc4\x00\x00")
     assert decode("control", "a", older) == wire.Farewell(record("a", status="left"))

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from starling.node.plan.cut import cut
+from starling.gossip.pipeline.cut import cut
 from starling.node.plan.place import place
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from starling.node.plan.schedule import Pipeline, held, predicted, simulated, warm_up
+from starling.gossip.pipeline.schedule import Pipeline, held, predicted, simulated, warm_up
 
 EVEN = {"forward": [1.0] * 4, "backward": [2.0] * 4, "micro_batches": 32}
 AHEAD = (0, 1, 2, 3)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["gpipe", "1f1b"]
+Way = Literal["F", "B"]
+"""Forward, to the next stage; backward, to the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,12 @@ def warm_up(pipe: Pipeline) -> int:
 def held(pipe: Pipeline, kind: Kind, w: int) -> list[int]:
     """Micro-batches of which each stage keeps activations at once."""
     n, m = len(pipe.forward), pipe.micro_batches
-    return [m if kind == "gpipe" else min(m, (n - s) + w * (n - 1 - s)) for s in range(n)]
+    return [m if kind == "gpipe" else ahead(s, n, m, w) for s in range(n)]
+
+
+def ahead(stage: int, stages: int, micro_batches: int, w: int) -> int:
+    """Forwards that a stage does before its first backward in 1f1b, and micro-batches that it keeps."""
+    return min(micro_batches, (stages - stage) + w * (stages - 1 - stage))
 
 
 def predicted(pipe: Pipeline, kind: Kind) -> float:
@@ -74,9 +81,11 @@ def simulated(pipe: Pipeline, kind: Kind, w: int = 0) -> float:
     in each direction.
     """
     n, m = len(pipe.forward), pipe.micro_batches
-    orders = [_order(ahead, m) for ahead in held(pipe, kind, w)]
+    orders = [order(kept, m) for kept in held(pipe, kind, w)]
     done, free = [0] * n, [0.0] * n
-    ready = {("F", 0, i): 0.0 for i in range(m)}  # when a task's input is at its stage
+    ready: dict[tuple[Way, int, int], float] = {
+        ("F", 0, i): 0.0 for i in range(m)
+    }  # when a task's input is at its stage
     line = {(way, s): 0.0 for way in "FB" for s in range(n)}  # when the line of a stage's output is free
     moved = True
     while moved:
@@ -97,8 +106,8 @@ def simulated(pipe: Pipeline, kind: Kind, w: int = 0) -> float:
     return max(free)
 
 
-def _order(ahead: int, m: int) -> list[tuple[str, int]]:
-    """The tasks of a stage that keeps `ahead` micro-batches."""
-    first = [("F", i) for i in range(ahead)]
-    turns = [task for i in range(m - ahead) for task in (("B", i), ("F", ahead + i))]
-    return first + turns + [("B", i) for i in range(m - ahead, m)]
+def order(kept: int, m: int) -> list[tuple[Way, int]]:
+    """The tasks of a stage that keeps 1 <= `kept` <= m micro-batches, in order: backwards in the order of micro-batches."""
+    first: list[tuple[Way, int]] = [("F", i) for i in range(kept)]
+    turns: list[tuple[Way, int]] = [task for i in range(m - kept) for task in (("B", i), ("F", kept + i))]
+    return first + turns + [("B", i) for i in range(m - kept, m)]

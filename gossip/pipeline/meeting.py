@@ -1,0 +1,94 @@
+"""From where a crew goes on: every stage tells what it has, and all come to the same conclusion; pure.
+
+A stage's state is named by the local steps that made it. What it has is the state it is in, and copies of earlier ones: two of its own,
+and two of the stage behind it in the ring (0 is behind N − 1), in case that one's machine is lost. A stage on a new machine begins with
+none, and is given the copy.
+
+Shapes: N stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+KEPT = 2  # states that are kept of a stage
+
+
+@dataclass(frozen=True, slots=True)
+class Has:
+    """What a stage tells.
+
+    Args:
+        round: it is to do next, >= 0.
+        step: local steps that made its state.
+        left: local steps of the round still to do by its own count; 0: it rests.
+        points: states it can go back to.
+        copies: states that it keeps of the stage behind it.
+        safe: the newest of its states that is kept elsewhere, and from there on counted by 1; 0: none.
+        batches: of held-out data, told by stage 0.
+    """
+
+    round: int
+    step: int
+    left: int
+    points: tuple[int, ...] = ()
+    copies: tuple[int, ...] = ()
+    safe: int = 0
+    batches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What all do.
+
+    Args:
+        round: the one to do.
+        step: of the state that they begin from.
+        back: they go back to it; else they are in it.
+        until: steps at the end of the round's local steps.
+        keep: every stage is to keep the state it begins in.
+        batches: as told.
+        torn: there is no state that all have, so that each goes on from its own.
+    """
+
+    round: int
+    step: int
+    back: bool
+    until: int
+    keep: bool
+    batches: int = 0
+    torn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Stages that must first be given a copy of their state after `step` local steps by the one that keeps it."""
+
+    step: int
+    stages: tuple[int, ...]
+
+
+def agree(told: Sequence[Has], keep_after: int) -> Start | Fetch:
+    """What follows from what all N >= 2 stages tell, in their order; `keep_after`: local steps between states that are kept, >= 1."""
+    do = max(has.round for has in told)
+    until = 0 if any(has.left == 0 for has in told) else max(has.step + has.left for has in told)
+    batches = told[0].batches
+    steps = {has.step for has in told}
+    if len(steps) == 1:
+        (step,) = steps
+        newest = [max(has.points, default=-1) for has in told]
+        due = newest[0] < 0 or step >= newest[0] + keep_after
+        fresh = len(set(newest)) == 1 and (newest[0] < 0 or all(has.safe > newest[0] for has in told))
+        return Start(do, step, False, max(step, until), (due and fresh) or len(set(newest)) > 1, batches)
+    common = set.intersection(*({*has.points, *behind(told, stage).copies} for stage, has in enumerate(told)))
+    if not common:
+        return Start(do, max(steps), False, max(*steps, until), True, batches, torn=True)
+    step = max(common)
+    missing = tuple(stage for stage, has in enumerate(told) if step not in has.points)
+    return Fetch(step, missing) if missing else Start(do, step, True, max(step, until), False, batches)
+
+
+def behind(told: Sequence[Has], stage: int) -> Has:
+    """What the stage tells that keeps copies of `stage`: the one before it, in the ring."""
+    return told[stage - 1]

@@ -1,0 +1,73 @@
+"""States of stages on their way to the stage before, which keeps them, and back to a new machine of a stage that was lost.
+
+A state is a file's worth of bytes in pieces, in order, one state at a time from a peer: what does not follow on what came is dropped, and
+the sender's next state begins anew. No more is held than two states of one stage, each no larger than the largest stage's can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from starling.gossip.pipeline.meeting import KEPT
+from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Piece
+
+
+@dataclass(slots=True)
+class Copies:
+    """What this node keeps of the stage behind it, and what is arriving."""
+
+    most_bytes: int
+    kept: dict[int, bytes] = field(default_factory=dict)  # by local steps
+    _arriving: dict[tuple[str, int, int], bytearray] = field(default_factory=dict)  # by peer, stage, step
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Of the states kept, the oldest first."""
+        return tuple(sorted(self.kept))
+
+    def take(self, peer: str, piece: Piece) -> bytes | None:
+        """A piece -> the whole state, when this was its last. Raises ValueError: bad_piece."""
+        key = (peer, piece.stage, piece.step)
+        if not 0 < piece.size <= self.most_bytes or piece.offset + len(piece.data) > piece.size or not piece.data:
+            raise ValueError("bad_piece")
+        if piece.offset == 0:
+            self._arriving = {other: data for other, data in self._arriving.items() if other[0] != peer} | {
+                key: bytearray()
+            }
+        data = self._arriving.get(key)
+        if data is None or len(data) != piece.offset:
+            return None
+        data += piece.data
+        if len(data) < piece.size:
+            return None
+        return bytes(self._arriving.pop(key))
+
+    def keep(self, step: int, state: bytes) -> None:
+        """Keep a state of the stage behind, and the one before it."""
+        self.kept[step] = state
+        for old in self.steps[:-KEPT]:
+            del self.kept[old]
+
+    def clear(self) -> None:
+        """The stage behind is another crew's."""
+        self.kept.clear()
+        self._arriving.clear()
+
+
+async def pieces(
+    crew: bytes,
+    stage: int,
+    step: int,
+    size: int,
+    read: Callable[[int, int], Awaitable[bytes]],
+    send: Callable[[Piece], Awaitable[None]],
+) -> None:
+    """Send a state of `size` bytes, read by (offset, length); ends early when there is nothing to read any more."""
+    offset = 0
+    while offset < size:
+        data = await read(offset, MAX_CHUNK_BYTES)
+        if not data:
+            return
+        await send(Piece(crew, stage, step, size, offset, data))
+        offset += len(data)

@@ -1,0 +1,145 @@
+"""Where this node sits, and the swarm as its stage sees it: a crew is one member, met at the peer that holds the same stage of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import trio
+
+from starling.gossip.overlay.ranks import digest
+from starling.gossip.pipeline import seats
+from starling.node.daemon.membership.neighbors import LinkMap, OverlayNeighbors, own_links
+from starling.node.daemon.membership.service import Membership
+
+T = TypeVar("T")
+LOOK_S = 0.2
+SETTLED_S = 2.0  # since this node's start, in which it hears of the members that there are
+PROMISED_S = 20.0  # that a stage is kept for a newcomer who asked
+
+
+@dataclass(slots=True)
+class Crewmates:
+    """The crews, by what members say; satisfies `starling.node.daemon.membership.neighbors.Members` for services of one stage."""
+
+    membership: Membership
+    stages: int
+    stage: int
+    _promised: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    @property
+    def claims(self) -> dict[str, int]:
+        """Peer -> seat, of all that are alive."""
+        table = self.membership.table
+        return {peer: table[peer].record.seat for peer in self.membership.members if table[peer].record.seat}
+
+    @property
+    def seat(self) -> int:
+        """Ours; 0: none yet."""
+        return self.claims.get(self.membership.me, 0)
+
+    @property
+    def crew(self) -> int:
+        """The number of ours; 0 while there is none."""
+        return seats.place(self.seat, self.stages)[0] if self.seat else 0
+
+    @property
+    def whole(self) -> dict[int, tuple[str, ...]]:
+        """Crew -> its peers by stage, of those that lack nobody."""
+        return seats.whole(self.claims, self.stages)
+
+    @property
+    def mates(self) -> tuple[str, ...] | None:
+        """The peers of our crew by stage, us included; None: it lacks somebody, or our seat is another's."""
+        peers = self.whole.get(self.crew) if self.seat else None
+        return peers if peers is not None and peers[self.stage] == self.membership.me else None
+
+    @property
+    def lacking(self) -> tuple[int, ...]:
+        """Stages of our crew that nobody holds."""
+        held = seats.holders(self.claims)
+        return tuple(s for s in range(self.stages) if self.seat and seats.seat(self.crew, s, self.stages) not in held)
+
+    def named(self, peers: tuple[str, ...]) -> bytes:
+        """The crew's name while these peers live on without a restart."""
+        return seats.digest((peer, self.membership.incarnation_of(peer) or 0) for peer in peers)
+
+    def wanted(self, asker: str) -> int:
+        """The stage that a newcomer should take, kept for it for a while."""
+        now = trio.current_time()
+        self._promised = {peer: it for peer, it in self._promised.items() if it[1] > now and peer not in self.claims}
+        if asker not in self._promised:
+            stage = seats.lacking(self.claims, self.stages, [it[0] for it in self._promised.values()])
+            self._promised[asker] = (stage, now + PROMISED_S)
+        return self._promised[asker][0]
+
+    async def sit(self) -> None:
+        """Claim a seat, and another where that is better, until cancelled."""
+        until = trio.current_time() + SETTLED_S
+        while len(self.membership.members) < 2 and trio.current_time() < until:  # noqa: ASYNC110 — for a short time at the start
+            await trio.sleep(LOOK_S)
+        while True:
+            wanted = seats.chosen(self.claims, self.stages, self.membership.me, self.stage)
+            if wanted != self.seat:
+                self.membership.sit(wanted)
+            await trio.sleep(LOOK_S)
+
+    # what services of this stage see of the swarm
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Peers that hold our stage of a whole crew, sorted."""
+        return tuple(sorted(peers[self.stage] for peers in self.whole.values()))
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """Whole crews, by name: all stages compute one schedule."""
+        return tuple(map(name_of, self.whole))
+
+    @property
+    def view(self) -> bytes:
+        """Digest of `roster`."""
+        return digest(self.roster)
+
+    def incarnation_of(self, peer: str) -> int | None:
+        """Of an alive peer."""
+        return self.membership.incarnation_of(peer)
+
+    def admits(self, peer: str) -> bool:
+        """As of any member."""
+        return self.membership.admits(peer)
+
+
+def name_of(crew: int) -> str:
+    """Of a crew, as overlays rank it."""
+    return f"crew {crew}"
+
+
+@dataclass(frozen=True, slots=True)
+class CrewNeighbors:
+    """Neighbours of a crew, as the peers of them that hold this node's stage. `named`: the overlay over names of crews, of ours as `me`."""
+
+    mates: Crewmates
+    named: OverlayNeighbors
+
+    def weights(self, round: int) -> Mapping[str, float]:
+        """Neighbour -> mixing weight."""
+        return self._met(self._ours.weights(round))
+
+    def directions(self, round: int) -> Mapping[str, tuple[float, float]]:
+        """As of `OverlayNeighbors`."""
+        return self._met(self._ours.directions(round))
+
+    def link_map(self, round: int) -> LinkMap:
+        """Links of this stage alone."""
+        return own_links(self.mates.members, self.mates.membership.me, self.weights(round))
+
+    @property
+    def _ours(self) -> OverlayNeighbors:
+        named = self.named
+        return OverlayNeighbors(named.overlay, lambda: self.mates.roster, name_of(self.mates.crew), named.salt)
+
+    def _met(self, by_name: Mapping[str, T]) -> dict[str, T]:
+        peers = {name_of(crew): peers[self.mates.stage] for crew, peers in self.mates.whole.items()}
+        return {peers[name]: it for name, it in by_name.items() if name in peers and self.named.may_meet(peers[name])}

@@ -1,0 +1,39 @@
+"""From where a crew goes on, by what its stages tell."""
+
+from starling.gossip.pipeline.meeting import Fetch, Has, Start, agree
+
+BEFORE = {"points": (10, 20), "copies": (10, 20), "safe": 21}
+
+
+def test_a_new_crew_keeps_its_first_state():
+    assert agree([Has(0, 0, 5, batches=4), Has(0, 0, 5)], 5) == Start(0, 0, False, 5, True, 4)
+
+
+def test_a_state_is_kept_when_all_are_that_far_and_the_last_one_is_safe_everywhere():
+    there = Has(2, 25, 5, **BEFORE)
+    assert not agree([there, there], 10).keep, "too early"
+    assert agree([Has(3, 30, 5, **BEFORE)] * 2, 10).keep
+    unsafe = Has(3, 30, 5, points=(10, 20), copies=(10, 20), safe=11)
+    assert not agree([Has(3, 30, 5, **BEFORE), unsafe], 10).keep
+
+
+def test_a_step_that_one_stage_has_not_applied_is_done_again_from_what_all_have():
+    assert agree([Has(2, 27, 3, **BEFORE), Has(2, 26, 4, **BEFORE)], 10) == Start(2, 20, True, 30, False)
+
+
+def test_a_new_machine_is_first_given_the_copy_that_the_stage_before_keeps():
+    told = [Has(2, 27, 3, **BEFORE), Has(2, 27, 3, **BEFORE), Has(0, 0, 5)]
+    assert agree(told, 10) == Fetch(20, (2,))
+    told[2] = Has(0, 20, 5, points=(20,))
+    assert agree(told, 10) == Start(2, 20, True, 30, False)
+    ring = [Has(0, 0, 5), Has(2, 27, 3, **BEFORE), Has(2, 27, 3, points=(10, 20), copies=(10,))]
+    assert agree(ring, 10) == Fetch(10, (0,)), "stage 0's copy is at the last; only the older one was complete"
+
+
+def test_without_a_state_that_all_have_each_goes_on_from_its_own():
+    assert agree([Has(4, 30, 5), Has(0, 0, 5)], 10) == Start(4, 30, False, 35, True, torn=True)
+
+
+def test_who_rests_lets_all_rest():
+    start = agree([Has(4, 30, 0, **BEFORE), Has(4, 30, 5, **BEFORE)], 10)
+    assert start.until == start.step == 30

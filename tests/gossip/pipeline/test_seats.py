@@ -1,0 +1,52 @@
+"""Who holds which stage: no two of a seat, no crew broken up, broken ones become whole."""
+
+import random
+
+import pytest
+
+from starling.gossip.pipeline import seats
+
+
+def settled(claims, stages, stage_of):
+    """All nodes look again until nobody moves."""
+    for _ in range(50):
+        wanted = {peer: seats.chosen(claims, stages, peer, stage_of[peer]) for peer in claims}
+        if wanted == claims:
+            return claims
+        for peer in sorted(claims):  # one after the other, as records spread
+            claims[peer] = seats.chosen(claims, stages, peer, stage_of[peer])
+    raise AssertionError("they move for ever")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nodes_that_all_claim_at_once_end_in_as_many_crews_as_there_can_be(seed):
+    chance = random.Random(seed)
+    stages, n = chance.randint(2, 4), chance.randint(2, 14)
+    stage_of = {f"peer{i:02}": chance.randrange(stages) for i in range(n)}
+    claims = settled(dict.fromkeys(stage_of, 0), stages, stage_of)
+    assert len(set(claims.values())) == n, "no two of a seat"
+    assert all(seats.place(number, stages)[1] == stage_of[peer] for peer, number in claims.items())
+    most = min(sum(stage == s for stage in stage_of.values()) for s in range(stages))
+    assert list(seats.whole(claims, stages)) == list(range(most))
+
+
+def test_a_broken_crew_takes_who_waits_and_whole_ones_stay_as_they_are():
+    stages = 2
+    stage_of = {"a": 0, "b": 1, "c": 0, "d": 1, "e": 1}
+    claims = settled({"a": 1, "b": 2, "c": 3, "d": 4, "e": 6}, stages, stage_of)
+    assert claims == {"a": 1, "b": 2, "c": 3, "d": 4, "e": 6}
+    del claims["b"]
+    assert settled(claims, stages, stage_of) == {"a": 1, "c": 3, "d": 4, "e": 2}
+
+
+def test_a_newcomer_is_told_the_stage_that_is_wanted_and_two_at_once_different_ones():
+    assert seats.lacking({}, 3) == 0
+    assert seats.lacking({"a": 1}, 3) == 1
+    assert seats.lacking({"a": 1}, 3, promised=(1,)) == 2
+    assert seats.lacking({"a": 1, "b": 2, "c": 3}, 3) == 0
+    assert seats.lacking({"a": 1, "c": 3, "d": 4, "e": 5}, 3, promised=(1,)) == 2
+
+
+def test_a_crew_is_named_by_who_is_in_it():
+    assert seats.digest([("a", 1), ("b", 2)]) != seats.digest([("a", 1), ("b", 3)])
+    assert len(seats.digest([])) == 8

@@ -1,0 +1,139 @@
+"""Whole crews in virtual time: several nodes hold one model, and are one member of the swarm."""
+
+import pytest
+import torch
+import trio
+from msgspec import structs
+
+from starling.node.config.schema import CrewSection, NumericsSection, OptimizerSection, PartitionSection, TaskSection
+from starling.node.engine.engine import Engine
+from starling.node.net.faults import delay
+from starling.node.rpc import calls
+from tests.harness.swarms import (
+    assert_flows_cancel,
+    digits,
+    drain,
+    faults,
+    flows_with,
+    rounds_done,
+    story,
+    until,
+    values,
+)
+from tests.harness.virtual import virtual
+
+ROUNDS, STEPS = 6, 3
+PLAIN = {"activation": "float32", "gradient": "float32", "micro_batches": 4}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_bytes(bytes(32 + (i * i % 97 + i % 13) % 90 for i in range(20_000)))
+    return str(path)
+
+
+def gpt(text, stages=3, **rounds):
+    agreed = digits(1, rounds=ROUNDS, local_steps=STEPS, quorum=1, evaluate_every=ROUNDS, **rounds)
+    return structs.replace(
+        agreed,
+        task=TaskSection(kind="text", path=text, batch_size=8, context=16, width=16, layers=2, heads=2, tied=False),
+        partition=PartitionSection(kind="iid", shards=1),
+        optimizer=OptimizerSection(kind="adamw", lr=3e-3, schedule="constant"),
+        crew=CrewSection(stages=stages, **PLAIN),
+    )
+
+
+def alone(text):
+    """(d,) the model of one machine that accumulates the same micro-batches."""
+    agreed = structs.replace(gpt(text), crew=CrewSection())
+    engine = Engine()
+    opened = engine.handle(calls.Open(agreed, "", 0, "cpu", 1, "", "crew 0", numerics=NumericsSection(micro_batch=2)))
+    assert isinstance(opened, calls.Opened), opened
+    for _ in range(ROUNDS * STEPS):
+        engine.session.learner.local_step(0)
+    return engine.vector
+
+
+def whole(swarm):
+    """(d,) the model of the only crew."""
+    by_stage = {virtual.node.running.crew.mates.stage: virtual.vector for virtual in swarm.nodes.values()}
+    return torch.cat([by_stage[stage] for stage in sorted(by_stage)])
+
+
+@virtual
+async def test_a_crew_of_three_learns_bit_for_bit_what_one_machine_does(text):
+    swarm = story(gpt(text), 0)
+    async with swarm.running(3):
+        await swarm.finished()
+        assert torch.equal(whole(swarm), alone(text))
+        assert len(set(values(swarm))) == 1, "all stages know how good the model is"
+        assert values(swarm)[0] is not None
+        assert not faults(swarm)
+
+
+@pytest.mark.parametrize(("victim", "at"), [(1, 2), (0, 3), (2, 1)])
+@virtual
+async def test_a_lost_stage_is_taken_by_the_machine_that_keeps_its_copy_and_nothing_is_lost(victim, at, text):
+    swarm = story(gpt(text), 0, delay(0.01))
+    async with swarm.running(3):
+        await until(lambda: rounds_done(swarm, at))
+        await swarm.crash(victim)
+        began = trio.current_time()
+        done = max(virtual.node.progress.figures.local_steps for virtual in swarm.nodes.values())
+        survivors = list(swarm.nodes.values())
+        await until(lambda: all(each.node.running.crew._step > done + STEPS for each in survivors), 60.0)
+        assert trio.current_time() - began < 15.0
+        await swarm.finished()
+        assert sorted(virtual.node.running.crew.mates.stage for virtual in swarm.nodes.values()) == [0, 1, 2]
+        assert torch.equal(whole(swarm), alone(text)), "what was done since the last copy was done again"
+        assert not faults(swarm)
+
+
+@virtual
+async def test_two_crews_of_two_gossip_and_beat_each_alone():
+    agreed = structs.replace(
+        digits(2, rounds=12, local_steps=5, quorum=2, evaluate_every=12), partition=PartitionSection(kind="by_label", shards=2),
+        crew=CrewSection(stages=2, micro_batches=2),
+    )  # fmt: skip
+    swarm = story(agreed, 0, delay(0.002))
+    async with swarm.running(4):
+        await swarm.finished()
+        together = values(swarm)
+        committed = [virtual.node.running.exchange.stats.committed for virtual in swarm.nodes.values()]
+        assert min(committed) >= 10
+        await drain(swarm)
+        for stage in (0, 1):
+            pair = [virtual for virtual in swarm.nodes.values() if virtual.node.running.crew.mates.stage == stage]
+            held = [virtual.engine.session.learner.ledger for virtual in pair]
+            assert torch.equal(held[0].flows[pair[1].peer_id], -held[1].flows[pair[0].peer_id])
+    apart = []
+    for shard in (0, 1):
+        one = structs.replace(agreed, pace=agreed.pace.changed(quorum=1))
+        swarm = story(one, 0)
+        async with swarm.running(0):
+            await swarm.start(0, shard=shard)
+            await swarm.start(1, shard=shard)
+            await swarm.finished()
+            apart += values(swarm)
+    assert min(together) > max(apart) + 0.2
+
+
+@virtual
+async def test_who_loses_its_like_in_the_other_crew_deletes_the_flow_and_the_other_stage_keeps_its_own():
+    agreed = structs.replace(
+        digits(2, rounds=400, local_steps=2, quorum=2), crew=CrewSection(stages=2, micro_batches=4)
+    )
+    swarm = story(agreed, 0, delay(0.005))
+    async with swarm.running(4):
+        await until(lambda: rounds_done(swarm, 5))
+        lost, other = swarm.nodes[3].peer_id, swarm.nodes[2].peer_id
+        assert flows_with(swarm, lost)
+        await swarm.crash(3)
+        await until(lambda: 1001 in swarm.nodes and swarm.nodes[1001].engine is not None, 60.0)
+        await until(lambda: not flows_with(swarm, lost), 60.0)
+        assert flows_with(swarm, other), "the stage that lives keeps its edge"
+        new = swarm.nodes[1001].peer_id
+        await until(lambda: flows_with(swarm, new), 60.0)
+        assert not faults(swarm)
+    assert assert_flows_cancel is not None
