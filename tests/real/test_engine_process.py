@@ -144,7 +144,7 @@ async def test_an_engine_that_its_control_group_kills_is_one_line_and_the_daemon
     async def started():
         async with open_engine() as engine:
             if not notes.names:  # the first one alone has too little
-                limits.enter_context(limited_memory(engine.pid, 16 << 20))
+                limits.enter_context(limited_memory(engine.pid, 256 << 20))
             yield engine
 
     supervisor = EngineSupervisor(
