@@ -12,7 +12,8 @@ that flows stay each other's negative bit for bit even where rounding and clampi
                 proof: Ack of the same seq, or the same seq in `committed` of a later Request, Close or Closed
 
 Transactions are numbered; a number is never used twice in an incarnation, and who begins seq + 1 never commits seq.
-  late      A Response that is not for the outstanding seq is ignored. A Request above the pending seq says that its initiator gave
+  late      A Response that is not for the outstanding seq changes nothing, and is answered with our round (Busy of no transaction), so that
+            the responder need not wait for a proof. A Request above the pending seq says that its initiator gave
             the pending one up: it is dropped, never committed.
   repeated  A Response for the committed seq gets the same Ack again. Anything at or below what was answered before is ignored. So
             everything may be sent again at any time (`retry`).
@@ -142,6 +143,11 @@ class Edge:
     def refuse_solicit(self, reason: Refusal, round: int) -> list[EdgeCommand]:
         """Initiator: reject a solicited exchange."""
         return [self._send(Busy(self.inc, 0, reason, round))]
+
+    def gave_up(self, response: Response) -> bool:
+        """Initiator: whether a response is for a transaction that this end gave up, and waited for in vain by the other."""
+        waited_for = self.outstanding is not None and self.outstanding.seq == response.seq
+        return response.inc == self.inc and self.committed < response.seq < self.next_seq and not waited_for
 
     def abort(self, outcome: Outcome, reason: str) -> list[EdgeCommand]:
         """Initiator: give the outstanding transaction up. Nothing happens while it is being applied: that ends by itself."""

@@ -45,7 +45,7 @@ from starling.gossip.exchange.commands import (
 )
 from starling.gossip.exchange.edge import Edge
 from starling.gossip.exchange.pace import Rounds, Slots
-from starling.gossip.wire.schema import Busy, Exchange, Request, Solicit
+from starling.gossip.wire.schema import Busy, Exchange, Request, Response, Solicit
 
 TRY_AGAIN = frozenset({"reset", "superseded", "closing", "early"})
 """Reasons for the end of a transaction after which its link is still open."""
@@ -206,6 +206,8 @@ class Pairwise:
             commands = edge.receive(message)
         if isinstance(self.pace, Rounds) and isinstance(message, Request | Solicit | Busy):
             self._check_round(peer, message)
+        elif isinstance(self.pace, Rounds) and isinstance(message, Response) and edge.gave_up(message):
+            commands = [*commands, *edge.refuse_solicit("late", self.pace.round)]
         self._do(peer, commands, now)
         if isinstance(message, Busy):
             self.pace.progress.record(peer, message.round)
@@ -315,11 +317,17 @@ class Pairwise:
             return
         for peer in pace.waiting:
             edge = self._edge(peer)
-            under_way = any(it is not None and it.round == pace.round for it in (edge.outstanding, edge.pending))
-            if pace.passed(peer) and not under_way:
-                self._missed(edge, "busy")
+            if pace.passed(peer) and not self._under_way(edge):
+                if not edge.unresolved:
+                    self._missed(edge, "busy")
                 self._met(peer, passed=True)
                 pace.resolved(peer, pace.round, "busy", now)
+
+    def _under_way(self, edge: Edge) -> bool:
+        """Whether a peer that has gone on may still end a transaction of this round. An answer that it has is proved or dropped later."""
+        out, pending, ours = edge.outstanding, edge.pending, self.pace.round
+        asked = pending is not None and pending.round == ours and pending.phase != "answered"
+        return asked or (out is not None and out.round == ours)
 
     def _met(self, peer: str, *, passed: bool) -> None:
         """A link of this round ended, with a peer that is there or has gone on; one alone that says so withdraws nobody's patience."""

@@ -171,7 +171,8 @@ class RunningNode:
     async def _join(self, addresses: Sequence[str]) -> None:
         """Keep in touch through these addresses, and through those that are found later."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.membership.join, addresses, self._bootstrap.given)
+            opens = partial(self.transfer.answers, swarm=self.context.swarm)
+            nursery.start_soon(partial(self.membership.join, addresses, self._bootstrap.given, opens=opens))
             async for address in self._bootstrap.additions(addresses):
                 nursery.start_soon(partial(self.membership.join, (address,), (), hints=True))
 

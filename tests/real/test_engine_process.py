@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import ExitStack, asynccontextmanager
 
 import psutil
 import pytest
@@ -14,7 +15,10 @@ from msgspec import structs
 
 from starling.gossip.errors import EngineError
 from starling.node.daemon.engine.client import open_engine
+from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.rpc import calls
+from tests.harness.cgroups import limited_memory
+from tests.harness.daemons import Reports
 from tests.harness.engines import manifest, opened, opening, run
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -102,7 +106,7 @@ async def limited(more: int) -> tuple[str, float, bool]:
             resource.RLIMIT_AS,
             (psutil.Process(engine.pid).memory_info().vms + more, resource.RLIM_INFINITY),
         )
-        large = manifest("diagonal", params={"dim": 1 << 24})
+        large = manifest("diagonal", params={"dim": 1 << 24, "nodes": 4})
         said = ""
         try:
             reply = await engine.call(opening(large))
@@ -127,6 +131,37 @@ def test_an_engine_without_memory_says_so_in_one_line_and_the_next_one_works(mor
     assert "\n" not in said
     assert took_s < START_S
     assert goes_on
+
+
+@pytest.mark.acceptance
+@pytest.mark.skipif(sys.platform != "linux", reason="control groups")
+@real
+async def test_an_engine_that_its_control_group_kills_is_one_line_and_the_daemon_starts_another():
+    """In a container with a limit of memory: the kernel kills the engine, and the daemon says so and goes on with another."""
+    limits, notes = ExitStack(), Reports()
+
+    @asynccontextmanager
+    async def started():
+        async with open_engine() as engine:
+            if not notes.names:  # the first one alone has too little
+                limits.enter_context(limited_memory(engine.pid, 256 << 20))
+            yield engine
+
+    supervisor = EngineSupervisor(
+        start=started,
+        opening=opening(manifest("diagonal", params={"dim": 1 << 24, "nodes": 4})),
+        silence_s=START_S,
+        report=notes,
+    )
+    with limits:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.serve)
+            await supervisor.ready()
+            assert isinstance(await supervisor.call(calls.Train(0, 1)), calls.Trained)
+            nursery.cancel_scope.cancel()
+    assert notes.names == ["engine_restarting"]
+    assert "signal 9 (the kernel sends it where memory runs out)" in notes.texts[0]
+    assert "\n" not in notes.texts[0]
 
 
 @warm

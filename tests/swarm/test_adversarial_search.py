@@ -47,6 +47,7 @@ from tests.harness.stepwise import Stepwise
 
 SCHEDULES = int(os.environ.get("STARLING_SEARCH_SCHEDULES", "24"))  # of all machines together
 SEED = int(os.environ.get("STARLING_SEARCH_SEED", "0"))  # of the first of them
+PHASES = (Phase.generate, Phase.shrink) if os.environ.get("STARLING_SEARCH_SHRINK", "1") == "1" else (Phase.generate,)
 AT_A_TIME = 100  # with one seed
 SOON = st.sampled_from((0.003, 0.1, 0.4, 0.0, 0.02, 0.9))
 RULES = 16  # of one schedule, at most
@@ -138,6 +139,7 @@ class Schedule(RuleBasedStateMachine):
         then=SOON,
     )
     def makes_excuses(self, reason, ahead, then):
+        self.world.withheld += reason != "late"  # who asks too early waits
         self.world.conduct.excuse = reason, ahead
         self.then(then)
 
@@ -246,7 +248,7 @@ def test_nothing_that_one_member_says_breaks_what_holds_among_the_honest(determi
         some = min(left, AT_A_TIME)
         run_state_machine_as_test(machine, settings=settings(
             max_examples=some, stateful_step_count=RULES, deadline=None, database=None, suppress_health_check=list(HealthCheck),
-            phases=(Phase.generate, Phase.shrink), report_multiple_bugs=False,
+            phases=PHASES, report_multiple_bugs=False,
         ))  # fmt: skip
         left -= some
 
@@ -297,7 +299,7 @@ def test_a_member_that_answers_one_node_late_takes_no_local_step_from_anybody(
     share, rest, met = with_one_that_is_late_to(seconds, sections, seed)
     assert share >= 0.95
     assert rest >= 0.95
-    assert met >= 0.4  # 0.42 at the least, of 24 schedules: rounds that are out of phase take a while to meet again
+    assert met >= 0.9 * (2 if sections is PULLED else 1)  # one link a round, two pulls; 1.05 and 1.92 at the least
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)

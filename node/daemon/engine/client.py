@@ -7,6 +7,7 @@ The child ends by itself when its end of the pipe closes, so it never outlives a
 """
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -184,4 +185,5 @@ async def beside(service: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
 def _status(returncode: int | None) -> str:
     if returncode is None:
         return "its pipe closed but still running"
-    return f"signal {-returncode}" if returncode < 0 else f"exit status {returncode}"
+    killed = " (the kernel sends it where memory runs out)" if returncode == -signal.SIGKILL else ""
+    return f"signal {-returncode}{killed}" if returncode < 0 else f"exit status {returncode}"

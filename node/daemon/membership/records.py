@@ -117,11 +117,12 @@ class RecordVerifier:
             self._arrived = trio.Event()
             while self._waiting:
                 each = self._waiting.take()
-                for record, signed, credential in await self.offload(partial(self._verify, each.records)):
+                records = tuple(record for record in each.records if _digest(record) not in self._found)
+                for record, signed, credential in await self.offload(partial(self._verify, records)):
                     self._note(record, signed)
                     self.gate.learn(record, credential)
                 self.read(each.peer, each.message)
-                await trio.sleep(sum(map(_cost, each.records)) / THREAD_PER_S)
+                await trio.sleep(sum(map(_cost, records)) / THREAD_PER_S)
 
     def _verify(self, records: Iterable[Record]) -> list[tuple[Record, bool, Credential | str]]:
         return [(record, self.signed(record), self.gate.examine(record)) for record in records]

@@ -6,7 +6,7 @@ sent is dropped, since the detector repeats what matters; the detector is notifi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 
 import trio
@@ -24,6 +24,7 @@ from starling.gossip.membership.events import (
     Output,
     Reborn,
     Send,
+    Told,
 )
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MAX_MEMBERS, AddressQuota, Member, MemberList
@@ -261,17 +262,20 @@ class Membership:
         return () if member is None else member.record.addresses
 
     async def join(
-        self, addresses: Sequence[str], given: Sequence[str] | None = None, *, hints: bool = False
+        self, addresses: Sequence[str], given: Sequence[str] | None = None, *, hints: bool = False,
+        opens: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:  # fmt: skip
         """Keep in touch with the swarm through bootstrap peers at multiaddrs with /p2p/ID, until cancelled.
 
         Those `given`, all unless told, are the owner's; the others are of peers that were met in an earlier run, or `hints`, of which
         nothing is said if they lead nowhere.
         One that does not answer is dialled again after growing pauses, with one event when that begins and one when it ends.
+
+        opens: whether a peer that says nothing as a member answers as one whose engine still opens; never, unless given.
         """
         async with trio.open_nursery() as nursery:
             for address in sorted(set(addresses)):
-                nursery.start_soon(self._keep_in_touch, address, given is None or address in given, hints)
+                nursery.start_soon(self._keep_in_touch, address, given is None or address in given, hints, opens)
 
     async def leave(self) -> None:
         """Notify all members that we leave for good. The caller sets the deadline."""
@@ -364,7 +368,7 @@ class Membership:
 
     def _publish(self, event: MemberEvent) -> None:
         match event:
-            case Joined(peer=peer) | Changed(peer=peer) | Reborn(peer=peer):
+            case Told(peer=peer) | Joined(peer=peer) | Changed(peer=peer) | Reborn(peer=peer):
                 member = self._view.members.get(peer)
                 if member is not None:
                     self._network.learn(peer, member.record.addresses)
@@ -373,7 +377,9 @@ class Membership:
         self._roster.observe(event, trio.current_time())
         self._changed(event)
 
-    async def _keep_in_touch(self, address: str, given: bool, hint: bool) -> None:
+    async def _keep_in_touch(
+        self, address: str, given: bool, hint: bool, opens: Callable[[str], Awaitable[bool]] | None
+    ) -> None:  # fmt: skip
         """Greet one bootstrap peer whenever it is not among the members."""
         peer, pause, complained, silent = address.rpartition("/p2p/")[2], FIRST_PAUSE_S, False, 0
         for attempt in count(1):
@@ -383,6 +389,8 @@ class Membership:
                 self._report.event("bootstrap_reached", f"bootstrap peer {address} answers again", address=address)
             complained = not (reached or hint)
             silent = silent + 1 if reached and not (present or hint) else 0
+            if silent == SILENT_GREETINGS and opens is not None and await opens(peer):
+                silent = 0
             self.is_ignored = silent >= SILENT_GREETINGS and len(self.members) == 1
             if self.is_ignored and silent == SILENT_GREETINGS:
                 self._report.event("bootstrap_silent", SILENT, level="warning", address=address)

@@ -219,6 +219,16 @@ class Transfer:
         nonce = derive(self._nonce, "seat_query", self._network.peer_id) >> 1
         return (await self._ask(peer, SeatReply, SeatQuery(nonce))).stage
 
+    async def answers(self, peer: str, swarm: str) -> bool:
+        """Whether a peer answers as any node does that is on the network, also while its engine opens and it is no member."""
+        try:
+            await self.fetch_manifest(peer, swarm)
+        except (TransportError, trio.TooSlowError):
+            return False
+        except RemoteProtocolError:  # it does not have the manifest yet either
+            pass
+        return True
+
     async def offers(self, peers: Sequence[str]) -> list[Offered]:
         """Offers of these peers, in order of peer id; without those that do not answer or offer another model.
 

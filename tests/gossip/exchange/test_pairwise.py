@@ -242,11 +242,26 @@ def test_a_peer_that_has_gone_on_is_not_waited_for():
     m.pace.progress.record("a", ROUND + 1)
     m.pace.progress.record("c", ROUND + 1)
     assert m.tick(0.1) == []
-    assert m.pace.waiting == ("a", "c")
+    assert m.pace.waiting == ("c",), "it may still answer; who has our answer proves it, or gave it up"
+    assert m.receive("a", Ack(INC, 1), 0.2) == [COMMIT, ended("a", "committed", size=1)]
     m = at("exchanging")
     m.pace.progress.record("a", ROUND + 1)
     assert m.tick(0.0) == [ended("a", "busy", seq=0), OFFER]
     assert m.left_behind(ROUND) == ROUND, "one voice"
+
+
+def test_who_answers_what_its_peer_gave_up_is_told_where_that_peer_is_and_does_not_wait_for_a_proof():
+    initiator, responder = at("asking"), at("asking")
+    initiator.tick(WAIT_S)
+    initiator.end(WAIT_S)
+    late = SendMessage("c", Busy(INC, 0, "late", ROUND + 1))
+    assert initiator.receive("c", Response(INC, 1, b"v"), WAIT_S) == [late]
+    assert initiator.edges["c"].committed == 0
+    assert responder.receive("a", Busy(INC, 0, "late", ROUND + 1), 0.1) == []
+    responder.tick(0.1)
+    assert responder.pace.waiting == ("c",)
+    assert responder.edges["a"].pending is not None, "only a proof commits it, and only a newer request drops it"
+    assert at("applying").receive("c", Response(INC, 1, b"v"), 1.0) == []
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,18 @@ async def test_a_record_is_verified_once_however_often_it_is_sent_also_a_forged_
         assert processor.on_loop - before == 1
 
 
+async def test_records_that_wait_for_the_thread_are_verified_once_however_often_they_are_sent(processor):
+    """The search found it: a frame sent forty times before its records had their turn cost forty times as much."""
+    many = [f"m{each}" for each in range(2 * records.FEW)]
+    async with victim_and(MemoryHub(), "asker", *many) as (victim, asker, *_):
+        before = processor.in_thread
+        for _ in range(40):
+            await asker.say(victim, Spread(tuple(record_of(each, 1) for each in many)))
+        await trio.sleep(5.0)
+        assert {victim.membership.table[each].record.version for each in many} == {1}
+        assert processor.in_thread - before == len(many)
+
+
 async def test_a_stranger_speaks_for_itself_only(processor):
     async with victim_and(MemoryHub(), "STRANGER") as (victim, stranger):
         await stranger.say(victim, Spread((record_of("a"), record_of("STRANGER"), record_of("b"))))

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import pairwise
 
 import msgspec
@@ -265,6 +266,28 @@ async def test_a_bootstrap_peer_that_takes_connections_and_says_nothing_is_said_
         assert node.told.names == ["bootstrap_silent"]
         assert "identity.key" in node.told.texts[0]
         assert node.membership._core.own.incarnation == 10**12, "which a node in our place hears of, and says so too"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_bootstrap_peer_whose_engine_still_opens_is_accused_of_nothing(autojump_clock):
+    """It is on the network and answers for the manifest, and is no member before it has opened the task."""
+    hub = MemoryHub()
+    hub.join(SILENT_ONE.peer_id)
+    node, opening = Node(hub, 0), True
+
+    async def opens(peer):
+        await trio.sleep(0.01)
+        return opening and peer == SILENT_ONE.peer_id
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.live, [])
+        nursery.start_soon(partial(node.membership.join, [address_of(SILENT_ONE.peer_id)], opens=opens))
+        await trio.sleep(600.0)
+        assert not node.membership.is_ignored
+        assert node.told.names == []
+        opening = False
+        await trio.sleep(600.0)
+        assert node.told.names == ["bootstrap_silent"]
         nursery.cancel_scope.cancel()
 
 

@@ -1,0 +1,205 @@
+"""Mishaps of real networks and machines, one a file (`benchmarks/mishaps`): what happens when, and what must hold after it.
+
+A file is played by whole nodes in virtual time (`play`), and by processes where the machine has the means (`tests/real/test_mishaps.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import trio
+
+from starling.node.config.schema import Manifest, PaceSection, PartitionSection, TaskSection
+from starling.node.net.faults import Deliver, Drop
+from starling.node.simulate.virtual.swarm import VirtualSwarm
+from tests.harness.swarms import agree, faults, rounds_done, until
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "mishaps"
+STEP_S, LOCAL_STEPS = 0.25, 2  # a round takes half a second
+BEFORE_S = 5.0  # before the first mishap, in which the usual speed is measured
+AFTER_S, MEASURED_S = 20.0, 10.0  # after the last one, until the speed is to be back, and for how long it is measured
+
+
+class Mishap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Something that happens to some nodes."""
+
+    at_s: Annotated[float, msgspec.Meta(ge=BEFORE_S)]
+    kind: Literal["cut", "mute", "sleep", "move", "clock"]
+    nodes: tuple[int, ...]
+    for_s: float = 0.0
+    every_s: float = 0.0  # so often it begins anew, and lasts half of that; 0: it lasts `for_s`
+    by_s: float = 0.0  # of a clock
+
+    def lasts(self, now: float) -> bool:
+        """Whether it is on, `now` seconds after the beginning."""
+        into = now - self.at_s
+        return 0.0 <= into < self.for_s and (not self.every_s or into % self.every_s < self.every_s / 2)
+
+
+class Bars(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What must hold; shares are of what was before the first mishap."""
+
+    whole_s: float
+    others: float = 0.0  # exchanges of nodes that nothing happens to, with each other, while it lasts
+    rounds: float = 0.0  # of the slowest node, after the last mishap
+
+
+class Story(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file."""
+
+    name: str
+    nodes: int
+    mishaps: tuple[Mishap, ...]
+    bars: Bars
+
+    @property
+    def begins(self) -> float:
+        return min(it.at_s for it in self.mishaps)
+
+    @property
+    def ends(self) -> float:
+        return max(it.at_s + it.for_s for it in self.mishaps)
+
+    @property
+    def spared(self) -> tuple[int, ...]:
+        """Nodes that nothing happens to."""
+        return tuple(sorted(set(range(self.nodes)) - {node for it in self.mishaps for node in it.nodes}))
+
+
+def read(name: str) -> Story:
+    """A file by its name."""
+    return msgspec.toml.decode((FOLDER / f"{name}.toml").read_bytes(), type=Story)
+
+
+def names() -> list[str]:
+    return sorted(it.stem for it in FOLDER.glob("*.toml"))
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was measured."""
+
+    whole_s: float  # until every node lists all others, after the last mishap
+    others: float
+    rounds: float
+    faults: set[tuple[str, str]] = field(default_factory=set)
+
+    def misses(self, bars: Bars) -> list[str]:
+        """The bars that it does not reach."""
+        return [
+            f"{name}: {got:.2f}, must be {'at most' if name == 'whole_s' else 'at least'} {bar}"
+            for name, got, bar in (
+                ("whole_s", self.whole_s, bars.whole_s),
+                ("others", self.others, bars.others),
+                ("rounds", self.rounds, bars.rounds),
+            )
+            if (got > bar if name == "whole_s" else got < bar)
+        ]
+
+
+class _Virtual:
+    """Mishaps of a virtual swarm whose beginning was at `began`."""
+
+    def __init__(self, story: Story, seed: int) -> None:
+        self._story, self._began = story, 0.0
+        self._off = dict.fromkeys(range(story.nodes), 0.0)
+        manifest = Manifest(
+            task=TaskSection(kind="quadratic", nodes=story.nodes, dim=8), partition=PartitionSection(shards=story.nodes),
+            pace=PaceSection(
+                kind="steps", local_steps=LOCAL_STEPS, rounds=0, quorum=story.nodes, max_wait_s=2.0, evaluate_every=10**6
+            ),
+        )  # fmt: skip
+        self.swarm = VirtualSwarm(
+            manifest,
+            seed=seed,
+            step_cost_s=lambda _index: STEP_S,
+            rules=[self._fate],
+            clock_off_s=self._off.__getitem__,
+        )
+
+    @property
+    def now(self) -> float:
+        return trio.current_time() - self._began
+
+    def begin(self) -> None:
+        self._began = trio.current_time()
+        for index, it in self.swarm.nodes.items():
+            self._let_sleep(index, it.node.running.engine)
+
+    def _on(self, *kinds: str) -> Iterator[Mishap]:
+        return (it for it in self._story.mishaps if it.kind in kinds and self._began and it.lasts(self.now))
+
+    def _fate(self, src: str, dst: str, _now: float) -> Deliver | Drop | None:
+        on = list(self._on("cut", "mute", "sleep"))
+        if not on:
+            return None
+        index = {it.peer_id: index for index, it in self.swarm.nodes.items()}
+        ends = index.get(src, -1), index.get(dst, -1)
+        for it in on:
+            sent, received = (end in it.nodes for end in ends)
+            if it.kind == "sleep" and (sent or received):
+                return Deliver(it.at_s + it.for_s - self.now)  # it waits unsent, or unread
+            if (it.kind == "cut" and sent != received) or (it.kind == "mute" and sent):
+                return Drop()
+        return None
+
+    def _let_sleep(self, index: int, engine: object) -> None:
+        call = engine.call
+
+        async def slept(request: object) -> object:
+            for it in self._on("sleep"):
+                if index in it.nodes:
+                    await trio.sleep(it.at_s + it.for_s - self.now)
+            return await call(request)
+
+        engine.call = slept
+
+    async def happen(self) -> None:
+        """What happens once, at its time."""
+        for it in sorted(self._story.mishaps, key=lambda it: it.at_s):
+            await trio.sleep(max(0.0, it.at_s - self.now))
+            for node in it.nodes:
+                if it.kind == "clock":
+                    self._off[node] += it.by_s
+                elif it.kind == "move":
+                    peer = self.swarm.nodes[node].peer_id
+                    for other in self.swarm.nodes.values():
+                        self.swarm.hub.sever(peer, other.peer_id)
+
+
+async def play(story: Story, seed: int) -> Outcome:
+    """Let it happen to whole nodes in virtual time."""
+    play = _Virtual(story, seed)
+    swarm = play.swarm
+    async with swarm.running(story.nodes), trio.open_nursery() as nursery:
+        await until(lambda: rounds_done(swarm, 2))
+        play.begin()
+        nursery.start_soon(play.happen)
+
+        def rounds() -> dict[int, int]:
+            return {index: it.node.progress.round for index, it in swarm.nodes.items()}
+
+        def met() -> int:
+            """Exchanges that nodes committed with each other to which nothing happens."""
+            spared = [swarm.nodes[index] for index in story.spared]
+            return sum(one.node.running.exchange.committed(two.peer_id) for one in spared for two in spared)
+
+        async def speeds(until_s: float) -> tuple[float, float]:
+            """A second until then: exchanges of the spared, rounds of the slowest."""
+            began, met_before, before = play.now, met(), rounds()
+            await trio.sleep(until_s - began)
+            slowest = min(done - before[index] for index, done in rounds().items())
+            return (met() - met_before) / (play.now - began), slowest / (play.now - began)
+
+        usual = await speeds(story.begins)
+        meanwhile = await speeds(max(story.ends, story.begins + 1.0))
+        whole_s = await until(lambda: agree(swarm), AFTER_S)
+        await trio.sleep(AFTER_S - whole_s)
+        after = await speeds(play.now + MEASURED_S)
+        nursery.cancel_scope.cancel()
+    others = meanwhile[0] / usual[0] if usual[0] else 1.0
+    return Outcome(whole_s, others, after[1] / usual[1], faults(swarm))

@@ -1,0 +1,26 @@
+"""Partitions, flapping, sleep, other addresses, clocks that jump: each a file of `benchmarks/mishaps`, in virtual time."""
+
+import pytest
+
+from tests.harness import mishaps
+from tests.harness.stories import virtual
+
+
+def test_every_file_says_what_happens_to_whom_and_what_must_hold():
+    for name in mishaps.names():
+        story = mishaps.read(name)
+        assert all(set(it.nodes) < set(range(story.nodes)) for it in story.mishaps)
+        assert story.begins < story.ends + 1.0
+    flapping = mishaps.read("flapping").mishaps[0]
+    on = [flapping.lasts(flapping.at_s + second) for second in (-1, 0, 1.9, 2, 3.9, 4, flapping.for_s)]
+    assert on == [False, True, True, False, False, True, False]
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("name", mishaps.names())
+@virtual(1, more=(2,))
+async def test_what_happens_on_real_networks_is_over_soon_after_it_is_over(name, seed):
+    story = mishaps.read(name)
+    outcome = await mishaps.play(story, seed)
+    assert not outcome.misses(story.bars), (story.name, outcome)
+    assert not outcome.faults
