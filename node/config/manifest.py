@@ -17,7 +17,7 @@ from starling.gossip.errors import ConfigError, RemoteProtocolError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.seeds import derive
 from starling.node import identity
-from starling.node.config import consent, frame, parts, presets, robustness, sampled, start, weight
+from starling.node.config import consent, frame, parts, personal, presets, robustness, sampled, start, weight
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest, MixSection
 from starling.node.identity import Identity
@@ -29,7 +29,7 @@ _SIGN_DOMAIN = b"starling/manifest/1\0"
 _LATER: dict[str, dict[str, object]] = {
     "task": {"start": "", "fingerprint": ()},
     "optimizer": {"clip_norm": None, "decay": "all"},
-    "mix": {"drift_reach": 0.0, "flows": "float32", "typical_samples": None},
+    "mix": {"drift_reach": 0.0, "flows": "float32", "typical_samples": None, "personal": (), "own": 0.0},
     "pace": {"overlap": False, "stop_after": 0},
 }
 """Keys that format 2 did not begin with, and their defaults."""
@@ -131,6 +131,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
     if pace.kind == "sampled":
         sampled.check(manifest)
     presets.check(manifest)
+    personal.check(manifest)
     parts.check_together(manifest)
     warnings, judged = robustness.warnings(manifest), ["admission.kind"]
     if trusted or not consent.names_code(manifest):

@@ -40,6 +40,10 @@ Fingerprint = Annotated[
     tuple[Annotated[str, Meta(max_length=FINGERPRINT_CHARACTERS, pattern=r"^[ -~]*$")], ...],
     Meta(max_length=FINGERPRINT_LINES),
 ]
+Patterns = Annotated[
+    tuple[Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[!-~]*$")], ...], Meta(max_length=64)
+]
+"""Of names, with * for any letters."""
 
 
 class TaskSection(PartSection, frozen=True):
@@ -100,6 +104,11 @@ class MixSection(PartSection, frozen=True):
     typical_samples: Annotated[int, Meta(ge=1, le=10**9)] | None = None
     """Training samples of a node that counts as one: one with m times as many counts m times as much in what is learned, 1/4 to 4.
     Left out: all nodes count the same. Not where models are pulled."""
+    personal: Patterns = ()
+    """Names of parameters that are never exchanged and are each node's own, e.g. ["head.*"]; * is any letters. docs/algorithms.md."""
+    own: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
+    """dsgd: share of a node's samples set aside, by whose loss it takes none, half or all of the step of each exchange: a model
+    of its own. 0: all of every step."""
 
 
 class OverlaySection(PartSection, frozen=True):

@@ -147,7 +147,9 @@ def _learns(manifest: Manifest) -> str:
     task, parts = manifest.task, manifest.partition
     alpha = f" (Dirichlet {parts.alpha:g})" if parts.kind == "dirichlet" else ""
     start = ", from a given model" if task.start else ""
-    return f"{_called(TASK, task.kind)}, {_called(PARTITION, parts.kind)}{alpha}, {parts.shards:,} shards{start}"
+    home = f"; {', '.join(manifest.mix.personal)} stay at home" if manifest.mix.personal else ""
+    own = "; each takes what helps its own model" if manifest.mix.own else ""
+    return f"{_called(TASK, task.kind)}, {_called(PARTITION, parts.kind)}{alpha}, {parts.shards:,} shards{start}{home}{own}"
 
 
 def _steps(manifest: Manifest) -> str:

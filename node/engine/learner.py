@@ -28,6 +28,7 @@ from starling.gossip.mix.base import PlainAveraging, origin
 from starling.gossip.mix.catalogue import broadcasts, pulls, replaces, swaps
 from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.gather import Gather, Gathered
+from starling.gossip.mix.personal import SHARES, Personal, chosen
 from starling.gossip.mix.rule_memory import assign_slots, cleared, slot_of
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
@@ -40,7 +41,7 @@ from starling.node.engine import heap
 from starling.node.engine.compression import selector_facts
 from starling.node.engine.devices import device
 from starling.node.engine.island import Island
-from starling.node.engine.mixing import mixer, settled_edges
+from starling.node.engine.mixing import mixer_of, settled_edges
 from starling.node.engine.noise_scale import NoiseScale
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.optimizers import Optimizer, optimizer_of, phase, ramp, schedule
@@ -52,6 +53,7 @@ from starling.node.engine.start import initial
 from starling.node.rpc.calls import Open
 from starling.node.tasks.api import Source
 from starling.node.tasks.evaluate import BATCHES, Result, comparing, estimate, evaluate, tracking
+from starling.node.tasks.reserved import Reserved, data_of
 
 EVALUATION_BATCH = 256  # held-out samples of a slice: about the work of a local step
 _X = "x"
@@ -79,7 +81,7 @@ class Learner:
         self.task = calling(kind, "making the task", lambda: task(kind, manifest.task.params()))
         path = Path(opening.data) if opening.data else None
         source = Source(path, manifest.partition, opening.shard, manifest.seed)
-        self.data = calling(kind, "data()", lambda: self.task.data(source, self.device))
+        self.data = calling(kind, "data()", lambda: data_of(self.task, source, self.device, manifest.mix.own))
         self._start = opening.start
         self._model = initial(self.task, manifest, self._start).to(self.device)
         memory.check(manifest, there, sum(each.nbytes for each in self._model.parameters()))
@@ -111,7 +113,11 @@ class Learner:
             self.private = PrivateGradients(
                 opening.privacy, manifest, self.task, self._model, self.layout, self.data, csprng=csprng, path=ledger
             )
-        self.mixer = mixer(manifest)
+        self.mixer, self.shared_layout = mixer_of(manifest, self.layout)
+        if manifest.mix.own and self.private is not None:
+            raise ConfigError(
+                "mix.own: the share of an exchange that a node takes tells of samples, without noise; must be 0 with privacy.noise"
+            )
         compares = not pulls(self.mixer.edge) and selector_facts(manifest.compress, self.mixer.edge).compares
         self._origin = origin(self.mixer, self.x) if swaps(self.mixer.edge) or compares else None
         self.state: Any = None
@@ -288,6 +294,8 @@ class Learner:
             assert swaps(self.mixer.edge)
             shared, self.kept = edge_ledger.swap(self.mixer.edge, self.kept, shared, self.origin, swapped)
         effects = [effect for effect in done if not isinstance(effect, Swapped)]
+        if isinstance(self.data, Reserved):
+            effects = [self._own_share(effect, shared, self.data.aside) for effect in effects]
         if effects:
             shared = self._book(effects, shared)
         self._absorb(shared, phase)
@@ -363,16 +371,27 @@ class Learner:
 
         def losses(models: Tensor) -> Tensor:
             chance = generator(self._manifest.seed, "batch", self._node, max(0, self.local_steps - 1))
-            batch = self.data.batch(self._manifest.task.batch_size, chance)
-            ours, values = self.x.clone(), []
-            with comparing(self._model), torch.no_grad():
-                for model in models.reshape(-1, models.shape[-1]):
-                    self.x.copy_(model)
-                    values.append(self.task.loss(self._model, batch).to(ours.dtype))
-            self.x.copy_(ours)
-            return torch.stack(values).nan_to_num(math.inf).reshape(models.shape[:-1])
+            return self._losses_on(self.data.batch(self._manifest.task.batch_size, chance), models)
 
         return losses
+
+    def _losses_on(self, batch: Any, models: Tensor) -> Tensor:
+        """Of models (…, d) -> (…), infinite where it is no number."""
+        ours, values = self.x.clone(), []
+        with comparing(self._model), torch.no_grad():
+            for model in models.reshape(-1, models.shape[-1]):
+                self.x.copy_(model)
+                values.append(self.task.loss(self._model, batch).to(ours.dtype))
+        self.x.copy_(ours)
+        return torch.stack(values).nan_to_num(math.inf, math.inf).reshape(models.shape[:-1])
+
+    def _own_share(self, effect: Effect | Sealed, shared: Tensor, aside: Any) -> Effect | Sealed:
+        """The effect with the share of its step that is best by the samples set aside, of `shared` (D,) before any of its round."""
+        value, models = opened(effect).value, []
+        for share in SHARES:
+            moved = effect.support.add(shared, share * effect.theta * value)
+            models.append(self.mixer.put(self.x, moved) if isinstance(self.mixer, Personal) else moved)
+        return replace(effect, theta=effect.theta * float(chosen(self._losses_on(aside, torch.stack(models)))))
 
     def flow_only(self, done: Effect | Swapped | Sealed) -> Effect | Sealed:
         """Update the state of an effect's edge ahead of its round -> the effect that remains for the vector."""
@@ -427,7 +446,9 @@ class Learner:
     def evaluation(self) -> tuple[nn.Module, Iterator[Result | None]]:
         """A copy of the model as it is now, and slices of its evaluation; training may go on meanwhile."""
         model = copy.deepcopy(self._model)
-        return model, chain(self._statistics(model), evaluate(self.task, model, self.data, EVALUATION_BATCH))
+        return model, chain(
+            self._statistics(model), evaluate(self.task, model, self.data, EVALUATION_BATCH, own=self.own)
+        )
 
     def _statistics(self, model: nn.Module) -> Iterator[None]:
         """Estimate a model's normalisation statistics from this node's training data, a batch at a time."""
@@ -477,8 +498,33 @@ class Learner:
                 place.copy_(history)
         self.state = replace(self.state, kept=kept)
 
-    def install(self, x: Tensor, round: int) -> None:
+    @property
+    def own(self) -> bool:
+        """Whether this node's model is its own, to be measured by samples like its own."""
+        return isinstance(self.mixer, Personal) or isinstance(self.data, Reserved)
+
+    @property
+    def offered(self) -> Tensor:
+        """What others may take over of the model: all of it, or (s,) what nodes share."""
+        return self.mixer.part(self.settled) if isinstance(self.mixer, Personal) else self.settled
+
+    @property
+    def offered_at_first(self) -> Tensor:
+        """As `offered`, of the model that all began with."""
+        begun = self.beginning()
+        return self.mixer.part(begun) if isinstance(self.mixer, Personal) else begun
+
+    def whole(self, offered: Tensor) -> Tensor:
+        """(d,) a model that was `offered`, with what is at home here. Raises ValueError as `check`."""
+        if not isinstance(self.mixer, Personal):
+            return offered
+        if offered.shape != (self.shared_layout.dim,):
+            raise ValueError("holds another model")
+        return self.mixer.put(self.x, offered.to(self.x))
+
+    def install(self, offered: Tensor, round: int) -> None:
         """Take over another node's model in `round`: empty memory, no flows, and a rate that climbs from there."""
+        x = self.whole(offered)
         self.check(x)
         self._optimizer = self._new_optimizer()
         self._joined_at = round
