@@ -17,7 +17,7 @@ from starling.gossip.errors import ConfigError, RemoteProtocolError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.seeds import derive
 from starling.node import identity
-from starling.node.config import consent, frame, parts, personal, presets, robustness, sampled, start, weight
+from starling.node.config import ahead, consent, frame, parts, personal, presets, robustness, sampled, start, weight
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest, MixSection
 from starling.node.identity import Identity
@@ -28,7 +28,7 @@ _ID_BYTES = 20
 _SIGN_DOMAIN = b"starling/manifest/1\0"
 _LATER: dict[str, dict[str, object]] = {
     "task": {"start": "", "fingerprint": ()},
-    "optimizer": {"clip_norm": None, "decay": "all"},
+    "optimizer": {"clip_norm": None, "decay": "all", "sam": 0.0, "gradient": "plain"},
     "mix": {"drift_reach": 0.0, "flows": "float32", "typical_samples": None, "personal": (), "own": 0.0},
     "pace": {"overlap": False, "stop_after": 0},
 }
@@ -132,6 +132,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
         sampled.check(manifest)
     presets.check(manifest)
     personal.check(manifest)
+    ahead.check(manifest)
     parts.check_together(manifest)
     warnings, judged = robustness.warnings(manifest), ["admission.kind"]
     if trusted or not consent.names_code(manifest):

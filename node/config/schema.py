@@ -16,6 +16,7 @@ from starling.gossip.bounds import (
     NonNegative,
     Positive,
     PositiveShare,
+    Share,
     ShareBelowOne,
     WeightRule,
 )
@@ -88,6 +89,11 @@ class OptimizerSection(PartSection, frozen=True):
     """The schedule ends at floor · lr."""
     clip_norm: Positive | None = None
     """A local step's gradient is shortened to this Euclidean norm, before corrections; left out: never."""
+    sam: Share = 0.0
+    """ρ of sharpness-aware steps: a second gradient is taken at x + ρ g/‖g‖; .05 to .2 where nodes have few samples. 0: off."""
+    gradient: Literal["plain", "optimistic", "extragradient"] = "plain"
+    """sgd: what a step goes along. For min-max problems, in which plain steps circle: optimistic, twice the gradient less the last one, or
+    extragradient, the one after a trial step."""
 
 
 class MixSection(PartSection, frozen=True):
@@ -96,7 +102,7 @@ class MixSection(PartSection, frozen=True):
     SECTION = "mix"
     kind: Name = "pet"
     """The algorithm; docs/algorithms.md compares them. gather: by a rule of `robust`, among members one need not trust.
-    sparse_outer: the fewest bytes, where data are split evenly."""
+    sparse_outer: the fewest bytes, where data are split evenly. seeds: a byte a local step and no gradients, for a trained model."""
     theta: Annotated[float, Meta(gt=0, le=0.5)] = 0.5
     """clock pace: mixing weight of a pairwise exchange. In steps pace the overlay gives the weights."""
     clip_norm: NonNegative = 10.0

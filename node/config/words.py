@@ -30,6 +30,7 @@ MIX: Final[Words] = MappingProxyType({
     "psgd": "gathering of all updates",
     "outer": "outer steps on averaged progress (DiLoCo)",
     "sparse_outer": "sparse outer steps told to all",
+    "seeds": "losses along shared random directions",
     "gather": "robust combination of pulled models",
     "defended_tracking": "defended gradient tracking",
 })  # fmt: skip

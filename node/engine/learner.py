@@ -30,6 +30,7 @@ from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.gather import Gather, Gathered
 from starling.gossip.mix.personal import SHARES, Personal, chosen
 from starling.gossip.mix.rule_memory import assign_slots, cleared, slot_of
+from starling.gossip.mix.seeds import MOST_NUMBERS, Seeds, slope
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 from starling.gossip.vector import bind, bind_gradients, finite, layout, release_gradients
@@ -37,7 +38,7 @@ from starling.node.catalogues import task
 from starling.node.config import consent, memory
 from starling.node.config.schema import NumericsSection
 from starling.node.config.weight import weight
-from starling.node.engine import heap
+from starling.node.engine import ahead, heap
 from starling.node.engine.compression import selector_facts
 from starling.node.engine.devices import device
 from starling.node.engine.island import Island
@@ -114,6 +115,8 @@ class Learner:
                 opening.privacy, manifest, self.task, self._model, self.layout, self.data, csprng=csprng, path=ledger
             )
         self.mixer, self.shared_layout = mixer_of(manifest, self.layout)
+        if isinstance(self.mixer, Seeds):
+            self._check_seeds(opening)
         if manifest.mix.own and self.private is not None:
             raise ConfigError(
                 "mix.own: the share of an exchange that a node takes tells of samples, without noise; must be 0 with privacy.noise"
@@ -127,6 +130,12 @@ class Learner:
         self._begin()
         self._moments = opening.numerics.moments
         self._optimizer = self._new_optimizer()
+        if opening.privacy.noise and (manifest.optimizer.sam or manifest.optimizer.gradient != "plain"):
+            raise ConfigError(
+                "privacy.noise: a second gradient, or an earlier one, in a step is not in its account; must be 0 with optimizer.sam and "
+                "optimizer.gradient, or leave these out"
+            )
+        self._raw: Tensor | None = None  # (d,) the last gradient, where steps are optimistic
         self._weight = weight(manifest, self.data.samples)
         self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
@@ -144,11 +153,14 @@ class Learner:
         """
         chance = generator(self._manifest.seed, "batch", self._node, self.local_steps)
         self.local_steps += 1
+        if isinstance(self.mixer, Seeds):
+            return self._step_by_seeds(self.mixer, round, chance)
         if (gradient := self._gradient) is None:
             gradient = self._gradient = bind_gradients(self._model, self.layout)
         self._model.train()
         if self.private is None:
             value, fine = self._learn(chance, gradient)
+            gradient = self._made(value, gradient, round)
         else:
             value, fine = self._learn_privately(self.private, gradient)
         state = self.state
@@ -180,6 +192,32 @@ class Learner:
         self.state = state
         return value
 
+    def _check_seeds(self, opening: Open) -> None:
+        """Raises ConfigError where a setting would be ignored, or steps would take too long."""
+        if opening.privacy.noise or opening.numerics != NumericsSection() or opening.ranks > 1:
+            raise ConfigError(
+                "mix.kind: seeds computes losses and no gradient, for which privacy.noise, numerics and ranks do nothing; leave them out"
+            )
+        members = opening.manifest.pace.quorum
+        if members * self.layout.dim > MOST_NUMBERS:
+            raise ConfigError(
+                f"mix.kind: with seeds {members} nodes draw {members * self.layout.dim:,} signs a step, which must be <= {MOST_NUMBERS:,}; "
+                "try adapters (starling.adapters.lora), which train fewer parameters"
+            )
+
+    def _step_by_seeds(self, seeds: Seeds, round: int, chance: Generator) -> float | None:
+        """One step without a gradient -> the mean of both losses, or None if they are no numbers, and it was not taken."""
+        direction = seeds.direction(self._node, round, int(self.state.done), self.x)
+        both = torch.stack((self.x + seeds.epsilon * direction, self.x - seeds.epsilon * direction))
+        losses = self._losses_on(self.data.batch(self._manifest.task.batch_size, chance), both)
+        scalar = self._schedule.at(round) * self._ramp(round) * slope(losses, seeds.epsilon)
+        if not (fine := bool(torch.isfinite(scalar))):
+            self.undone += 1
+            scalar = torch.zeros_like(scalar)
+        _, self.state = seeds.correct(self.state, scalar)
+        self.x.sub_(scalar * direction)
+        return float(losses.mean()) if fine else None
+
     def _learn(self, chance: Generator, gradient: Tensor) -> tuple[float, bool]:
         """A batch's gradient -> its loss, and whether that is a number."""
         batch = self.data.batch(self._manifest.task.batch_size, chance)
@@ -196,6 +234,19 @@ class Learner:
         else:
             value = compute(batch, seed)
         return value, math.isfinite(value)
+
+    def _made(self, value: float, gradient: Tensor, round: int) -> Tensor:
+        """What this step goes along before corrections, of its first gradient (d,)."""
+        section = self._manifest.optimizer
+        if section.gradient == "optimistic" and math.isfinite(value):
+            before, self._raw = self._raw, gradient.clone()
+            return ahead.optimistic(gradient, before)
+        if ahead.looks_ahead(section) and math.isfinite(value):
+            x, rate = self.x.clone(), self._schedule.at(round) * self._ramp(round)
+            self.x.copy_(ahead.point(section, x, gradient, lambda g: self.mixer.correct(self.state, g)[0], rate))
+            self._learn(generator(self._manifest.seed, "batch", self._node, self.local_steps - 1), gradient)
+            self.x.copy_(x)
+        return gradient
 
     @property
     def noise_scale(self) -> float | None:
@@ -344,13 +395,15 @@ class Learner:
         anchor = self.anchor
         return self.x if anchor is None else anchor
 
-    def advance(self, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, phase: Phase) -> Tensor:
+    def advance(
+        self, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], phase: Phase
+    ) -> Tensor:  # fmt: skip
         """The outer step of a round, `shared` (d,) as it was frozen and the messages as `PullExchange.messages` gives them.
 
         -> (n,) bool: shortened.
         """
         assert broadcasts(self.mixer.edge)
-        state, shortened = self.mixer.edge.advance(self.state, shared, sent, messages, present)
+        state, shortened = self.mixer.edge.advance(self.state, shared, sent, messages, present, members, phase.round)
         x, self.state = self.mixer.absorb(state, self.x.clone(), shared, phase)
         self.x.copy_(x)
         return shortened
@@ -527,7 +580,7 @@ class Learner:
         x = self.whole(offered)
         self.check(x)
         self._optimizer = self._new_optimizer()
-        self._joined_at = round
+        self._joined_at, self._raw = round, None
         self._replace(x)
 
     def beginning(self) -> Tensor:

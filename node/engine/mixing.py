@@ -26,6 +26,8 @@ def mixer(manifest: Manifest) -> Mixer:
             params["drift_limit"] = drift.LIMIT
     if "rule" in MIXERS.parameters(section.kind, trusted=True):
         params["rule"] = rule(manifest)
+    if section.kind == "seeds":
+        params |= {"seed": manifest.seed, "steps": manifest.pace.local_steps}
     return MIXERS.build("mix", section.kind, params, trusted=True)
 
 

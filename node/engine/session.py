@@ -273,8 +273,8 @@ class Session:
         elif broadcasts(self.learner.mixer.edge):
             sent, messages, present = self.pulls.messages(asked)
             self.pulls.forget_all()
-            excluded = self.learner.advance(frozen, sent, messages, present, self._frozen_in)
             order = sorted({*order, self._node})
+            excluded = self.learner.advance(frozen, sent, messages, present, order, self._frozen_in)
         else:
             committed.sort(key=lambda done: done.peer)  # stable: each peer's in order
             self.learner.absorb(committed, self._frozen_in)

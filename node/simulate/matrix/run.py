@@ -26,6 +26,7 @@ from starling.gossip.mix.base import origin
 from starling.gossip.mix.dsgd import Dsgd
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.personal import SHARES, Personal, chosen
+from starling.gossip.mix.seeds import Seeds
 from starling.gossip.overlay.periodic import stage, turn
 from starling.gossip.overlay.sticky import DEGREE
 from starling.gossip.rng import generator
@@ -133,6 +134,7 @@ class _Run:
             learned, agreed.optimizer, agreed.pace, x, watched=attack is not None,
             running_mean=scenario.simulate.running_mean, corrects_updates=corrects_updates(agreed),
             weighs_updates=weighs_updates(agreed), weights=[weight(agreed, each) for each in learned.samples],
+            seeds=mixing if isinstance(mixing, Seeds) else None,
         )  # fmt: skip
         attackers = None
         start = origin(mixing, learned.start)
