@@ -6,7 +6,7 @@ and one or more dimensions of nodes or edges in a simulator: everything here is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -211,12 +211,12 @@ class Broadcasting(Protocol):
         """(…, d) the model between rounds, which is equal at all nodes."""
 
     def advance(
-        self, state: Any, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor
-    ) -> tuple[Any, Tensor]:
+        self, state: Any, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int
+    ) -> tuple[Any, Tensor]:  # fmt: skip
         """The step of a round -> the new state, and (…, n) bool whose messages were shortened. `absorb` follows.
 
         `shared` (…, D); `sent` (…, D) our own message as all decode it, 0 if none went out; `messages` (…, n, D) of all members in order of
-        peer id, our own among them, finite; `present` (…, n) bool.
+        peer id, our own among them, finite; `present` (…, n) bool; `members`, the first of these n whose ids are known, of `round`.
         """
 
 

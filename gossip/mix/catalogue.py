@@ -48,6 +48,7 @@ MIXERS: Catalogue[Mixer, MixerFacts] = Catalogue(
         "outer": Entry(f"{_MIX}.outer:Outer", MixerFacts()),
         "gather": Entry(f"{_MIX}.gather:Gather", MixerFacts(gathers=True)),
         "sparse_outer": Entry(f"{_MIX}.sparse_outer:SparseOuter", MixerFacts(broadcasts=True)),
+        "seeds": Entry(f"{_MIX}.seeds:Seeds", MixerFacts(broadcasts=True)),
         "defended_tracking": Entry(
             f"{_MIX}.defended_tracking:DefendedTracking",
             MixerFacts(swaps=True, exact=True, symmetric=True, trackers=True),
@@ -55,7 +56,7 @@ MIXERS: Catalogue[Mixer, MixerFacts] = Catalogue(
     },
     MixerFacts(),
     members=("edge", "start", "correct", "publish", "shared", "absorb", "corrected"),
-    supplied=("rule",),
+    supplied=("rule", "seed", "steps"),
 )
 
 

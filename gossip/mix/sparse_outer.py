@@ -6,6 +6,7 @@ Shapes: d parameters, n members of a round.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,8 +113,8 @@ class SparseOuter(MixerBase):
         return state.anchor
 
     def advance(
-        self, state: Anchored, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor
-    ) -> tuple[Anchored, Tensor]:
+        self, state: Anchored, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str] = (), round: int = 0
+    ) -> tuple[Anchored, Tensor]:  # fmt: skip
         """The round's outer step -> the new state, and (…, n) bool whose messages were shortened.
 
         Args:
@@ -122,8 +123,9 @@ class SparseOuter(MixerBase):
             sent: (…, d) our own message as decoded, 0 if none went out.
             messages: (…, n, d) those of all members in order of peer id, our own among them, finite; undefined where absent.
             present: (…, n) bool.
+            members, round: whose messages they are, and of which round: the same to all here.
         """
-        factors = self._factors(messages, present)
+        factors = shortening(messages, present, self.norm_bound)
         total = torch.zeros_like(shared)
         for place in range(messages.shape[-2]):  # one order of additions everywhere
             total = total + torch.where(
@@ -136,15 +138,16 @@ class SparseOuter(MixerBase):
         """Begin at the anchor."""
         return state.anchor, state
 
-    def _factors(self, messages: Tensor, present: Tensor) -> Tensor:
-        """(…, n) by what each message is multiplied, in [0, 1]."""
-        factors = torch.ones(present.shape, dtype=messages.dtype, device=messages.device)
-        if not self.norm_bound:
-            return factors
-        each = messages.unbind(dim=-2)  # one at a time: in float64 all would take twice the memory of all messages
-        norms = torch.stack([message.double().norm(dim=-1) for message in each], dim=-1)
-        counted = present & (norms > 0.0)  # a node that rests sends zeros, and says nothing about the others' lengths
-        median = norms.masked_fill(~counted, torch.nan).nanmedian(dim=-1, keepdim=True).values.nan_to_num(0.0)
-        longest = self.norm_bound * median
-        shortened = ((longest / norms.clamp(min=1e-300)) * _FINENESS).floor() / _FINENESS
-        return torch.where(norms > longest, shortened.to(messages.dtype), factors)
+
+def shortening(messages: Tensor, present: Tensor, bound: float) -> Tensor:
+    """(…, n) by what each of messages (…, n, D) is multiplied, in [0, 1], so that none is longer than `bound` medians; 0 is off."""
+    factors = torch.ones(present.shape, dtype=messages.dtype, device=messages.device)
+    if not bound:
+        return factors
+    each = messages.unbind(dim=-2)  # one at a time: in float64 all would take twice the memory of all messages
+    norms = torch.stack([message.double().norm(dim=-1) for message in each], dim=-1)
+    counted = present & (norms > 0.0)  # a node that rests sends zeros, and says nothing about the others' lengths
+    median = norms.masked_fill(~counted, torch.nan).nanmedian(dim=-1, keepdim=True).values.nan_to_num(0.0)
+    longest = bound * median
+    shortened = ((longest / norms.clamp(min=1e-300)) * _FINENESS).floor() / _FINENESS
+    return torch.where(norms > longest, shortened.to(messages.dtype), factors)

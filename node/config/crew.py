@@ -58,6 +58,12 @@ def check(manifest: Manifest) -> None:
         raise ConfigError(
             "crew.stages: not with pace.stop_after, overlay.rerank_every or overlay.average_every in this version; leave them out"
         )
+    section = manifest.optimizer
+    if mix.kind == "seeds" or mix.personal or mix.own or section.sam or section.gradient != "plain":
+        raise ConfigError(
+            "crew.stages: not with mix.kind=seeds, mix.personal, mix.own, optimizer.sam or optimizer.gradient in this version; "
+            "leave them out"
+        )
     if mix.typical_samples is not None:
         raise ConfigError(
             "mix.typical_samples: only the first stage of a crew knows how many samples it has; leave it out"

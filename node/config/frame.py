@@ -69,8 +69,10 @@ def _longest(manifest: Manifest, dim: int, count: int | None) -> int:
 
 def _parameters(manifest: Manifest) -> int | None:
     """Of the model, where its task is built in or the founder's node wrote down what it is."""
-    if manifest.mix.params().get("fragments", 1) > 1:
+    if manifest.mix.params().get("fragments", 1) > 1 or manifest.mix.personal:
         return None  # of which a share is exchanged
+    if manifest.mix.kind == "seeds":
+        return manifest.pace.local_steps
     if keyed := TASKS.keyed(manifest.task.kind):
         built: int = keyed(**manifest.task.params()).size().parameters
         return built

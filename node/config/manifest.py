@@ -17,7 +17,19 @@ from starling.gossip.errors import ConfigError, RemoteProtocolError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.seeds import derive
 from starling.node import identity
-from starling.node.config import consent, crew, frame, parts, presets, robustness, sampled, start, weight
+from starling.node.config import (
+    ahead,
+    consent,
+    crew,
+    frame,
+    parts,
+    personal,
+    presets,
+    robustness,
+    sampled,
+    start,
+    weight,
+)
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import CrewSection, Manifest, MixSection
 from starling.node.identity import Identity
@@ -28,8 +40,8 @@ _ID_BYTES = 20
 _SIGN_DOMAIN = b"starling/manifest/1\0"
 _LATER: dict[str, dict[str, object]] = {
     "task": {"start": "", "fingerprint": (), "tied": True},
-    "optimizer": {"clip_norm": None, "decay": "all"},
-    "mix": {"drift_reach": 0.0, "flows": "float32", "typical_samples": None},
+    "optimizer": {"clip_norm": None, "decay": "all", "sam": 0.0, "gradient": "plain"},
+    "mix": {"drift_reach": 0.0, "flows": "float32", "typical_samples": None, "personal": (), "own": 0.0},
     "pace": {"overlap": False, "stop_after": 0},
 }
 """Keys that format 2 did not begin with, and their defaults."""
@@ -134,6 +146,8 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
         sampled.check(manifest)
     crew.check(manifest)
     presets.check(manifest)
+    personal.check(manifest)
+    ahead.check(manifest)
     parts.check_together(manifest)
     warnings, judged = robustness.warnings(manifest), ["admission.kind"]
     if trusted or not consent.names_code(manifest):

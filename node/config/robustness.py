@@ -55,7 +55,7 @@ def warnings(manifest: Manifest) -> list[str]:
             ]
         return []
     found = []
-    if not mix.clip_norm and mix.kind != "sparse_outer":  # which has mix.norm_bound
+    if not mix.clip_norm and mix.kind not in {"sparse_outer", "seeds"}:  # which have mix.norm_bound
         found.append("mix.clip_norm: 0 is off, so one Byzantine peer can ruin the model; for members you trust only")
     if manifest.robust != RobustSection():
         found.append(

@@ -16,6 +16,7 @@ from starling.gossip.bounds import (
     NonNegative,
     Positive,
     PositiveShare,
+    Share,
     ShareBelowOne,
     WeightRule,
 )
@@ -40,6 +41,10 @@ Fingerprint = Annotated[
     tuple[Annotated[str, Meta(max_length=FINGERPRINT_CHARACTERS, pattern=r"^[ -~]*$")], ...],
     Meta(max_length=FINGERPRINT_LINES),
 ]
+Patterns = Annotated[
+    tuple[Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[!-~]*$")], ...], Meta(max_length=64)
+]
+"""Of names, with * for any letters."""
 
 
 class TaskSection(PartSection, frozen=True):
@@ -84,6 +89,11 @@ class OptimizerSection(PartSection, frozen=True):
     """The schedule ends at floor · lr."""
     clip_norm: Positive | None = None
     """A local step's gradient is shortened to this Euclidean norm, before corrections; left out: never."""
+    sam: Share = 0.0
+    """ρ of sharpness-aware steps: a second gradient is taken at x + ρ g/‖g‖; .05 to .2 where nodes have few samples. 0: off."""
+    gradient: Literal["plain", "optimistic", "extragradient"] = "plain"
+    """sgd: what a step goes along. For min-max problems, in which plain steps circle: optimistic, twice the gradient less the last one, or
+    extragradient, the one after a trial step."""
 
 
 class MixSection(PartSection, frozen=True):
@@ -92,7 +102,7 @@ class MixSection(PartSection, frozen=True):
     SECTION = "mix"
     kind: Name = "pet"
     """The algorithm; docs/algorithms.md compares them. gather: by a rule of `robust`, among members one need not trust.
-    sparse_outer: the fewest bytes, where data are split evenly."""
+    sparse_outer: the fewest bytes, where data are split evenly. seeds: a byte a local step and no gradients, for a trained model."""
     theta: Annotated[float, Meta(gt=0, le=0.5)] = 0.5
     """clock pace: mixing weight of a pairwise exchange. In steps pace the overlay gives the weights."""
     clip_norm: NonNegative = 10.0
@@ -100,6 +110,11 @@ class MixSection(PartSection, frozen=True):
     typical_samples: Annotated[int, Meta(ge=1, le=10**9)] | None = None
     """Training samples of a node that counts as one: one with m times as many counts m times as much in what is learned, 1/4 to 4.
     Left out: all nodes count the same. Not where models are pulled."""
+    personal: Patterns = ()
+    """Names of parameters that are never exchanged and are each node's own, e.g. ["head.*"]; * is any letters. docs/algorithms.md."""
+    own: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
+    """dsgd: share of a node's samples set aside, by whose loss it takes none, half or all of the step of each exchange: a model
+    of its own. 0: all of every step."""
 
 
 class OverlaySection(PartSection, frozen=True):

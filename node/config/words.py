@@ -30,6 +30,7 @@ MIX: Final[Words] = MappingProxyType({
     "psgd": "gathering of all updates",
     "outer": "outer steps on averaged progress (DiLoCo)",
     "sparse_outer": "sparse outer steps told to all",
+    "seeds": "losses along shared random directions",
     "gather": "robust combination of pulled models",
     "defended_tracking": "defended gradient tracking",
 })  # fmt: skip
@@ -147,7 +148,9 @@ def _learns(manifest: Manifest) -> str:
     task, parts = manifest.task, manifest.partition
     alpha = f" (Dirichlet {parts.alpha:g})" if parts.kind == "dirichlet" else ""
     start = ", from a given model" if task.start else ""
-    return f"{_called(TASK, task.kind)}, {_called(PARTITION, parts.kind)}{alpha}, {parts.shards:,} shards{start}"
+    home = f"; {', '.join(manifest.mix.personal)} stay at home" if manifest.mix.personal else ""
+    own = "; each takes what helps its own model" if manifest.mix.own else ""
+    return f"{_called(TASK, task.kind)}, {_called(PARTITION, parts.kind)}{alpha}, {parts.shards:,} shards{start}{home}{own}"
 
 
 def _steps(manifest: Manifest) -> str:

@@ -69,7 +69,7 @@ class Adversary:
             )
         self._node, self._manifest = opening.node, opening.manifest
         self._learner, self._origin = learner, learner.origin
-        dim = learner.layout.dim
+        dim = learner.shared_layout.dim
         self._part = slice(0, dim)
         if self._attack.targets == "tracker":
             if opening.manifest.mix.kind not in TRACKED:

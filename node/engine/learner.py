@@ -29,7 +29,9 @@ from starling.gossip.mix.base import PlainAveraging, origin
 from starling.gossip.mix.catalogue import broadcasts, pulls, replaces, swaps
 from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.gather import Gather, Gathered
+from starling.gossip.mix.personal import SHARES, Personal, chosen
 from starling.gossip.mix.rule_memory import assign_slots, cleared, slot_of
+from starling.gossip.mix.seeds import MOST_NUMBERS, Seeds, slope
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 from starling.gossip.vector import bind, bind_gradients, finite, layout, release_gradients
@@ -37,12 +39,12 @@ from starling.node.catalogues import task
 from starling.node.config import consent, memory
 from starling.node.config.schema import NumericsSection
 from starling.node.config.weight import weight
-from starling.node.engine import heap
+from starling.node.engine import ahead, heap
 from starling.node.engine import stage as stages
 from starling.node.engine.compression import selector_facts
 from starling.node.engine.devices import device
 from starling.node.engine.island import Island
-from starling.node.engine.mixing import mixer, settled_edges
+from starling.node.engine.mixing import mixer_of, settled_edges
 from starling.node.engine.noise_scale import NoiseScale
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.optimizers import Optimizer, optimizer_of, phase, ramp, schedule
@@ -54,6 +56,7 @@ from starling.node.engine.start import initial
 from starling.node.rpc.calls import Open
 from starling.node.tasks.api import Data, Source
 from starling.node.tasks.evaluate import BATCHES, Result, comparing, estimate, evaluate, tracking
+from starling.node.tasks.reserved import Reserved, data_of
 
 EVALUATION_BATCH = 256  # held-out samples of a slice: about the work of a local step
 _X = "x"
@@ -85,7 +88,7 @@ class Learner:
         path = Path(opening.data) if opening.data else None
         source = Source(path, manifest.partition, opening.shard, manifest.seed)
         self.data: Data = (
-            calling(kind, "data()", lambda: self.task.data(source, self.device))
+            calling(kind, "data()", lambda: data_of(self.task, source, self.device, manifest.mix.own))
             if opening.stage <= 0
             else stages.Elsewhere()
         )
@@ -122,7 +125,13 @@ class Learner:
             self.private = PrivateGradients(
                 opening.privacy, manifest, self.task, self._model, self.layout, self.data, csprng=csprng, path=ledger
             )
-        self.mixer = mixer(manifest)
+        self.mixer, self.shared_layout = mixer_of(manifest, self.layout)
+        if isinstance(self.mixer, Seeds):
+            self._check_seeds(opening)
+        if manifest.mix.own and self.private is not None:
+            raise ConfigError(
+                "mix.own: the share of an exchange that a node takes tells of samples, without noise; must be 0 with privacy.noise"
+            )
         compares = not pulls(self.mixer.edge) and selector_facts(manifest.compress, self.mixer.edge).compares
         self._origin = origin(self.mixer, self.x) if swaps(self.mixer.edge) or compares else None
         self.state: Any = None
@@ -132,6 +141,12 @@ class Learner:
         self._begin()
         self._moments = opening.numerics.moments
         self._optimizer = self._new_optimizer()
+        if opening.privacy.noise and (manifest.optimizer.sam or manifest.optimizer.gradient != "plain"):
+            raise ConfigError(
+                "privacy.noise: a second gradient, or an earlier one, in a step is not in its account; must be 0 with optimizer.sam and "
+                "optimizer.gradient, or leave these out"
+            )
+        self._raw: Tensor | None = None  # (d,) the last gradient, where steps are optimistic
         self._weight = weight(manifest, self.data.samples)
         self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
@@ -169,23 +184,26 @@ class Learner:
         """
         chance = generator(self._manifest.seed, "batch", self._node, self.local_steps)
         self.local_steps += 1
+        if isinstance(self.mixer, Seeds):
+            return self._step_by_seeds(self.mixer, round, chance)
         gradient = self.gradient()
         self._model.train()
         if self.private is None:
             value, fine = self._learn(chance, gradient)
+            gradient = self._made(value, gradient, round)
         else:
             value, fine = self._learn_privately(self.private, gradient)
-        return self._step(round, value, fine)
+        return self._step(round, value, fine, gradient)
 
     def crew_step(self, round: int, loss: float, scale: float, fine: bool) -> float | None:
         """The same of a gradient that the stages of a crew made together, times `scale`."""
         self.local_steps += 1
         if scale != 1.0:
             self.gradient().mul_(scale)
-        return self._step(round, loss, fine)
+        return self._step(round, loss, fine, self.gradient())
 
-    def _step(self, round: int, value: float, fine: bool) -> float | None:
-        gradient, state = self.gradient(), self.state
+    def _step(self, round: int, value: float, fine: bool, gradient: Tensor) -> float | None:
+        state = self.state
 
         def correct(gradient: Tensor) -> Tensor:
             nonlocal state
@@ -214,6 +232,32 @@ class Learner:
         self.state = state
         return value
 
+    def _check_seeds(self, opening: Open) -> None:
+        """Raises ConfigError where a setting would be ignored, or steps would take too long."""
+        if opening.privacy.noise or opening.numerics != NumericsSection() or opening.ranks > 1:
+            raise ConfigError(
+                "mix.kind: seeds computes losses and no gradient, for which privacy.noise, numerics and ranks do nothing; leave them out"
+            )
+        members = opening.manifest.pace.quorum
+        if members * self.layout.dim > MOST_NUMBERS:
+            raise ConfigError(
+                f"mix.kind: with seeds {members} nodes draw {members * self.layout.dim:,} signs a step, which must be <= {MOST_NUMBERS:,}; "
+                "try adapters (starling.adapters.lora), which train fewer parameters"
+            )
+
+    def _step_by_seeds(self, seeds: Seeds, round: int, chance: Generator) -> float | None:
+        """One step without a gradient -> the mean of both losses, or None if they are no numbers, and it was not taken."""
+        direction = seeds.direction(self._node, round, int(self.state.done), self.x)
+        both = torch.stack((self.x + seeds.epsilon * direction, self.x - seeds.epsilon * direction))
+        losses = self._losses_on(self.data.batch(self._manifest.task.batch_size, chance), both)
+        scalar = self._schedule.at(round) * self._ramp(round) * slope(losses, seeds.epsilon)
+        if not (fine := bool(torch.isfinite(scalar))):
+            self.undone += 1
+            scalar = torch.zeros_like(scalar)
+        _, self.state = seeds.correct(self.state, scalar)
+        self.x.sub_(scalar * direction)
+        return float(losses.mean()) if fine else None
+
     def _learn(self, chance: Generator, gradient: Tensor) -> tuple[float, bool]:
         """A batch's gradient -> its loss, and whether that is a number."""
         batch = self.data.batch(self._manifest.task.batch_size, chance)
@@ -230,6 +274,19 @@ class Learner:
         else:
             value = compute(batch, seed)
         return value, math.isfinite(value)
+
+    def _made(self, value: float, gradient: Tensor, round: int) -> Tensor:
+        """What this step goes along before corrections, of its first gradient (d,)."""
+        section = self._manifest.optimizer
+        if section.gradient == "optimistic" and math.isfinite(value):
+            before, self._raw = self._raw, gradient.clone()
+            return ahead.optimistic(gradient, before)
+        if ahead.looks_ahead(section) and math.isfinite(value):
+            x, rate = self.x.clone(), self._schedule.at(round) * self._ramp(round)
+            self.x.copy_(ahead.point(section, x, gradient, lambda g: self.mixer.correct(self.state, g)[0], rate))
+            self._learn(generator(self._manifest.seed, "batch", self._node, self.local_steps - 1), gradient)
+            self.x.copy_(x)
+        return gradient
 
     @property
     def noise_scale(self) -> float | None:
@@ -328,6 +385,8 @@ class Learner:
             assert swaps(self.mixer.edge)
             shared, self.kept = edge_ledger.swap(self.mixer.edge, self.kept, shared, self.origin, swapped)
         effects = [effect for effect in done if not isinstance(effect, Swapped)]
+        if isinstance(self.data, Reserved):
+            effects = [self._own_share(effect, shared, self.data.aside) for effect in effects]
         if effects:
             shared = self._book(effects, shared)
         self._absorb(shared, phase)
@@ -376,13 +435,15 @@ class Learner:
         anchor = self.anchor
         return self.x if anchor is None else anchor
 
-    def advance(self, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, phase: Phase) -> Tensor:
+    def advance(
+        self, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], phase: Phase
+    ) -> Tensor:  # fmt: skip
         """The outer step of a round, `shared` (d,) as it was frozen and the messages as `PullExchange.messages` gives them.
 
         -> (n,) bool: shortened.
         """
         assert broadcasts(self.mixer.edge)
-        state, shortened = self.mixer.edge.advance(self.state, shared, sent, messages, present)
+        state, shortened = self.mixer.edge.advance(self.state, shared, sent, messages, present, members, phase.round)
         x, self.state = self.mixer.absorb(state, self.x.clone(), shared, phase)
         self.x.copy_(x)
         return shortened
@@ -403,16 +464,27 @@ class Learner:
 
         def losses(models: Tensor) -> Tensor:
             chance = generator(self._manifest.seed, "batch", self._node, max(0, self.local_steps - 1))
-            batch = self.data.batch(self._manifest.task.batch_size, chance)
-            ours, values = self.x.clone(), []
-            with comparing(self._model), torch.no_grad():
-                for model in models.reshape(-1, models.shape[-1]):
-                    self.x.copy_(model)
-                    values.append(self.task.loss(self._model, batch).to(ours.dtype))
-            self.x.copy_(ours)
-            return torch.stack(values).nan_to_num(math.inf).reshape(models.shape[:-1])
+            return self._losses_on(self.data.batch(self._manifest.task.batch_size, chance), models)
 
         return losses
+
+    def _losses_on(self, batch: Any, models: Tensor) -> Tensor:
+        """Of models (…, d) -> (…), infinite where it is no number."""
+        ours, values = self.x.clone(), []
+        with comparing(self._model), torch.no_grad():
+            for model in models.reshape(-1, models.shape[-1]):
+                self.x.copy_(model)
+                values.append(self.task.loss(self._model, batch).to(ours.dtype))
+        self.x.copy_(ours)
+        return torch.stack(values).nan_to_num(math.inf, math.inf).reshape(models.shape[:-1])
+
+    def _own_share(self, effect: Effect | Sealed, shared: Tensor, aside: Any) -> Effect | Sealed:
+        """The effect with the share of its step that is best by the samples set aside, of `shared` (D,) before any of its round."""
+        value, models = opened(effect).value, []
+        for share in SHARES:
+            moved = effect.support.add(shared, share * effect.theta * value)
+            models.append(self.mixer.put(self.x, moved) if isinstance(self.mixer, Personal) else moved)
+        return replace(effect, theta=effect.theta * float(chosen(self._losses_on(aside, torch.stack(models)))))
 
     def flow_only(self, done: Effect | Swapped | Sealed) -> Effect | Sealed:
         """Update the state of an effect's edge ahead of its round -> the effect that remains for the vector."""
@@ -467,7 +539,9 @@ class Learner:
     def evaluation(self) -> tuple[nn.Module, Iterator[Result | None]]:
         """A copy of the model as it is now, and slices of its evaluation; training may go on meanwhile."""
         model = copy.deepcopy(self._model)
-        return model, chain(self._statistics(model), evaluate(self.task, model, self.data, EVALUATION_BATCH))
+        return model, chain(
+            self._statistics(model), evaluate(self.task, model, self.data, EVALUATION_BATCH, own=self.own)
+        )
 
     def _statistics(self, model: nn.Module) -> Iterator[None]:
         """Estimate a model's normalisation statistics from this node's training data, a batch at a time."""
@@ -530,11 +604,36 @@ class Learner:
                 place.copy_(history)
         self.state = replace(self.state, kept=kept)
 
-    def install(self, x: Tensor, round: int) -> None:
+    @property
+    def own(self) -> bool:
+        """Whether this node's model is its own, to be measured by samples like its own."""
+        return isinstance(self.mixer, Personal) or isinstance(self.data, Reserved)
+
+    @property
+    def offered(self) -> Tensor:
+        """What others may take over of the model: all of it, or (s,) what nodes share."""
+        return self.mixer.part(self.settled) if isinstance(self.mixer, Personal) else self.settled
+
+    @property
+    def offered_at_first(self) -> Tensor:
+        """As `offered`, of the model that all began with."""
+        begun = self.beginning()
+        return self.mixer.part(begun) if isinstance(self.mixer, Personal) else begun
+
+    def whole(self, offered: Tensor) -> Tensor:
+        """(d,) a model that was `offered`, with what is at home here. Raises ValueError as `check`."""
+        if not isinstance(self.mixer, Personal):
+            return offered
+        if offered.shape != (self.shared_layout.dim,):
+            raise ValueError("holds another model")
+        return self.mixer.put(self.x, offered.to(self.x))
+
+    def install(self, offered: Tensor, round: int) -> None:
         """Take over another node's model in `round`: empty memory, no flows, and a rate that climbs from there."""
+        x = self.whole(offered)
         self.check(x)
         self._optimizer = self._new_optimizer()
-        self._joined_at = round
+        self._joined_at, self._raw = round, None
         self._replace(x)
 
     def beginning(self) -> Tensor:

@@ -6,8 +6,10 @@ The owner of this machine has agreed to import what "module:Class" names: `node.
 from starling.gossip.api import Mixer, Rule
 from starling.gossip.mix import drift
 from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.personal import Personal, at_home, shared_layout, shared_spans
 from starling.gossip.mix.pet import SETTLED_EDGES, chosen_track
 from starling.gossip.seeds import derive
+from starling.gossip.vector import Layout
 from starling.node.config.schema import Manifest
 from starling.robust import catalogue
 
@@ -24,7 +26,21 @@ def mixer(manifest: Manifest) -> Mixer:
             params["drift_limit"] = drift.LIMIT
     if "rule" in MIXERS.parameters(section.kind, trusted=True):
         params["rule"] = rule(manifest)
+    if section.kind == "seeds":
+        params |= {"seed": manifest.seed, "steps": manifest.pace.local_steps}
     return MIXERS.build("mix", section.kind, params, trusted=True)
+
+
+def mixer_of(manifest: Manifest, layout: Layout) -> tuple[Mixer, Layout]:
+    """The mixing algorithm for models of this layout, and the layout of what it shares of them.
+
+    Raises ConfigError: as `mixer`; or `mix.personal` matches nothing, or everything.
+    """
+    whole = mixer(manifest)
+    if not manifest.mix.personal:
+        return whole, layout
+    home = at_home(layout, manifest.mix.personal)
+    return Personal(whole, shared_spans(layout, home)), shared_layout(layout, home)
 
 
 def settled_edges(manifest: Manifest) -> int:

@@ -84,9 +84,9 @@ class Exchanges:
         self._dim, self._dtype, self._device = form.numel(), form.dtype, form.device
         self._edge = learner.mixer.edge
         self._distances = distances
-        self._model = learner.layout.dim
+        self._model = learner.shared_layout.dim
         frame.check(manifest, self._dim)
-        facts = parts(learner.layout, self._dim)
+        facts = parts(learner.shared_layout, self._dim)
         self.codec = exchange_codec(manifest, form.dtype, facts)
         self.broadcast: BroadcastCodec | None = None  # where nodes broadcast, how messages are made
         request = self.codec.response if swaps(self._edge) else self.codec.request

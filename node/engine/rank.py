@@ -28,6 +28,7 @@ from starling.node.engine.start import initial
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Failed, Pipe
 from starling.node.tasks.api import Source
+from starling.node.tasks.reserved import data_of
 
 
 class Rank:
@@ -43,7 +44,8 @@ class Rank:
         self._seed, self._node, self._batch = manifest.seed, opening.node, manifest.task.batch_size
         chosen = task(manifest.task.kind, manifest.task.params())
         path = Path(opening.data) if opening.data else None
-        self._data = chosen.data(Source(path, manifest.partition, opening.shard, manifest.seed), opening.device)
+        source = Source(path, manifest.partition, opening.shard, manifest.seed)
+        self._data = data_of(chosen, source, opening.device, manifest.mix.own)
         self.model = initial(chosen, manifest, opening.start).to(opening.device)
         self._gradients = Gradients(opening.numerics, chosen, self.model, opening.device)
         self._x, self._gradient = bind(self.model, layout(self.model))

@@ -279,8 +279,8 @@ class Session:
         elif broadcasts(self.learner.mixer.edge):
             sent, messages, present = self.pulls.messages(asked)
             self.pulls.forget_all()
-            excluded = self.learner.advance(frozen, sent, messages, present, self._frozen_in)
             order = sorted({*order, self._node})
+            excluded = self.learner.advance(frozen, sent, messages, present, order, self._frozen_in)
         else:
             committed.sort(key=lambda done: done.peer)  # stable: each peer's in order
             self.learner.absorb(committed, self._frozen_in)
@@ -427,9 +427,9 @@ class Session:
     def snapshot(self, _call: calls.Snapshot) -> calls.Held:
         """Hold a copy of the model for `read`, instead of the one before."""
         facts: dict[str, str | int] = {"kind": _MODEL, "round": self._round, "schema": self._schema.hex()}
-        settled = self.learner.settled
+        offered = self.learner.offered
         self._held, self._read_at = (0, b""), self._clock()  # never two of them
-        data = tensor_file.pack({"x": self._as_sent(settled) if self._sent_noise else settled}, facts)
+        data = tensor_file.pack({"x": self._as_sent(offered) if self._sent_noise else offered}, facts)
         digests = chunks.digests(data)
         root = chunks.root(digests)
         # named by what it holds: numbers would begin anew with the engine, and name other bytes to who still reads
@@ -451,7 +451,7 @@ class Session:
         if facts.get("kind") != _MODEL or facts.get("schema") != self._schema.hex() or tensors.keys() != {"x"}:
             raise RemoteProtocolError(call.peer, "state_of_another_model")
         try:
-            self.learner.check(tensors["x"])
+            self.learner.check(self.learner.whole(tensors["x"]))
         except ValueError as error:
             raise RemoteProtocolError(call.peer, "state_unusable") from error
         if call.turn != self._joining_turn:
@@ -469,7 +469,7 @@ class Session:
         peers = sorted(self._candidates)
         rounds, models = zip(*(self._candidates[peer] for peer in peers), strict=True)
         self._candidates = {}
-        agreement = model_agreement.agree(models, self.learner.beginning().to(models[0].device), rounds)
+        agreement = model_agreement.agree(models, self.learner.offered_at_first.to(models[0].device), rounds)
         at = median_low(rounds[i] for i in agreement.cluster) if agreement.cluster else 0
         if agreement.state is not None:
             self.learner.install(agreement.state, at)

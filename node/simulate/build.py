@@ -34,14 +34,16 @@ def identities(agreed: Manifest, count: int) -> tuple[str, tuple[str, ...]]:
     return swarm.swarm, tuple(swarm.identity(index).peer_id for index in range(count))
 
 
-def exchange(scenario: Scenario, agreed: Manifest, mixer: Mixer, layout: Layout) -> tuple[ExchangeCodec, Selector]:
-    """Codecs and coordinates of the exchange of vectors (D,) made of models of this layout.
+def exchange(
+    scenario: Scenario, agreed: Manifest, mixer: Mixer, whole: Layout, layout: Layout
+) -> tuple[ExchangeCodec, Selector]:
+    """Codecs and coordinates of the exchange of vectors (D,) made of models of the layout `whole`, `layout` of what is shared of them.
 
     A budget that is left to be measured is what the slowest of `network.rates` allows.
 
     Raises ConfigError: a part does not take its parameters.
     """
-    dim = origin(mixer, torch.zeros(layout.dim)).numel()
+    dim = origin(mixer, torch.zeros(whole.dim)).numel()
     codec = exchange_codec(agreed, layout.dtype, parts(layout, dim))
     rate = min(scenario.network.rates, default=scenario.network.bytes_per_s)
     budget = 0 if scenario.compress.params().get("budget_bytes") else int(rate * scenario.pace.slot_s * FILL)

@@ -5,7 +5,7 @@ import torch
 from starling.gossip.errors import GossipError
 from starling.node.catalogues import task
 from starling.node.daemon.observe.final import first_error
-from starling.node.engine.mixing import mixer
+from starling.node.engine.mixing import mixer_of
 from starling.node.engine.start import initial
 from starling.node.simulate import build
 from starling.node.simulate.matrix import byzantine
@@ -21,7 +21,9 @@ def check(scenario: Scenario) -> None:
     agreed = manifest(scenario)
     if scenario.simulate.model:
         model = initial(task(agreed.task.kind, agreed.task.params()), agreed)
-        build.exchange(scenario, agreed, mixer(agreed), layout_of(model))
+        whole = layout_of(model)
+        mixer, shared = mixer_of(agreed, whole)
+        build.exchange(scenario, agreed, mixer, whole, shared)
         byzantine.attack(scenario.attack)
 
 

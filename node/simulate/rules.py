@@ -156,9 +156,9 @@ def _check_attack(scenario: Scenario) -> list[str]:
         return []
     if not scenario.simulate.model:
         raise ConfigError("attack.kind: without a model there is nothing to attack; try `--set simulate.model=true`")
-    if scenario.mix.kind == "sparse_outer":
+    if scenario.mix.kind in {"sparse_outer", "seeds"}:
         raise ConfigError(
-            f"attack.kind: attacks on sparse messages are not simulated, got {attack.kind or 'bad nodes'} with mix=sparse_outer; "
+            f"attack.kind: attacks on what all are told are not simulated, got {attack.kind or 'bad nodes'} with mix={scenario.mix.kind}; "
             "try `--set mix.kind=gather`"
         )
     target = ATTACKS.facts(attack.kind, trusted=True).targets if attack.kind else ""

@@ -48,6 +48,9 @@ class SimulateSection(Section, frozen=True):
     """Nodes whose own models are evaluated, evenly spread, besides the mean model. 0: all."""
     target: Annotated[float, Meta(ge=-1e9, le=1e9)] = 0.0
     """Value of the metric whose first crossing by the mean over nodes is reported in rounds, seconds and bytes. 0: none."""
+    own: bool = False
+    """Nodes' models are measured by held-out samples like their own data, labels in the same shares; always with mix.personal and mix.own.
+    The mean model is measured by all."""
     running_mean: bool = False
     """matrix: sgd's momentum is a running mean that begins with the first gradient, m_0 = g and not (1 − momentum) g. Of a short run
     it is worth some rounds, and tables in papers have it."""

@@ -54,6 +54,14 @@ class Sampled(Protocol):
 
 
 @runtime_checkable
+class Owned(Protocol):
+    """Data that know which held-out samples are like this node's own, by which a model of its own is measured."""
+
+    def like_own(self, size: int) -> Iterator[Any]:
+        """Some of the test split in batches, always in the same order, as this node's samples are distributed."""
+
+
+@runtime_checkable
 class Generative(Protocol):
     """A task whose models predict the next token, so that `starling ask` can let them write."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from starling.node.tasks.api import Data, Task
+from starling.node.tasks.api import Data, Owned, Task
 
 BATCHES = 32  # training batches that the statistics are a mean over
 
@@ -27,14 +27,14 @@ class Result:
     samples: int
 
 
-def evaluate(task: Task, model: nn.Module, data: Data, batch: int) -> Iterator[Result | None]:
-    """Measure `model` on held-out data: None after each batch, then the result.
+def evaluate(task: Task, model: nn.Module, data: Data, batch: int, *, own: bool = False) -> Iterator[Result | None]:
+    """Measure `model` on held-out data: None after each batch, then the result. `own`: on those like this node's, if they are known.
 
     Gradient mode is switched off, and eval mode on, within a slice only, so the caller may train another model in between. This model must
     not change until the end: pass a copy of one in training.
     """
     value, loss, samples = 0.0, 0.0, 0
-    for held_out in data.held_out(batch):
+    for held_out in data.like_own(batch) if own and isinstance(data, Owned) else data.held_out(batch):
         training = model.training
         model.eval()
         with torch.no_grad():

@@ -69,6 +69,19 @@ class LabelledData:
         for x, y in zip(torch.split(self.test_x, size), torch.split(self.test_y, size), strict=True):
             yield _floats(x), y
 
+    def like_own(self, size: int) -> Iterator[Batch]:
+        """The first test samples of each label, so many that labels have the shares that they have here; all of them where none fits."""
+        labels, counts = torch.unique(self.y, return_counts=True)
+        there = torch.stack([(self.test_y == label).sum() for label in labels])
+        most = (there / counts).min()  # times the samples here
+        places = [
+            (self.test_y == label).nonzero().view(-1)[: max(1, int(most * count))]
+            for label, count in zip(labels, counts, strict=True)
+        ]
+        index = torch.cat(places).sort().values if float(most) else torch.arange(len(self.test_y), device=self.y.device)
+        for part in torch.split(index, size):
+            yield _floats(self.test_x[part]), self.test_y[part]
+
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:

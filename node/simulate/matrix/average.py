@@ -9,7 +9,7 @@ node's ledger sums them anew, which rounds differently.
 Shapes: N rows, D numbers of the shared vector, g exchanges of a group, k values and w coordinates of one, h ends.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,12 +24,17 @@ from starling.gossip.compress.select.coordinates import with_wish
 from starling.gossip.compress.support import Indices, Support
 from starling.gossip.mix.drift import gate, within
 from starling.gossip.mix.exchange_codec import ExchangeCodec
+from starling.gossip.mix.personal import SHARES
 from starling.node.simulate.matrix.batch import Batch, Directions, Pending, Sizes
 from starling.node.simulate.matrix.edges import Edge, Edges, EdgeVectors, Pair, index
 from starling.node.simulate.matrix.table import Coordinates, Group, add, check_finite, grouped, read, through, write
 
 _SHRINK = 0.9  # as `ExchangeCodec.encode_response` does
 _DOUBT = 1e-9  # norms of many rows may round differently from that of one by less
+
+
+Choose = Callable[[Sequence[int], Tensor], Tensor]
+"""Rows of the swarm (h) and their vectors (h, 3, D) after each of `SHARES` of a step -> (h,) the share to take."""
 
 
 @dataclass(slots=True)
@@ -125,6 +130,7 @@ class Differences:
     flows: Flows | None
     known: EdgeVectors | None = None  # by end: (D,) last known of the peer's, for selectors that compare
     wish_limit: int = 0  # most coordinates of an exchange where responders wish for some as well
+    choose: Choose | None = None  # which share of a step each end takes; None: all
     pending: Pending[Update] = field(default_factory=Pending)
     _wishes: dict[Pair, Indices] = field(default_factory=dict)
 
@@ -226,14 +232,28 @@ class Differences:
         if self.known is not None:
             rest = agreed * _column(1.0 - thetas, v)
             known = (theirs + rest, mine - rest)
-        initiators = Update(rows[0], pairs, group, change, flow, known[0])
-        responders = Update(rows[1], [pair[::-1] for pair in pairs], group, -change, opposite, known[1])
+        steps = change, -change
+        if self.choose is not None:
+            one, other = (self._chosen(self.choose, batch, group, end, step) for end, step in enumerate(steps))
+            steps = one, other
+        initiators = Update(rows[0], pairs, group, steps[0], flow, known[0])
+        responders = Update(rows[1], [pair[::-1] for pair in pairs], group, steps[1], opposite, known[1])
         unproven = batch.unproven[which]
         for place in np.flatnonzero(unproven):
             self.pending[pairs[place]] = responders.of(np.asarray([place]))
         return self._remembered(
             [initiators, responders.of(np.flatnonzero(~unproven)) if unproven.any() else responders]
         )
+
+    def _chosen(self, choose: Choose, batch: Batch, group: Group, end: int, step: Tensor) -> Tensor:
+        """(g, w) what the ends take of a step (g, w)."""
+        at, models = batch.ends[end, group.which], []
+        for share in SHARES:
+            moved = batch.vectors[index(at, batch.vectors)].clone()
+            add(moved, index(np.arange(len(at)), moved), group.coordinates, share * step)
+            models.append(moved)
+        rows = [batch.pairs[place][end] for place in group.which]
+        return step * choose(rows, torch.stack(models, 1))[:, None].to(step)
 
     def _drifted(
         self,

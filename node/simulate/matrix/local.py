@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from starling.gossip.errors import ConfigError
+from starling.gossip.mix.seeds import Seeds, slope
 from starling.gossip.vector import finite
 from starling.node.config.schema import OptimizerSection, PaceSection
+from starling.node.engine import ahead
 from starling.node.engine.optimizers import NOT_BY_ROWS, Optimizer, Schedule, optimizer, ramp, schedule
 from starling.node.simulate.matrix.problem import Problem
 from starling.node.simulate.matrix.table import Rows, adjacent
@@ -34,11 +36,13 @@ class LocalSteps:
     weights: Sequence[float] = ()  # of all rows; none: 1 each
     watched: bool = False  # gradients are kept for attackers to look at
     running_mean: bool = False  # momentum begins with the first gradient, as if all before had been like it; sgd only
+    seeds: Seeds | None = None  # steps are along drawn directions, without gradients
     undone: int = 0
     gradients: Tensor = field(init=False)  # (N, d) of each row's last local step, if they are watched
     _rates: Schedule = field(init=False)
     _optimizer: Optimizer = field(init=False)
     _memory: dict[str, Tensor] = field(init=False, default_factory=dict)
+    _raw: Tensor = field(init=False)  # (N, d) the last gradients, where steps are optimistic; NaN: none
     _scalars: frozenset[str] = frozenset()
     _weights: Tensor | None = field(init=False)  # (N, 1)
     _steps: Tensor = field(init=False)  # (N,) since the optimiser's memory was empty
@@ -52,6 +56,8 @@ class LocalSteps:
                 "simulate whole nodes with `--set simulate.engine=virtual`"
             )
         self.gradients = torch.zeros_like(self.like) if self.watched else self.like[:0]
+        optimistic = self.section.gradient == "optimistic"
+        self._raw = torch.full_like(self.like, torch.nan) if optimistic else self.like[:0]
         self._rates = schedule(self.section, self.pace.rounds)
         self._optimizer = optimizer(
             self.section, self.like[:0], corrects_updates=self.corrects_updates, weighs_updates=self.weighs_updates
@@ -63,12 +69,15 @@ class LocalSteps:
 
     def __call__(self, rows: Tensor, round: int, step: int, x: Tensor, correct: Callable[[Tensor], Tensor]) -> Tensor:
         """One local step: x (r, d) of `rows` (r,) -> their new models."""
+        if self.seeds is not None:
+            return self._by_seeds(self.seeds, rows, round, step, x, correct)
         gradients = self.problem.gradients(rows, self._done[rows], x)
-        self._done[rows] += 1
         bad = _not_finite(gradients)
         gradients[bad] = 0.0  # what the mixing algorithm keeps must stay finite
         if self.watched:
             self.gradients[rows] = gradients
+        gradients = self._made(gradients, rows, round, x, correct)
+        gradients[_not_finite(gradients)] = 0.0
         weights = 1.0 if self._weights is None else self._weights[rows]
         direction, shift = self._optimizer.corrected(gradients, correct, weights)
         if self.running_mean:
@@ -86,6 +95,36 @@ class LocalSteps:
         self.undone += int(bad.sum())
         return stepped
 
+    def _made(
+        self, gradients: Tensor, rows: Tensor, round: int, x: Tensor, correct: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """What steps go along before corrections, of the first gradients (r, d) of `rows` at x; their batches are used then."""
+        section = self.section
+        if section.gradient == "optimistic":
+            gradients, self._raw[rows] = ahead.optimistic(gradients, self._raw[rows]), gradients
+        elif ahead.looks_ahead(section):
+            further = ahead.point(section, x, gradients, correct, self._ramped(rows, round, x))
+            gradients = self.problem.gradients(rows, self._done[rows], further)
+        self._done[rows] += 1
+        return gradients
+
+    def _ramped(self, rows: Tensor, round: int, x: Tensor) -> Tensor:
+        """(r, 1) the rates of `rows`, of the dtype of x."""
+        age = (round - self._joined_at[rows]).clamp(max=self.pace.ramp_rounds).tolist()
+        return x.new_tensor([self._rates.at(round) * ramp(since, self.pace.ramp_rounds) for since in age])[:, None]
+
+    def _by_seeds(
+        self, seeds: Seeds, rows: Tensor, round: int, step: int, x: Tensor, correct: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """As `Learner` does where the mixing algorithm is `seeds`."""
+        directions = torch.stack([seeds.direction(self.problem.labels[row], round, step, x) for row in rows.tolist()])
+        both = torch.stack((x + seeds.epsilon * directions, x - seeds.epsilon * directions), 1)
+        scalars = self._ramped(rows, round, x) * slope(self.problem.losses(rows, self._done[rows], both), seeds.epsilon)
+        self._done[rows] += 1
+        bad = ~torch.isfinite(scalars)
+        self.undone += int(bad.sum())
+        return x - correct(scalars.masked_fill(bad, 0.0)) * directions
+
     def losses(self, rows: Tensor, models: Tensor) -> Tensor:
         """Models (r, m, d) -> (r, m): each one's loss on what its row has just learned from."""
         return self.problem.losses(rows, (self._done[rows] - 1).clamp_min(0), models)
@@ -93,6 +132,8 @@ class LocalSteps:
     def joined(self, row: int, round: int) -> None:
         """A node came with another's model: its memory is empty, and its rate climbs from here."""
         self._joined_at[row] = round
+        if len(self._raw):
+            self._raw[row] = torch.nan
         self._steps[row] = 0
 
     def _groups(self, rows: Tensor, round: int) -> Iterator[tuple[Rows, float, int, float]]:

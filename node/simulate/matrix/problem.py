@@ -29,6 +29,7 @@ from starling.node.simulate.matrix.table import Rows, adjacent
 from starling.node.tasks.api import Data, Source, Task
 from starling.node.tasks.convex import DTYPES, BowlData, Logistic, Quadratic, gradient_noise
 from starling.node.tasks.evaluate import BATCHES, Result, TaskLoss, estimate, evaluate
+from starling.node.tasks.reserved import Reserved, data_of
 from starling.robust.attacks.api import Attack
 
 EVALUATION_BATCH = 256
@@ -71,6 +72,7 @@ class TorchTask:
     hits: Callable[[nn.Module, Any], tuple[int, int]] | None = None
     optimum: Optimum | None = None  # by whose distance models are measured; None: by the task's own metric
     begin: nn.Module | None = None  # what every node begins with; None: a random model
+    own: bool = False  # models are their nodes' own, each measured by held-out samples like its node's
     start: Tensor = field(init=False)  # (d,) where every node begins
     stacks: bool = field(init=False)  # whether torch.func computes many nodes at once
     layout: Layout = field(init=False)
@@ -115,9 +117,18 @@ class TorchTask:
     def losses(self, rows: Tensor, done: Tensor, x: Tensor) -> Tensor:
         """(r, m) losses of models x (r, m, d) on the batch of each row's (r,) local step after `done` (r,)."""
         self._loss.train()
+        return self._losses_on([self._batch(*each) for each in zip(rows.tolist(), done.tolist(), strict=True)], x)
+
+    @torch.no_grad()
+    def aside(self, rows: Tensor, x: Tensor) -> Tensor:
+        """(r, m) losses of models x (r, m, d) on what each row set aside."""
+        self._loss.train()
+        data = [self.data[row] for row in rows.tolist()]
+        return self._losses_on([each.aside for each in data if isinstance(each, Reserved)], x)
+
+    def _losses_on(self, batches: Sequence[Any], x: Tensor) -> Tensor:
         losses = torch.empty(x.shape[:2])
-        for place, (row, step) in enumerate(zip(rows.tolist(), done.tolist(), strict=True)):
-            batch = self._batch(row, step)
+        for place, batch in enumerate(batches):
             for number, model in enumerate(x[place]):
                 self._flat.copy_(model)
                 losses[place, number] = self._loss(batch)
@@ -125,8 +136,11 @@ class TorchTask:
 
     def score(self, x: Tensor, alive: Sequence[int]) -> tuple[float, float]:
         """(metric, loss) of one model x (d,) on held-out data, with normalisation statistics of the data of all rows `alive`, ascending."""
+        return self._score(x, alive, self.data[0])
+
+    def _score(self, x: Tensor, alive: Sequence[int], data: Data, *, own: bool = False) -> tuple[float, float]:
         self._set_scored(x, alive)
-        for slice_ in evaluate(self.task, self._scored, self.data[0], EVALUATION_BATCH):
+        for slice_ in evaluate(self.task, self._scored, data, EVALUATION_BATCH, own=own):
             if isinstance(slice_, Result):
                 value = slice_.value if self.optimum is None else self.optimum.errors(x[None], alive)[0]
                 return value, slice_.loss
@@ -136,7 +150,8 @@ class TorchTask:
         """Metric of each of x (m, d), evenly spread over `alive`, with normalisation statistics of the row's own data."""
         if self.optimum is not None:
             return self.optimum.errors(x, alive)
-        return [self.score(row, [alive[at * len(alive) // len(x)]])[0] for at, row in enumerate(x)]
+        drawn = [alive[at * len(alive) // len(x)] for at in range(len(x))]
+        return [self._score(row, [who], self.data[who], own=self.own)[0] for row, who in zip(x, drawn, strict=True)]
 
     @torch.no_grad()
     def success(self, x: Tensor) -> float | None:
@@ -268,10 +283,11 @@ Problem = TorchTask | Bowls
 
 def problem(
     manifest: Manifest, labels: Sequence[str], stack_from: int = STACK_FROM, attack: Attack | None = None,
-    byzantine: NDArray[np.bool_] | None = None,
+    byzantine: NDArray[np.bool_] | None = None, *, own: bool = False,
 ) -> Problem:  # fmt: skip
     """The problem of a swarm; row i has shard i, over again where there are more rows than shards.
 
+    `own`: each row's model is measured by held-out samples like its own data.
     `byzantine` (N,) bool are the rows that do what `attack` says: perhaps they learn from other data than they have.
 
     Raises ConfigError: the task, the model of `task.start` or the data cannot be had, or the attack needs other data.
@@ -281,20 +297,36 @@ def problem(
     shards = [row % parts for row in range(len(labels))]
     begin = initial(made, manifest)
     if isinstance(made, Quadratic):
+        data_of(made, Source(None, manifest.partition, 0, seed), "cpu", manifest.mix.own)
         if attack is not None and attack.targets == "data":
             raise ConfigError(
                 f"attack.kind: poisons labels, which task={manifest.task.kind} has not; try `--set task.kind=digits`"
             )
         made.check(Source(None, manifest.partition, 0, seed))
         return Bowls(made, labels, shards, seed, begin)
-    by_shard = {shard: made.data(Source(None, manifest.partition, shard, seed), "cpu") for shard in sorted(set(shards))}
+    apart = manifest.mix.own
+    by_shard = {
+        shard: data_of(made, Source(None, manifest.partition, shard, seed), "cpu", apart)
+        for shard in sorted(set(shards))
+    }
     data, hits, optimum = [by_shard[shard] for shard in shards], None, None
     if attack is not None and byzantine is not None:
         data, hits = poisoned(attack, byzantine, data), success(attack)
     if isinstance(made, Logistic):
         logistic = made
         optimum = Optimum(lambda alive: logistic.optimum([shards[row] for row in alive], seed))
-    return TorchTask(made, data, labels, seed, manifest.task.batch_size, stack_from, hits, optimum, begin)
+    return TorchTask(
+        made,
+        data,
+        labels,
+        seed,
+        manifest.task.batch_size,
+        stack_from,
+        hits,
+        optimum,
+        begin,
+        own=own or bool(apart or manifest.mix.personal),
+    )
 
 
 def stacked(batches: Sequence[Any]) -> Any:

@@ -11,11 +11,13 @@ Shapes: N rows, n of them alive, m exchanges of a round, d parameters.
 import math
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from starling.gossip.api import Phase
 from starling.gossip.compress.catalogue import quantizer
@@ -23,21 +25,24 @@ from starling.gossip.compress.select.coordinates import Everything, kept
 from starling.gossip.mix.base import origin
 from starling.gossip.mix.dsgd import Dsgd
 from starling.gossip.mix.exchange_codec import ExchangeCodec
+from starling.gossip.mix.personal import SHARES, Personal, chosen
+from starling.gossip.mix.seeds import Seeds
 from starling.gossip.overlay.periodic import stage, turn
 from starling.gossip.overlay.sticky import DEGREE
 from starling.gossip.rng import generator
 from starling.node.config.overlay import overlay_of
 from starling.node.config.weight import weight
 from starling.node.engine.compression import selector_facts
-from starling.node.engine.mixing import mixer, settled_edges
+from starling.node.engine.mixing import mixer_of, settled_edges
 from starling.node.engine.optimizers import corrects_updates, phase, schedule, weighs_updates
 from starling.node.simulate import build
 from starling.node.simulate.matrix import byzantine
+from starling.node.simulate.matrix.average import Differences
 from starling.node.simulate.matrix.batch import RoundStats
 from starling.node.simulate.matrix.clocks import Clocks
 from starling.node.simulate.matrix.faults import Change, ExchangeFaults, churn, exchange_faults
 from starling.node.simulate.matrix.local import LocalSteps
-from starling.node.simulate.matrix.problem import problem
+from starling.node.simulate.matrix.problem import TorchTask, problem
 from starling.node.simulate.matrix.schedule import Exchanges, Schedule, SlotSchedule
 from starling.node.simulate.matrix.swarm import Swarm
 from starling.node.simulate.measure import NOT_FINITE, Measure
@@ -122,19 +127,20 @@ class _Run:
         """All models at their beginning, and their local steps."""
         scenario, agreed, count = self._scenario, self._agreed, len(self._peers)
         attack = byzantine.attack(scenario.attack)
-        learned = problem(agreed, self._peers, attack=attack, byzantine=self.byzantine)
-        x, mixing = learned.start.repeat(count, 1), mixer(agreed)
-        codec, selector = build.exchange(scenario, agreed, mixing, learned.layout)
+        learned = problem(agreed, self._peers, attack=attack, byzantine=self.byzantine, own=scenario.simulate.own)
+        x, (mixing, shared) = learned.start.repeat(count, 1), mixer_of(agreed, learned.layout)
+        codec, selector = build.exchange(scenario, agreed, mixing, learned.layout, shared)
         local = LocalSteps(
             learned, agreed.optimizer, agreed.pace, x, watched=attack is not None,
             running_mean=scenario.simulate.running_mean, corrects_updates=corrects_updates(agreed),
             weighs_updates=weighs_updates(agreed), weights=[weight(agreed, each) for each in learned.samples],
+            seeds=mixing if isinstance(mixing, Seeds) else None,
         )  # fmt: skip
         attackers = None
         start = origin(mixing, learned.start)
         if attack is not None:
             attackers = byzantine.Byzantine(
-                attack, self.byzantine, start, x.shape[1], agreed.pace.rounds, agreed.seed,
+                attack, self.byzantine, start, shared.dim, agreed.pace.rounds, agreed.seed,
                 lambda: local.gradients, lambda rows: byzantine.thresholds(mixing, self.swarm.state, rows),
             )  # fmt: skip
         facts = selector_facts(agreed.compress, mixing.edge)
@@ -144,6 +150,16 @@ class _Run:
             compares=facts.compares, wish_limit=kept(agreed.compress.ratio, start.numel()) if facts.wishes else 0,
             settled_edges=settled_edges(agreed),
         )  # fmt: skip
+        if agreed.mix.own and isinstance(learned, TorchTask):
+            aside = learned.aside
+
+            def choose(rows: Sequence[int], shared: Tensor) -> Tensor:
+                at = torch.as_tensor(rows)
+                home = swarm.x[at][:, None].expand(-1, len(SHARES), -1)
+                return chosen(aside(at, mixing.put(home, shared) if isinstance(mixing, Personal) else shared))
+
+            assert isinstance(swarm.exchanges, Differences)
+            swarm.exchanges.choose = choose
         return swarm, local
 
     def go(self, progress: Progress) -> int | None:

@@ -81,7 +81,7 @@ class _Run:
         _, self._peers = build.identities(agreed, count)
         attack = byzantine.attack(scenario.attack)
         self.byzantine = build.byzantine(scenario, count)
-        learned = problem(agreed, self._peers, attack=attack, byzantine=self.byzantine)
+        learned = problem(agreed, self._peers, attack=attack, byzantine=self.byzantine, own=scenario.simulate.own)
         self.measure = Measure(learned, scenario.simulate.sample)
         self._start, self.dim = learned.start, learned.start.numel()
         step_s = build.step_s(scenario, count)

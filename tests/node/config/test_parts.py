@@ -74,7 +74,11 @@ def test_a_key_that_a_part_inherits_keeps_its_bounds(select):
         ),
         (["task.hidden=9", "task=text"], "task.hidden", "text has no such key; only digits, images, synthetic take it"),
         (["optimizer=rmsprop", "optimizer.alfa=0.9"], "optimizer.alfa", "did you mean optimizer.alpha? choose one of"),
-        (["mix.x=1"], "mix.x", "no such key; choose one of kind, theta, clip_norm, typical_samples, kappa"),
+        (
+            ["mix.x=1"],
+            "mix.x",
+            "no such key; choose one of kind, theta, clip_norm, typical_samples, personal, own, kappa",
+        ),
     ],
 )
 def test_a_key_of_another_part_is_refused_with_the_kinds_that_take_it(assignments, key, said):

@@ -27,6 +27,9 @@ SPARSE = (
     "compress.select=chunk_top_k",
     "compress.response=spread2",
 )
+SEEDS = (
+    "mix=seeds", "overlay=complete", "optimizer.momentum=0", "compress.select=full", "compress.response=int8_nearest",
+)  # fmt: skip
 pytestmark = pytest.mark.slow
 FIGURES = ("loss", "mean_model", "mean", "min", "max", "consensus_distance")
 
@@ -55,7 +58,12 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         ((*EXACT, "partition=by_label", "task.hidden=16"), 5),
         ((*EXACT, "task.hidden=16", "mix.typical_samples=350"), 5),
         ((*EXACT, "task.hidden=16", "mix.typical_samples=350", "optimizer=adamw", "mix=dsgd"), 5),
+        ((*EXACT, "task.hidden=16", 'mix.personal=["2.*"]'), 5),
+        ((*EXACT, "task.hidden=16", 'mix.personal=["2.*"]', "mix.own=0.3", "mix=dsgd", "overlay=random_matching"), 5),
         ((*BOWLS, "task.noise=0.1"), 9),
+        ((*EXACT, "task.hidden=16", "optimizer.sam=0.1"), 5),
+        ((*BOWLS, "optimizer.gradient=optimistic"), 9),
+        ((*BOWLS, "optimizer.gradient=extragradient"), 9),
         ((*BOWLS, "mix=gradient_tracking", "overlay=one_peer_exponential", "simulate.nodes=5"), 9),
         ((*BOWLS, "mix=quasi_global", "overlay=base_k", "optimizer.schedule=linear"), 9),
         ((*BOWLS, "mix=d2", "overlay=ring", "overlay.weights=lazy"), 9),
@@ -66,12 +74,18 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         ((*EXACT, "mix=gather", "overlay=complete", "robust.f=1", "simulate.nodes=5", "task.hidden=16"), 5),
         ((*SAC, "compress.response=int8", "task.hidden=16"), 5),
         ((*SPARSE, "compress.ratio=0.05", "task.hidden=16"), 5),
+        ((*SEEDS, "task.hidden=4", "optimizer.lr=0.003"), 5),
     ],
     ids=[
         "digits",
         "weights",
         "weighed_updates",
+        "heads_at_home",
+        "own_shares",
         "pet",
+        "sharpness_aware",
+        "optimistic",
+        "extragradient",
         "tracking",
         "quasi_global",
         "d2",
@@ -82,6 +96,7 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         "gather",
         "sac",
         "sparse_outer",
+        "seeds",
     ],
 )
 def test_both_engines_walk_one_trajectory(settings_of, digits):

@@ -1,0 +1,137 @@
+"""Models of which a part stays at home: any mixing algorithm, of the parameters that nodes share.
+
+Shapes: d parameters, s of them shared, D numbers of the shared vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from starling.gossip.api import Averaging, Broadcasting, Gathering, Mixer, Phase, Swapping
+from starling.gossip.errors import ConfigError
+from starling.gossip.lazy_torch import Tensor, torch
+from starling.gossip.vector import Layout
+
+SHARES = (0.0, 0.5, 1.0)  # of an exchange's step, of which a node that chooses takes one
+
+
+@dataclass(frozen=True, slots=True)
+class Personal:
+    """`inner`, as if the model had only what lies in `spans`; all else follows the node's own gradient alone.
+
+    The state is that of `inner`, for models (…, s). What holds of `inner`'s averages, flows and sums holds of the shared part.
+
+    Source: FedPer, Arivazhagan et al. 2019 (arXiv:1912.00818), whose heads stay at home; FedRep, Collins et al. 2021 (arXiv:2102.07078),
+    trains the parts in turn. Here both are trained in every step.
+    """
+
+    inner: Mixer
+    spans: tuple[slice, ...]  # of the coordinates that are shared, ascending
+
+    def part(self, x: Tensor) -> Tensor:
+        """(…, s) what of x (…, d) is shared, a copy."""
+        return torch.cat([x[..., span] for span in self.spans], dim=-1)
+
+    def put(self, x: Tensor, shared: Tensor) -> Tensor:
+        """A copy of x (…, d) with this shared part (…, s)."""
+        whole, start = x.clone(), 0
+        for span in self.spans:
+            length = span.stop - span.start
+            whole[..., span] = shared[..., start : start + length]
+            start += length
+        return whole
+
+    @property
+    def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
+        """That of `inner`."""
+        return self.inner.edge
+
+    @property
+    def asynchronous(self) -> bool:
+        """As `inner`."""
+        return self.inner.asynchronous
+
+    def start(self, x: Tensor) -> Any:
+        """As `inner`, of the shared part."""
+        return self.inner.start(self.part(x))
+
+    def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
+        """The shared part of the gradient corrected, the rest as it is."""
+        own = self.part(gradient)
+        direction, state = self.inner.correct(state, own)
+        return gradient if direction is own else self.put(gradient, direction), state
+
+    def publish(self, state: Any, x: Tensor, phase: Phase) -> tuple[Tensor, Any]:
+        """As `inner`, of the shared part."""
+        own = self.part(x)
+        published, state = self.inner.publish(state, own, phase)
+        return x if published is own else self.put(x, published), state
+
+    def shared(self, state: Any, x: Tensor) -> Tensor:
+        """(…, D) as `inner`, of the shared part."""
+        return self.inner.shared(state, self.part(x))
+
+    def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
+        """As `inner`; what is at home stays."""
+        mixed, state = self.inner.absorb(state, self.part(x), shared, phase)
+        return self.put(x, mixed), state
+
+    def corrected(self, state: Any, flows: Tensor) -> Any:
+        """As `inner`."""
+        return self.inner.corrected(state, flows)
+
+
+def at_home(layout: Layout, patterns: Sequence[str]) -> frozenset[str]:
+    """Names of the parameters that match one of `patterns`, as `head.*`.
+
+    Raises ConfigError: a pattern matches nothing, or together they match everything.
+    """
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in layout.names):
+            shown = ", ".join(layout.names[:6]) + (" …" if len(layout.names) > 6 else "")
+            raise ConfigError(
+                f"mix.personal: {pattern!r} matches no parameter of this model; its names are {shown}; "
+                f"try `--set 'mix.personal=[\"{layout.names[-1]}\"]'`"
+            )
+    found = frozenset(name for name in layout.names if any(fnmatchcase(name, pattern) for pattern in patterns))
+    if len(found) == len(layout.names):
+        raise ConfigError(
+            f"mix.personal: {', '.join(patterns)} match all of the model, so nothing would be exchanged; leave out one of them"
+        )
+    return found
+
+
+def shared_layout(layout: Layout, home: frozenset[str]) -> Layout:
+    """Of the vector of all parameters but those at `home`."""
+    kept = [(name, shape) for name, shape in zip(layout.names, layout.shapes, strict=True) if name not in home]
+    return Layout(tuple(name for name, _ in kept), tuple(shape for _, shape in kept), layout.dtype)
+
+
+def shared_spans(layout: Layout, home: frozenset[str]) -> tuple[slice, ...]:
+    """Where in a model's flat vector the parameters not at `home` lie; those side by side in one piece."""
+    spans: list[slice] = []
+    for name, start, end in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
+        if name in home or start == end:
+            continue
+        if spans and spans[-1].stop == start:
+            spans[-1] = slice(spans[-1].start, end)
+        else:
+            spans.append(slice(start, end))
+    return tuple(spans)
+
+
+def chosen(losses: Tensor) -> Tensor:
+    """Losses (…, 3) of models after each of `SHARES` of a step -> (…) the share to take: of the least loss, the largest where they tie.
+
+    A loss that is no number is never chosen unless all are: then nothing is taken.
+
+    Source: L2C, Li et al. 2022 (CVPR), learns such weights by descent on held-out loss; a grid of three needs no gradient and no rate.
+    """
+    values = losses.nan_to_num(nan=torch.inf, posinf=torch.inf)
+    least = values.min(dim=-1, keepdim=True).values
+    best = (values <= least).to(values.dtype)
+    shares = torch.tensor(SHARES, dtype=values.dtype, device=values.device)
+    return torch.where(torch.isfinite(least[..., 0]), (best * shares).amax(dim=-1), 0.0)

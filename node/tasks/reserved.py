@@ -1,0 +1,63 @@
+"""A node's samples of which some are set aside, to tell by them what is good for its own model (`mix.own`)."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator
+
+from starling.gossip.errors import ConfigError
+from starling.gossip.rng import generator as derived
+from starling.node.tasks.api import Data, Owned, Sampled, Source, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Satisfies `starling.node.tasks.api.Data` and `Owned`; local steps never see what is `aside`."""
+
+    data: Data
+    kept: torch.Tensor  # (u,) int64 of the units that are trained on
+    aside: Any  # a batch of the others
+
+    @property
+    def samples(self) -> int:
+        """Training samples held here, without those set aside."""
+        return round(self.data.samples * len(self.kept) / (len(self.kept) + self._away))
+
+    @property
+    def _away(self) -> int:
+        assert isinstance(self.data, Sampled)
+        return self.data.units - len(self.kept)
+
+    def batch(self, size: int, generator: Generator) -> Any:
+        """`size` of the kept ones, drawn with replacement."""
+        assert isinstance(self.data, Sampled)
+        return self.data.take(self.kept[torch.randint(len(self.kept), (size,), generator=generator)])
+
+    def held_out(self, size: int) -> Iterator[Any]:
+        """As all nodes have them."""
+        return self.data.held_out(size)
+
+    def like_own(self, size: int) -> Iterator[Any]:
+        """Held-out samples like this node's own, where the task knows which these are."""
+        return self.data.like_own(size) if isinstance(self.data, Owned) else self.data.held_out(size)
+
+
+def data_of(task: Task, source: Source, device: str, share: float = 0.0) -> Data:
+    """A node's data, with this share of its units, one at least, set aside; 0: none.
+
+    Raises ConfigError: as `Task.data`; or single samples cannot be drawn, or there are fewer than two.
+    """
+    data = task.data(source, device)
+    if not share:
+        return data
+    if not isinstance(data, Sampled) or data.units < 2:
+        raise ConfigError(
+            "mix.own: sets some of a node's samples aside, and of this task's data single samples cannot be taken, or there is only one; "
+            "try `--set mix.own=0`"
+        )
+    order = torch.randperm(data.units, generator=derived(source.seed, "aside", source.shard))
+    away = min(data.units - 1, max(1, math.floor(share * data.units)))
+    return Reserved(data, order[away:], data.take(order[:away]))
