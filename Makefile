@@ -6,7 +6,7 @@ COMPOSE ?= $(if $(shell docker compose version 2>/dev/null),docker compose,docke
 # Tests start hundreds of processes: each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test unit libraries check lint contracts acceptance gallery changelog bench fuzz search mutants docs docs-serve docker locked lock audit sbom dist clean
+.PHONY: demo test unit libraries check lint contracts acceptance gallery changelog bench fuzz search mutants docs docs-serve docker kubernetes locked lock audit sbom dist clean
 
 # Every target sets up what it needs: a virtual environment with the exact versions of constraints.txt.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -87,8 +87,13 @@ docker:
 TOOLS := build/tools
 $(TOOLS)/.ready:
 	$(PYTHON) -m venv $(TOOLS)
-	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1 uv==0.13.9
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1 uv==0.13.9 kubernetes-validate==1.37.0
 	touch $@
+
+# Both folders as kubectl renders them, against the schemas of Kubernetes.
+kubernetes: $(TOOLS)/.ready
+	for folder in kubernetes kubernetes-gpu; do kubectl kustomize deploy/$$folder > build/$$folder.yaml \
+		&& $(TOOLS)/bin/kubernetes-validate --strict build/$$folder.yaml || exit 1; done
 
 # Extras that are pinned; those of other libraries' models are not: 50 s of installation, and packages that nothing else needs.
 LOCKED := cluster plot gpu benchmark privacy tensorboard dev

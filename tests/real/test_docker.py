@@ -241,7 +241,9 @@ def test_the_systemd_unit_is_valid(tmp_path):
 
 
 def test_the_kubernetes_manifest_has_what_a_node_needs():
-    parts = {each["kind"]: each for each in yaml.safe_load_all((ROOT / "deploy" / "kubernetes.yaml").read_text())}
+    parts = {
+        each["kind"]: each for each in yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "swarm.yaml").read_text())
+    }
     assert parts.keys() == {"ConfigMap", "Service", "StatefulSet"}
     check(convert(settings.parse(parts["ConfigMap"]["data"]["manifest.toml"]), Manifest))
     spec = parts["StatefulSet"]["spec"]
@@ -267,6 +269,24 @@ def test_the_kubernetes_manifest_has_what_a_node_needs():
     said("sh", "-n", "-c", script)
     host = "$POD.starling.$NAMESPACE.svc.cluster.local"
     assert f"/dns4/{host}/tcp/4001" in script
+
+
+@pytest.mark.parametrize(("folder", "image", "settings", "gpus"), [
+    ("kubernetes", "starling:latest", "--set threads=1", None), ("kubernetes-gpu", "starling:cuda", "", 1),
+])  # fmt: skip
+def test_kustomize_renders_both_folders(folder, image, settings, gpus):
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl on this machine")
+    parts = {
+        each["kind"]: each for each in yaml.safe_load_all(said("kubectl", "kustomize", str(ROOT / "deploy" / folder)))
+    }
+    (node,) = parts["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    assert node["image"] == image
+    assert {each["name"]: each.get("value") for each in node["env"]}["SETTINGS"] in (
+        settings,
+        None if not settings else settings,
+    )
+    assert node["resources"]["limits"].get("nvidia.com/gpu") == gpus
 
 
 # --- the image --------------------------------------------------------------------------------------------------------
