@@ -82,7 +82,9 @@ Command = Compute | Pass | Tell | Apply
 
 @dataclass(slots=True)
 class Step:
-    """One step of a stage. `warm_up` as in the schedule; `forward_only`: an evaluation, which has no backwards.
+    """One step of a stage, or an evaluation, whose backwards are empty: they keep the stages before from running ahead.
+
+    `warm_up` as in the schedule.
 
     Errors are ValueError with a snake_case reason: the sender broke a rule and nothing has changed.
     """
@@ -91,7 +93,6 @@ class Step:
     stages: int
     micro_batches: int
     warm_up: int = 0
-    forward_only: bool = False
     _tasks: deque[tuple[Way, int]] = field(init=False)
     _inputs: dict[Way, deque[tuple[bytes, bytes]]] = field(init=False)
     _arrived: dict[Way, int] = field(init=False)  # how many of each way
@@ -103,8 +104,7 @@ class Step:
 
     def __post_init__(self) -> None:
         kept = ahead(self.stage, self.stages, self.micro_batches, self.warm_up)
-        forwards: list[tuple[Way, int]] = [("F", i) for i in range(self.micro_batches)]
-        self._tasks = deque(forwards if self.forward_only else order(kept, self.micro_batches))
+        self._tasks = deque(order(kept, self.micro_batches))
         self._inputs = {"F": deque(), "B": deque()}
         self._arrived, self._passed = {"F": 0, "B": 0}, {"F": 0, "B": 0}
 
@@ -113,7 +113,7 @@ class Step:
         """Micro-batches whose activations are kept here now."""
         left = sum(way == "B" for way, _ in self._tasks) + (self._busy is not None and self._busy[0] == "B")
         computed = self.micro_batches - sum(way == "F" for way, _ in self._tasks)
-        return 0 if self.forward_only else computed - (self.micro_batches - left)
+        return computed - (self.micro_batches - left)
 
     def begin(self) -> list[Command]:
         """The first task, where it needs nothing from others."""
@@ -121,13 +121,13 @@ class Step:
 
     def arrived(self, way: Way, micro: int, payload: bytes, labels: bytes = b"") -> list[Command]:
         """A neighbour's result: F of the stage before, B of the one after. Raises ValueError, Gap."""
-        if (self.stage == 0) if way == "F" else (self.stage == self.stages - 1 or self.forward_only):
+        if (self.stage == 0) if way == "F" else self.stage == self.stages - 1:
             raise ValueError("no_such_neighbour")
         if not 0 <= micro < self.micro_batches:
             raise ValueError("no_such_micro_batch")
         if micro < self._arrived[way]:
             raise ValueError("micro_batch_twice")
-        if way == "F" and not self.forward_only:
+        if way == "F":
             before = ahead(self.stage - 1, self.stages, self.micro_batches, self.warm_up)
             if micro >= self._passed["B"] + before:
                 raise ValueError("micro_batch_too_early")
@@ -147,7 +147,7 @@ class Step:
         commands: list[Command] = []
         if 0 <= to < self.stages:
             commands.append(Pass(to, way, micro, payload, labels))
-        elif way == "F" and not self.forward_only:
+        elif way == "F":
             self._inputs["B"].append((b"", b""))
         self._passed[way] += 1
         return commands + self._next()

@@ -52,6 +52,7 @@ LAST_SAVE_S = 1.2  # for the last checkpoint
 CONTRADICTED_S = 2.0  # first pause of a joiner that was offered contradictory models; doubles up to a minute
 PAYLOAD_BYTES_PER_PARAMETER = 32  # upper bound: two vectors of doubles, and an index for each coordinate …
 PAYLOAD_BYTES = 64 << 10  # … with their headers
+NO_CREW_BYTES = 1 << 10  # of a frame of a lane that nobody reads here
 RECONCILED_S = 5.0  # pause between comparisons of the edges with the members: what an event did not say is done then
 SETTLE_S = 3.0  # a joiner looks for members for so long before it starts alone
 
@@ -84,6 +85,8 @@ class RunningNode:
             self.members = mates = Crewmates(self.membership, context.manifest.crew.stages, stage)
             self.crew = CrewService(context, mates, opened, seconds)
             transfer.seats = mates.wanted
+        else:
+            context.network.expect("crew", NO_CREW_BYTES)
         self.beacons = BeaconService(context, self.members)
         self.reachability = ReachabilityService(context, self.membership)
         self.stop = StopService(context, self.membership, opened)

@@ -57,16 +57,18 @@ class InlineCrew:
 
     def _through(self, evaluate: bool, count: int) -> tuple[Part, ...]:
         section, n = self._manifest.crew, len(self.engines)
-        cores = [Step(stage, n, count, section.warm_up, evaluate) for stage in range(n)]
+        cores = [Step(stage, n, count, section.warm_up) for stage in range(n)]
         todo: deque[tuple[int, Command]] = deque((stage, it) for stage, core in enumerate(cores) for it in core.begin())
         found: tuple[Part, ...] = ()
         while todo:
             stage, command = todo.popleft()
             core, engine = cores[stage], self.engines[stage]
-            if isinstance(command, Compute):
+            if isinstance(command, Compute) and evaluate and command.way == "B":
+                todo.extend((stage, it) for it in core.computed(b""))
+            elif isinstance(command, Compute):
                 reply = engine.handle(_call(self._number, self.steps, command, evaluate))
                 if not isinstance(reply, calls.Advanced):
-                    raise ValueError(getattr(reply, "reason", reply))  # noqa: TRY004 — refused, for what was sent
+                    raise ValueError(getattr(reply, "reason", reply))
                 todo.extend((stage, it) for it in core.computed(reply.payload, reply.labels))
             elif isinstance(command, Pass):
                 self.bytes += len(command.payload) + len(command.labels)

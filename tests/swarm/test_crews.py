@@ -7,7 +7,7 @@ from msgspec import structs
 
 from starling.node.config.schema import CrewSection, NumericsSection, OptimizerSection, PartitionSection, TaskSection
 from starling.node.engine.engine import Engine
-from starling.node.net.faults import delay
+from starling.node.net.faults import delay, loss
 from starling.node.rpc import calls
 from tests.harness.swarms import (
     assert_flows_cancel,
@@ -87,6 +87,15 @@ async def test_a_lost_stage_is_taken_by_the_machine_that_keeps_its_copy_and_noth
         await swarm.finished()
         assert sorted(virtual.node.running.crew.mates.stage for virtual in swarm.nodes.values()) == [0, 1, 2]
         assert torch.equal(whole(swarm), alone(text)), "what was done since the last copy was done again"
+        assert not faults(swarm)
+
+
+@virtual
+async def test_lost_frames_cost_time_and_nothing_else(text):
+    swarm = story(gpt(text), 0, loss(0.02, seed=3), delay(0.05))
+    async with swarm.running(3):
+        await swarm.finished()
+        assert torch.equal(whole(swarm), alone(text))
         assert not faults(swarm)
 
 

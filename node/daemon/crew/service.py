@@ -38,11 +38,17 @@ from starling.node.rpc import calls
 REPEAT_S = 1.0  # a Ready that is not answered by all is sent again
 SEND_S = 30.0  # a mate that takes no frame for so long is unreachable
 MAX_FRAMES = 512  # waiting to be sent to one mate
-PATIENCE_S, LEAST_PATIENCE_S, TIMES = 60.0, 5.0, 8.0  # for a step: at first, and then so many times the longest of late
+PATIENCE_S, LEAST_PATIENCE_S, TIMES = (
+    30.0,
+    5.0,
+    8.0,
+)  # for silence in a step: at first, and then so many times what a step takes
+MOST_LONGER = 1.5  # times that a step may be longer than the one before, and be no exception
 EVALUATION_S = 30.0  # for an evaluation that a mate may no longer want
 ADOPT_S = 0.5  # that a seat is free before its state's keeper takes it
 ADOPT_AGAIN_S = 30.0
 MAX_STRANGE = 64
+MOST_BATCHES = 1 << 20  # of an evaluation
 
 
 class _Again(Exception):
@@ -90,6 +96,7 @@ class CrewService:
         self._safe = 0
         self._copies = Copies(opened.most_state_bytes)
         self._core: Step | None = None
+        self._evaluating = False
         self._commands: deque[Command] = deque()
         self._early = _Early()
         self._trouble = self._waiting = False
@@ -100,7 +107,7 @@ class CrewService:
         self._lines: dict[str, trio.MemorySendChannel[Crew]] = {}
         self._nursery: trio.Nursery | None = None
         self._pushing = False
-        self._longest_s = 0.0
+        self._usual_s, self._stretch = 0.0, 1.0
         self._adopted_at: dict[int, float] = {}
         self.idle_s, self.busy_s = 0.0, 0.0
 
@@ -158,18 +165,19 @@ class CrewService:
 
     async def evaluate(self, round: int, left: int) -> calls.Evaluated | None:
         """Held-out data through all stages; None: the crew is about something else. Raises EngineError."""
+        start: Start | None = None
         with trio.move_on_after(EVALUATION_S):
             start = await self._meet(round, left, evaluate=True)
-            if start is None or start.back or start.torn or not start.batches:
-                return None
-            try:
-                parts = await self._through(Step(self._stage, self._stages, start.batches, 0, forward_only=True), round)
-            except _Again:
-                return None
-            last = parts[-1]
-            if last.samples and fine(parts):
-                return calls.Evaluated(last.value / last.samples, last.loss / last.samples, last.samples)
-        return None
+        if start is None or start.back or start.torn or not start.batches:
+            return None
+        try:
+            core = Step(self._stage, self._stages, start.batches, self._section.warm_up)
+            last = (parts := await self._through(core, evaluate=True))[-1]
+        except _Again:
+            return None
+        if not last.samples or not fine(parts):
+            return None
+        return calls.Evaluated(last.value / last.samples, last.loss / last.samples, last.samples)
 
     async def _meet(self, round: int, left: int, *, evaluate: bool) -> Start | None:
         """Meet until all know from where to go on; None: mates mean to evaluate, and we do not, or the reverse."""
@@ -309,42 +317,45 @@ class CrewService:
     async def _one_step(self, round: int) -> None:
         began = trio.current_time()
         core = Step(self._stage, self._stages, self._section.micro_batches, self._section.warm_up)
-        parts = await self._through(core, round)
+        parts = await self._through(core)
         scale = shortened(parts, self._clip)
         await self._engine.call(
             calls.Finish(round, scale, sum(part.loss for part in parts), fine(parts), self._step + 1)
         )
         self._step += 1
         took_s = trio.current_time() - began
-        self._longest_s = max(took_s, 0.9 * self._longest_s)
+        self._usual_s, self._stretch = min(took_s, MOST_LONGER * self._usual_s) if self._usual_s else took_s, 1.0
 
-    async def _through(self, core: Step, round: int) -> tuple[Part, ...]:
+    async def _through(self, core: Step, *, evaluate: bool = False) -> tuple[Part, ...]:
         """All tasks of a step, or an evaluation. Raises _Again: it is given up."""
-        self._core, self._commands = core, deque(core.begin())
-        patience_s = max(LEAST_PATIENCE_S, TIMES * self._longest_s) if self._longest_s else PATIENCE_S
+        self._core, self._evaluating, self._commands = core, evaluate, deque(core.begin())
+        patience_s = self._stretch * (max(LEAST_PATIENCE_S, TIMES * self._usual_s) if self._usual_s else PATIENCE_S)
         try:
             for stage, message in self._early.take(self._turn, self._step):
                 self._feed(stage, message)
+            silent_at = trio.current_time() + patience_s
             while True:
                 while self._commands:
                     command = self._commands.popleft()
                     if isinstance(command, Apply):
                         return command.parts
                     await self._do(core, command)
+                    silent_at = trio.current_time() + patience_s
                 if self._trouble:
                     raise _Again
                 began = trio.current_time()
-                with trio.move_on_after(patience_s) as silence:
+                with trio.move_on_at(silent_at) as silence:
                     await self._moved.wait()
                 self.idle_s += trio.current_time() - began
                 if silence.cancelled_caught:
                     self._report.event(
                         "crew_silent", f"a mate was silent for {patience_s:.0f} s; the crew meets", level="warning"
                     )
+                    self._stretch *= 2.0  # or it was our impatience
                     raise _Again
         finally:
             self._core = None
-            if core.forward_only:
+            if evaluate:
                 await self._abandoned()
 
     async def _abandoned(self) -> None:
@@ -352,9 +363,11 @@ class CrewService:
             await self._engine.call(calls.Abandon())
 
     async def _do(self, core: Step, command: Command) -> None:
-        if isinstance(command, Compute):
+        if isinstance(command, Compute) and self._evaluating and command.way == "B":
+            self._commands.extend(core.computed(b""))
+        elif isinstance(command, Compute):
             began = trio.current_time()
-            reply = await self._engine.call(self._call(core, command))
+            reply = await self._engine.call(self._call(command))
             self.busy_s += trio.current_time() - began
             if isinstance(reply, calls.Refused) and reply.kind == "peer":
                 sender = self._stage + (-1 if command.way == "F" else 1)
@@ -378,10 +391,10 @@ class CrewService:
             )
             self._commands.extend(core.part(self._stage, part))
 
-    def _call(self, core: Step, task: Compute) -> calls.Request:
+    def _call(self, task: Compute) -> calls.Request:
         crew = self.mates.crew
         if task.way == "F":
-            return calls.Advance(crew, self._step, task.micro, task.payload, task.labels, core.forward_only)
+            return calls.Advance(crew, self._step, task.micro, task.payload, task.labels, self._evaluating)
         return calls.Retreat(crew, self._step, task.micro, task.payload)
 
     def _receive(self, peer: str, message: Crew) -> None:
@@ -408,16 +421,10 @@ class CrewService:
             elif (message.turn, message.step) > (self._turn, self._step) or (
                 message.turn == self._turn and self._core is None
             ):
-                self._early.put(stage, message, ahead(stage, self._stages, self._most, self._section.warm_up) + 1)
+                self._early.put(stage, message, ahead(stage, self._stages, MOST_BATCHES, self._section.warm_up) + 1)
         except ValueError as error:
             raise RemoteProtocolError(peer, f"crew_{error}") from error
         self.move()
-
-    @property
-    def _most(self) -> int:
-        """Micro-batches of a step, or of an evaluation."""
-        batches = [ready.batches for ready in self._told.values()]
-        return max(self._section.micro_batches, *batches, 1)
 
     def _feed(self, stage: int, message: Forward | Backward | Told) -> None:
         core = self._core
@@ -447,7 +454,7 @@ class CrewService:
             self._send(self._peers[stage], self._mine)  # it has not heard us
         if ready.turn > self._turn:
             self._called = max(self._called, ready.turn)
-            if self._core is not None and (ready.step <= self._step or self._core.forward_only):
+            if self._core is not None and (ready.step <= self._step or self._evaluating):
                 self._trouble = True
 
     def _piece(self, peer: str, stage: int, piece: Piece) -> None:

@@ -8,10 +8,10 @@ from starling.gossip.pipeline.schedule import ahead, order
 from starling.gossip.pipeline.stage import Apply, Compute, Gap, Part, Pass, Step, Tell, shortened
 
 
-def played(stages, m, w, seed, forward_only=False):
+def played(stages, m, w, seed):
     """A crew in which any stage and line may be slow. -> tasks of each stage in their order, most held by each, and what each applies"""
     chance = random.Random(seed)
-    cores = [Step(s, stages, m, w, forward_only) for s in range(stages)]
+    cores = [Step(s, stages, m, w) for s in range(stages)]
     work = {s: [] for s in range(stages)}
     lines = {}  # (from, to) -> frames in order
     done, held, applied = [[] for _ in cores], [0] * stages, [None] * stages
@@ -67,13 +67,6 @@ def test_every_stage_does_its_tasks_in_the_schedule_s_order_and_holds_no_more(se
     assert applied == [tuple(Part(float(s), loss=1.0) for s in range(stages))] * stages
 
 
-def test_an_evaluation_goes_forward_only():
-    done, held, applied = played(3, 5, 1, 0, forward_only=True)
-    assert done == [[("F", i) for i in range(5)]] * 3
-    assert held == [0, 0, 0]
-    assert all(applied)
-
-
 def test_nothing_is_applied_before_all_stages_have_told_their_part():
     core = Step(0, 3, 1)
     (first,) = core.begin()
@@ -106,7 +99,7 @@ def test_a_frame_that_no_honest_stage_sends_is_a_fault_and_changes_nothing(way, 
 
 
 def test_ends_of_the_pipeline_have_one_neighbour():
-    for core, way in ((Step(0, 2, 2), "F"), (Step(1, 2, 2), "B"), (Step(0, 2, 2, forward_only=True), "B")):
+    for core, way in ((Step(0, 2, 2), "F"), (Step(1, 2, 2), "B")):
         core.begin()
         with pytest.raises(ValueError, match="no_such_neighbour"):
             core.arrived(way, 0, b"?")
