@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import psutil
 import pytest
