@@ -29,9 +29,10 @@ by log n in large swarms) and whenever a probe shows a different digest, and sen
 one in half of `suspicion_s`, in which a refutation is in time; comparisons for a different digest, and lists of revocations, go to one
 member per `timeout_s`, to all in turn.
 
-Meeting. A member is met when a frame of it arrives, and joins then, or when a helper reached it (`introductions`). What others told of a peer is stored and used, but passed on, in a Spread or a Sync,
-only when we have met it: so a record with false addresses is known to those whom its author told, and not through them to all, and of what
-an honest member tells others all exists. Who hears of a newcomer probes it at once, of a large swarm about `_MEETERS` members do.
+Meeting. A member is met when a frame of it arrives, and joins then, or when a helper reached it (`introductions`). What others told of a
+peer is stored and used, but passed on, in a Spread or a Sync, only when we have met it: so a record with false addresses is known to those
+whom its author told, and not through them to all, and of what an honest member tells others all exists. Who hears of a newcomer probes it
+at once, of a large swarm about `_MEETERS` members do.
 
 Reordered, duplicated or late messages do no harm: records and suspicions are merged by (incarnation, version), and an Acknowledge
 counts only for an open probe. A sender that we believe dead is sent the accusation, and answers with its refutation. Hello is sent

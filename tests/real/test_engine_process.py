@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import psutil
 import pytest
@@ -137,31 +137,41 @@ def test_an_engine_without_memory_says_so_in_one_line_and_the_next_one_works(mor
 @pytest.mark.skipif(sys.platform != "linux", reason="control groups")
 @real
 async def test_an_engine_that_its_control_group_kills_is_one_line_and_the_daemon_starts_another():
-    """In a container with a limit of memory: the kernel kills the engine, and the daemon says so and goes on with another."""
-    limits, notes = ExitStack(), Reports()
+    """As in a container whose other processes use up what there was: the kernel kills the engine, and the daemon says so and goes on."""
+    engines, notes = [], Reports()
 
     @asynccontextmanager
     async def started():
         async with open_engine() as engine:
-            if not notes.names:  # the first one alone has too little
-                limits.enter_context(limited_memory(engine.pid, 256 << 20))
+            engines.append(engine)
             yield engine
 
     supervisor = EngineSupervisor(
-        start=started,
-        opening=opening(manifest("diagonal", params={"dim": 1 << 24, "nodes": 4})),
-        silence_s=START_S,
-        report=notes,
-    )
-    with limits:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(supervisor.serve)
-            await supervisor.ready()
-            assert isinstance(await supervisor.call(calls.Train(0, 1)), calls.Trained)
-            nursery.cancel_scope.cancel()
+        start=started, opening=opening(manifest("diagonal", params={"dim": 1 << 22, "nodes": 4})), silence_s=START_S, report=notes
+    )  # fmt: skip
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.serve)
+        await supervisor.ready()
+        with limited_memory(engines[0].pid, 8 << 20), pytest.raises(EngineError, match="signal 9"):
+            await supervisor.call(calls.Train(0, 50))
+        await supervisor.ready()
+        assert isinstance(await supervisor.call(calls.Train(0, 1)), calls.Trained)
+        nursery.cancel_scope.cancel()
     assert notes.names == ["engine_restarting"]
     assert "signal 9 (the kernel sends it where memory runs out)" in notes.texts[0]
-    assert "\n" not in notes.texts[0]
+
+
+@pytest.mark.acceptance
+@pytest.mark.skipif(sys.platform != "linux", reason="control groups")
+@real
+async def test_a_task_that_its_control_group_has_no_memory_for_is_refused_in_one_line():
+    async with open_engine() as engine:
+        with limited_memory(engine.pid, 512 << 20):
+            reply = await engine.call(opening(manifest("diagonal", params={"dim": 1 << 24, "nodes": 4})))
+    assert isinstance(reply, calls.Refused)
+    assert "needs at least" in reply.reason
+    assert "537 MB are there" in reply.reason
+    assert "\n" not in reply.reason
 
 
 @warm
