@@ -282,10 +282,7 @@ def test_kustomize_renders_both_folders(folder, image, settings, gpus):
     }
     (node,) = parts["StatefulSet"]["spec"]["template"]["spec"]["containers"]
     assert node["image"] == image
-    assert {each["name"]: each.get("value") for each in node["env"]}["SETTINGS"] in (
-        settings,
-        None if not settings else settings,
-    )
+    assert {each["name"]: each.get("value") for each in node["env"]}["SETTINGS"] == settings
     assert node["resources"]["limits"].get("nvidia.com/gpu") == gpus
 
 
