@@ -58,6 +58,7 @@ class Phase:
     turn: int = 0  # number of that averaging, counted from 0
     highest_lr: float = 0.0  # of the run, equal at all nodes; 0: unknown
     climb: float = 1.0  # times its value at the highest lr that the gain of flows may climb to, with exchanges of whole vectors, >= 1
+    speed: float = 1.0  # factor on a damping that adapts: `starling.gossip.mix.edge_ledger.sped`
     memory: float = 1.0  # local steps until a correction moves the model in full, >= 1: 1/(1 − momentum) for sgd
 
 

@@ -125,6 +125,15 @@ def squares(x: Tensor) -> float:
     return sum(float(x[part].double().square().sum()) for part, _ in stretches(slice(None), x.numel()))
 
 
+def products(a: Tensor, b: Tensor) -> tuple[float, float, float]:
+    """a·b, b·b and a·a of (k,) each, in float64, a stretch of them at a time."""
+    found = (0.0, 0.0, 0.0)
+    for part, _ in stretches(slice(None), b.numel()):
+        x, y = a[part].double(), b[part].double()
+        found = (found[0] + float(x @ y), found[1] + float(y @ y), found[2] + float(x @ x))
+    return found
+
+
 def finite(x: Tensor) -> bool:
     """Whether all numbers of x, of any shape, are finite. Of a sum that is finite no part is infinite or NaN; else each is looked at.
 

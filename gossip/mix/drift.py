@@ -29,7 +29,7 @@ import math
 from dataclasses import dataclass, replace
 
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.vector import squares, stretches
+from starling.gossip.vector import products, squares, stretches
 
 LIMIT = 1.0  # of |c| with any optimiser but sgd, in rms of raw gradients of the same coordinate (decision 32)
 REMEMBERED = 0.98  # share of a coordinate's mean square that a local step keeps
@@ -123,18 +123,9 @@ def within(weight: float, u: Tensor, flow: Tensor, rest: float, reach: float, sl
     """
     if weight == 0.0 or reach == math.inf:
         return weight
-    along, power, squared = _products(flow, u)
+    along, power, squared = products(flow, u)
     if power == 0.0:
         return 0.0
     room = max(reach * reach - rest, squared) * (1.0 + slack) - squared
     most = (along + math.sqrt(along * along + power * room)) / power
     return min(weight, most) if most >= 0.0 else 0.0  # not a number: 0
-
-
-def _products(flow: Tensor, u: Tensor) -> tuple[float, float, float]:
-    """flow·u, u·u and flow·flow of (w,) each, in float64, a stretch of them at a time."""
-    found = (0.0, 0.0, 0.0)
-    for part, _ in stretches(slice(None), u.numel()):
-        a, b = flow[part].double(), u[part].double()
-        found = (found[0] + float(a @ b), found[1] + float(b @ b), found[2] + float(a @ a))
-    return found

@@ -3,16 +3,19 @@
 Shapes: D numbers of the shared vector, E numbers kept per edge.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from starling.gossip.api import Averaging, Effect, Swapped, Swapping
 from starling.gossip.compress.support import Support
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.vector import blank, squares, stretches
+from starling.gossip.vector import blank, products, squares, stretches
 
 STRETCH = 1 << 18  # coordinates that are added at a time: what is made meanwhile stays in the processor's cache
+FASTEST = 1.5  # speed: kappa is .3 at most, the largest that stood random pairs (decision 76)
+ADAPTS = 0.2  # share by which a flow that moves along itself raises the speed
 DOMINANT = 3.0  # times the whole correction. An honest peer's flow is about as long; that of a steady Byzantine push, ten times
 
 
@@ -24,6 +27,7 @@ class Ledger:
     rest: Tensor  # flows of settled edges too old to be revoked
     flows: Mapping[str, Tensor]  # c_ij per open edge
     settled: Mapping[str, Tensor]  # flows of edges closed in order, the oldest first
+    speed: float = 1.0  # factor on a kappa that adapts, in [1, FASTEST]
 
 
 def opened(like: Tensor) -> Ledger:
@@ -44,9 +48,11 @@ def average(
     shared, total = (shared, ledger.total) if owned else (shared.clone(), ledger.total.clone())
     ours = set(flows) if owned else set[str]()
     touched: list[slice | Support] = []
+    turned, adapting = 0.0, adapts(edge)
 
     def book(effect: Effect) -> slice | Support | None:
         """-> where flows have changed."""
+        nonlocal turned
         index, change = effect.support.index(dim), effect.support.spread(effect.value, dim)
         drift = None if effect.drift is None else effect.support.spread(effect.drift.value, dim)
         moving = moves(effect)
@@ -54,14 +60,19 @@ def average(
             there = flows.get(effect.peer)
             flows[effect.peer] = torch.zeros_like(total, dtype=_dtype(edge, total)) if there is None else there.clone()
             ours.add(effect.peer)
+        along, squared, length = 0.0, 0.0, 0.0
         for part, at in stretches(index, change.numel(), STRETCH):
             shared[at] += effect.theta * change[part]
             if moving:
                 flow = flows[effect.peer]
                 moved = _moved(effect, change[part], None if drift is None else drift[part])
+                if adapting:
+                    found = products(flow[at], moved)
+                    along, squared, length = along + found[0], squared + found[1], length + found[2]
                 flow[at] = edge.flow(flow[at], moved).to(flow.dtype)
         if not moving:
             return None
+        turned += cosine(along, squared, length)
         return index if isinstance(index, slice) else effect.support
 
     for where in map(book, effects):  # an effect is gone before the next is asked for, and so are lists of coordinates
@@ -73,7 +84,27 @@ def average(
         count = len(range(*index.indices(dim))) if isinstance(index, slice) else index.numel()
         for _, at in stretches(index, count, STRETCH):
             total[at] = _sum(ledger.rest, flows, ledger.settled, at)
-    return shared, Ledger(total, ledger.rest, flows, ledger.settled)
+    return shared, Ledger(total, ledger.rest, flows, ledger.settled, sped(ledger.speed, turned))
+
+
+def adapts(edge: Averaging) -> bool:
+    """Whether the gain of its exchanges follows the speed of who initiates them."""
+    return bool(getattr(edge, "adapts", False))
+
+
+def cosine(along: float, squared: float, length: float) -> float:
+    """Of the angle between two vectors, from their product and their squares; 0 where one has no length, or too much."""
+    scale = math.sqrt(squared) * math.sqrt(length)
+    return max(-1.0, min(1.0, along / scale)) if 0.0 < scale < math.inf else 0.0
+
+
+def sped(speed: float, turned: float) -> float:
+    """The speed after exchanges; `turned` is Σ of the cosines between each flow and how it was moved.
+
+    A flow that still grows along itself is too short, so the next exchanges shall move it by more; one that is pushed back and forth, by
+    the noise of gradients or by its own steps, by less.
+    """
+    return max(1.0, min(FASTEST, speed * max(0.0, 1.0 + ADAPTS * turned)))
 
 
 class Moving(Protocol):
@@ -153,16 +184,18 @@ def settle(ledger: Ledger, peer: str, most: int) -> Ledger:
     settled[peer] = settled.pop(peer) + flow if peer in settled else flow
     while len(settled) > most:
         rest = rest + settled.pop(next(iter(settled)))
-    return _ledger(rest, flows, settled)
+    return replace(_ledger(rest, flows, settled), speed=ledger.speed)
 
 
 def revoke(ledger: Ledger, peer: str) -> Ledger:
-    """Delete c_ij, and the settled flow of this peer."""
-    return _ledger(
+    """Delete c_ij, and the settled flow of this peer; the others move no faster than at first."""
+    kept = _ledger(
         ledger.rest,
         {p: flow for p, flow in ledger.flows.items() if p != peer},
         {p: flow for p, flow in ledger.settled.items() if p != peer},
     )
+    known = peer in ledger.flows or peer in ledger.settled
+    return replace(kept, speed=1.0 if known else ledger.speed)
 
 
 def dominated(before: Ledger, after: Ledger) -> bool:

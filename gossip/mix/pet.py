@@ -23,6 +23,7 @@ SETTLED_EDGES = 8
 MAX_GAIN = 1e9  # of a message (`starling.gossip.wire.schema.Request`)
 MAX_CLIMB = 10.0  # `Phase.climb` at most
 KNOWN_KAPPA = 0.3
+_ROUNDED = 1e-9  # 1/(1 − .9) is a little more than 10
 BESIDE_DRIFT = 0.1  # largest kappa known to be stable where gradients move flows as well; the default there
 
 
@@ -31,7 +32,7 @@ def chosen_kappa(ratio: float, local_steps: float, memory: float) -> float:
 
     A coordinate is in every 1/ratio-th exchange, of which one follows after K = `local_steps` > 0; `memory` is `Phase.memory`.
     """
-    return 0.2 if local_steps >= memory * ratio else 0.1
+    return 0.2 if local_steps >= memory * ratio * (1.0 - _ROUNDED) else 0.1
 
 
 def chosen_track(agreed: Any) -> Track:
@@ -74,7 +75,8 @@ class Pet(MixerBase):
 
     Args:
         kappa: damping of the correction by differences, in [0, 0.5]. 0: none. Left out: 0.2, or 0.1 where rounds are shorter than the
-            optimiser's memory or gradients move flows as well.
+            optimiser's memory or gradients move flows as well; where differences alone move them, up to 1.5 times that while the rate
+            is below its highest and flows still grow along themselves.
         flow_limit: bound of every |c_ij| coordinate, in the units of c, > 0.
         leak: share of a flow that an exchange forgets where it moves it, in [0, 1): what a Byzantine peer put into it decays.
         settled_edges: flows of orderly closed edges that stay revocable.
@@ -137,6 +139,11 @@ class Pet(MixerBase):
         return self
 
     @property
+    def adapts(self) -> bool:
+        """Whether kappa is left open: it is then `chosen_kappa`, times the speed of who initiates while the rate is below its highest."""
+        return self.kappa is None and self.track not in ("drift", "both")
+
+    @property
     def _drifts(self) -> bool:
         return self.track in ("drift", "both")
 
@@ -154,7 +161,9 @@ class Pet(MixerBase):
             return 0.0
         kappa = self.kappa
         if kappa is None:
-            kappa = BESIDE_DRIFT if self.track == "both" else chosen_kappa(ratio, phase.local_steps, phase.memory)
+            chosen = chosen_kappa(ratio, phase.local_steps, phase.memory)
+            falling = phase.lr < phase.highest_lr  # at a constant rate errors of lost exchanges would raise it as well
+            kappa = BESIDE_DRIFT if self.track == "both" else chosen * (phase.speed if falling else 1.0)
         lr = max(phase.lr, phase.highest_lr / max(1.0, phase.climb * ratio))
         return 2.0 * kappa * theta * ratio / (phase.local_steps * lr)
 

@@ -123,7 +123,9 @@ class Exchanges:
         wish = self._wishes.pop(call.peer, None)
         if wish is not None and isinstance(support, Indices):
             support = with_wish(support, wish, self._limit)
-        gain = self._gain(self._edge, call.theta, support.ratio(self._dim), local_steps, call.round)
+        gain = self._gain(
+            self._edge, call.theta, support.ratio(self._dim), local_steps, call.round, self._learner.ledger.speed
+        )
         chance, most, reach = self._chance(call), 0.0, math.inf
         try:
             payload = self.codec.encode_request(shared, support, chance)
@@ -174,7 +176,7 @@ class Exchanges:
         # In clock pace the initiator measures K: the gain is largest for K = 1, or where a damping left open becomes larger.
         turn = max(1.0, self._learner.phase(credible, 1.0).memory * ratio)
         steps = (float(pace.local_steps),) if pace.kind == "steps" else (1.0, turn)
-        most = max(self._gain(averaging, call.theta, ratio, count, credible) for count in steps)
+        most = max(self._gain(averaging, call.theta, ratio, count, credible, edge_ledger.FASTEST) for count in steps)
         if not 0.0 <= call.gain <= most * (1.0 + _ROUNDING):
             raise ValueError("gain_out_of_bounds")
         mine = (shared if isinstance(support, Full) else support.take(shared)).cpu()
@@ -281,8 +283,11 @@ class Exchanges:
         for kept_by_peer in self._tables:
             kept_by_peer.clear()
 
-    def _gain(self, averaging: Averaging, theta: float, ratio: float, local_steps: float, round: int) -> float:
-        return averaging.gain(theta, ratio, self._learner.phase(round, local_steps, shared=True))
+    def _gain(
+        self, averaging: Averaging, theta: float, ratio: float, local_steps: float, round: int, speed: float
+    ) -> float:
+        phase = self._learner.phase(round, local_steps, shared=True)
+        return averaging.gain(theta, ratio, replace(phase, speed=speed))
 
     def _less_under_way(self, shared: Tensor, peer: str) -> Tensor:
         """The vector after the commits of transactions with others, as far as their effects are known."""

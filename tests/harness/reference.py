@@ -133,7 +133,7 @@ class Reference:
         known = self.known.get((i, j), self._origin) if self.compares else None
         support = self.selector.select(frozen[i], known, derive(self.seed, "mask", name, inc), seq)
         averaging = cast("Averaging", self.mixer.edge)
-        gain = averaging.gain(theta, support.ratio(dim), phase)
+        gain = averaging.gain(theta, support.ratio(dim), replace(phase, speed=self.ledgers[i].speed))
         asking, answering = (generator(self.seed, "quantize", name, inc, seq) for _ in range(2))
         request = self.codec.encode_request(frozen[i], support, asking)
         asked, theirs = self.codec.decode_request(request, dim, dtype)

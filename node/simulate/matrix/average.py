@@ -22,9 +22,11 @@ from starling.gossip.compress import codec
 from starling.gossip.compress.header import REACH, TRAILER
 from starling.gossip.compress.select.coordinates import with_wish
 from starling.gossip.compress.support import Indices, Support
+from starling.gossip.mix import edge_ledger
 from starling.gossip.mix.drift import gate, within
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.personal import SHARES
+from starling.gossip.vector import products
 from starling.node.simulate.matrix.batch import Batch, Directions, Pending, Sizes
 from starling.node.simulate.matrix.edges import Edge, Edges, EdgeVectors, Pair, index
 from starling.node.simulate.matrix.table import Coordinates, Group, add, check_finite, grouped, read, through, write
@@ -44,20 +46,35 @@ class Flows:
     edge: Averaging  # what an exchange does to a flow
     totals: Tensor  # (N, D)
     most: int  # settled edges that can still be revoked, per row
+    speeds: NDArray[np.float64] = field(init=False)  # (N,) as `edge_ledger.Ledger` has one
     open: EdgeVectors = field(init=False)
     _settled: list[dict[int, Tensor]] = field(init=False)  # by row: the other end -> the flow, oldest first
 
     def __post_init__(self) -> None:
         self.open = EdgeVectors(torch.zeros_like(self.totals[0]))
         self._settled = [{} for _ in self.totals]
+        self.speeds = np.ones(len(self.totals))
 
-    def move(self, pairs: Sequence[Pair], coordinates: Coordinates, moved: Tensor) -> Tensor:
-        """New flows of g edges, each once, where moved (g, w) = gain·v -> (g, w) by how much they changed."""
+    def move(
+        self, pairs: Sequence[Pair], coordinates: Coordinates, moved: Tensor
+    ) -> tuple[Tensor, NDArray[np.float64] | None]:
+        """New flows of g edges, each once, where moved (g, w) = gain·v -> (g, w) by how much they changed; (g,) cosines, if they count."""
         at = self.open.slots(pairs)
         before = read(self.open.rows, at, coordinates)
         after = self.edge.flow(before, moved)
         write(self.open.rows, at, coordinates, after)
-        return after - before
+        turned = (
+            [edge_ledger.cosine(*products(*rows)) for rows in zip(before, moved, strict=True)] if self._adapts else None
+        )
+        return after - before, None if turned is None else np.asarray(turned)
+
+    @property
+    def _adapts(self) -> bool:
+        return edge_ledger.adapts(self.edge)
+
+    def turn(self, row: int, turned: float) -> None:
+        """Exchanges have moved the flows of a row."""
+        self.speeds[row] = edge_ledger.sped(float(self.speeds[row]), turned)
 
     def held(self, pairs: Sequence[Pair], coordinates: Coordinates, moved: Tensor) -> tuple[Tensor, list[float]]:
         """(g, w) what `move` would make of flows, and Σ of the squares of each elsewhere."""
@@ -80,8 +97,10 @@ class Flows:
                 self.totals[other] -= settled.pop(row)
                 others.add(other)
         self._settled[row] = {}
-        self.totals[row] = 0.0
-        return sorted(others)
+        self.totals[row], self.speeds[row] = 0.0, 1.0
+        touched = sorted(others)
+        self.speeds[touched] = 1.0
+        return touched
 
     def settle(self, pair: Pair) -> None:
         """An edge was closed in order, nothing pending: each end keeps its flow, the latest `most` of them revocable."""
@@ -104,6 +123,7 @@ class Update:
     group: Group  # what they are about
     change: Tensor  # (h, w) of the vectors
     flow: Tensor | None  # (h, w) change of the total flow; None where there is none
+    turned: NDArray[np.float64] | None  # (h,) cosines of flows and how they were moved; None where they do not count
     known: Tensor | None  # (h, k) the peers' values afterwards, for selectors that compare with them
 
     def of(self, places: NDArray[np.int64]) -> "Update":
@@ -116,6 +136,7 @@ class Update:
             self.group.of(places),
             self.change[at],
             flow,
+            None if self.turned is None else self.turned[places],
             known,
         )
 
@@ -148,14 +169,12 @@ class Differences:
             if len(happens.which):
                 updates += self._group(batch, happens, opened, sizes)
         sizes[1, batch.lost] = 0
-        for update in updates:
-            self._commit(update, batch.vectors)
+        self._commit(updates, batch.vectors)
         return sizes
 
     def resolve(self, batch: Batch) -> None:
         """Only what responders learn from these exchanges: what their initiators had committed."""
-        for update in self._resolved(batch):
-            self._commit(update, batch.vectors)
+        self._commit(self._resolved(batch), batch.vectors)
 
     def less_pending(self, batch: Batch) -> Batch:
         """The same, with responders that count as done what they have pending with others, or two of them would overshoot."""
@@ -175,7 +194,7 @@ class Differences:
         """An edge is no more: what is pending counts for the total flow, which is revoked or settled afterwards."""
         update = self.pending.pop(pair, None)
         if update is not None:
-            self._commit(update, None)
+            self._commit([update], None)
         self._wishes.pop(pair, None)
         if self.known is not None:
             self.known.pop(pair)
@@ -211,18 +230,22 @@ class Differences:
         v = group.spread(agreed)
         thetas = batch.weights[:, which].mean(axis=0)
         change = v * _column(thetas, v)
-        flow, opposite = None, None
+        flow, opposite, turned = None, None, None
         known: tuple[Tensor | None, Tensor | None] = (None, None)
         if self.flows is not None:
             ratio = group.supports[0].ratio(group.dim)
-            gains = [self.flows.edge.gain(theta, ratio, batch.phase) for theta in thetas.tolist()]
+            speeds = self.flows.speeds[[pair[0] for pair in pairs]].tolist()
+            gains = [
+                self.flows.edge.gain(theta, ratio, replace(batch.phase, speed=speed))
+                for theta, speed in zip(thetas.tolist(), speeds, strict=True)
+            ]
             moved = v * _column(np.asarray(gains), v)
             drifted = self._drifted(batch, self.flows, group, moved, generators, sizes)
             plain = moved
             if drifted is not None:
                 moved = moved - drifted
             if any(gains) or drifted is not None:
-                flow = self.flows.move(pairs, coordinates, moved)
+                flow, turned = self.flows.move(pairs, coordinates, moved)
                 opposite = -flow
             if batch.directions is not None and batch.directions.forged is not None and flow is not None:
                 liars = torch.from_numpy(batch.directions.forged[rows])[:, :, None]
@@ -236,8 +259,8 @@ class Differences:
         if self.choose is not None:
             one, other = (self._chosen(self.choose, batch, group, end, step) for end, step in enumerate(steps))
             steps = one, other
-        initiators = Update(rows[0], pairs, group, steps[0], flow, known[0])
-        responders = Update(rows[1], [pair[::-1] for pair in pairs], group, steps[1], opposite, known[1])
+        initiators = Update(rows[0], pairs, group, steps[0], flow, turned, known[0])
+        responders = Update(rows[1], [pair[::-1] for pair in pairs], group, steps[1], opposite, turned, known[1])
         unproven = batch.unproven[which]
         for place in np.flatnonzero(unproven):
             self.pending[pairs[place]] = responders.of(np.asarray([place]))
@@ -322,13 +345,22 @@ class Differences:
                 add(self.known.rows, slots, group.coordinates, learned)
         return updates
 
-    def _commit(self, update: Update, vectors: Tensor | None) -> None:
-        """Apply an update to the vectors, if given, and to the total flows."""
-        if vectors is not None:
-            add(vectors, index(update.rows, vectors), update.group.coordinates, update.change)
-        if update.flow is not None and self.flows is not None:
-            rows = index([me for me, _ in update.ends], update.flow)
-            add(self.flows.totals, rows, update.group.coordinates, update.flow)
+    def _commit(self, updates: Sequence[Update], vectors: Tensor | None) -> None:
+        """Apply updates to the vectors, if given, to the total flows, and to what these say about the speed of more."""
+        turned: dict[int, float] = {}
+        for update in updates:
+            if vectors is not None:
+                add(vectors, index(update.rows, vectors), update.group.coordinates, update.change)
+            if update.flow is not None and self.flows is not None:
+                rows = index([me for me, _ in update.ends], update.flow)
+                add(self.flows.totals, rows, update.group.coordinates, update.flow)
+            for (me, _), each in zip(
+                update.ends, () if update.turned is None else update.turned.tolist(), strict=False
+            ):
+                turned[me] = turned.get(me, 0.0) + each
+        for row, each in turned.items():
+            assert self.flows is not None
+            self.flows.turn(row, each)
 
     def _sizes(self, group: Group) -> NDArray[np.int64]:
         """(2, g) of requests and of responses without a wish. Listed coordinates differ in how well they code."""

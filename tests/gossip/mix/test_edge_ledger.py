@@ -1,5 +1,6 @@
 """The ledger of an edge: flows are antisymmetric, their total is their sum, and they can be settled and revoked."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -280,3 +281,51 @@ def test_an_owned_ledger_and_long_vectors_give_the_same_bits(flows, monkeypatch)
         ends.append((shared, book.total, book.flows["p"], book.flows["q"]))
     for one, other in zip(*ends, strict=True):
         assert torch.equal(one, other)
+
+
+# --- the speed of a node ------------------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 2**31), events=st.lists(st.sampled_from(["both", "late", "settle", "revoke"]), max_size=12))
+@quick
+def test_flows_stay_opposite_to_the_bit_while_each_end_has_a_speed_of_its_own(seed, events):
+    """The initiator names the gain, so ends that have seen different exchanges, or one of them later, apply one number."""
+    pet, like, other = Pet(flow_limit=1e6), torch.zeros(5), {"a": "b", "b": "a"}
+    books = {me: edge_ledger.opened(like) for me in other}
+    chance, waiting = torch.Generator().manual_seed(seed), []
+    falling = replace(PHASE, lr=0.01, highest_lr=0.1, climb=10.0)
+    for event in [*events, "both"]:
+        gain = pet.gain(0.5, 1.0, replace(falling, speed=books["a"].speed))
+        effect = Effect("b", Full(), torch.randn(5, generator=chance), 0.5, gain)
+        if event in ("both", "late"):
+            books["a"] = edge_ledger.average(pet, books["a"], like, [effect])[1]
+            waiting.append(effect.opposite("a"))
+        if event != "late":
+            books["b"], waiting = edge_ledger.average(pet, books["b"], like, waiting)[1], []
+            for me, book in books.items() if event in ("settle", "revoke") else ():
+                books[me] = (
+                    edge_ledger.revoke(book, other[me]) if event == "revoke" else edge_ledger.settle(book, other[me], 8)
+                )
+            assert torch.equal(books["a"].total, -books["b"].total)
+        assert all(1.0 <= book.speed <= edge_ledger.FASTEST for book in books.values())
+        if event == "revoke":
+            assert {book.speed for book in books.values()} == {1.0}
+    assert books["a"].total.any()
+
+
+def test_a_flow_that_grows_along_itself_is_moved_faster_and_one_that_swings_is_not():
+    pet, like, book = Pet(flow_limit=1e6), torch.zeros(3), edge_ledger.opened(torch.zeros(3))
+    speeds = []
+    for sign in (1, 1, 1, 1, -1, -1):
+        effect = Effect("b", Full(), sign * torch.tensor([1.0, 2.0, 3.0]), 0.5, 1.0)
+        book = edge_ledger.average(pet, book, like, [effect])[1]
+        speeds.append(round(book.speed, 6))
+    assert speeds == pytest.approx([1.0, 1.2, 1.44, 1.5, 1.2, 1.0], rel=1e-5)
+    assert edge_ledger.average(Pet(0.1), edge_ledger.opened(like), like, [effect, effect])[1].speed == 1.0
+
+
+@pytest.mark.parametrize(
+    "products", [(0.0, 0.0, 1.0), (1.0, 1.0, 0.0), (math.inf, math.inf, math.inf), (math.nan, 1.0, math.nan)]
+)
+def test_what_has_no_direction_says_nothing_of_speed(products):
+    assert edge_ledger.cosine(*products) == 0.0

@@ -196,7 +196,8 @@ def test_where_the_highest_rate_is_unknown_the_gain_has_the_rate_of_the_moment()
 
 @pytest.mark.parametrize(
     ("ratio", "steps", "memory", "kappa"),
-    [(1.0, 10.0, 10.0, 0.2), (1.0, 9.0, 10.0, 0.1), (1.0, 1.0, 1.0, 0.2), (0.1, 1.0, 10.0, 0.2), (0.1, 1.0, 11.0, 0.1)],
+    [(1.0, 10.0, 10.0, 0.2), (1.0, 10.0, 1 / (1 - 0.9), 0.2),
+     (1.0, 9.0, 10.0, 0.1), (1.0, 1.0, 1.0, 0.2), (0.1, 1.0, 10.0, 0.2), (0.1, 1.0, 11.0, 0.1)],
 )  # fmt: skip
 def test_kappa_is_chosen_by_how_long_a_coordinate_is_left_alone_and_by_momentum(ratio, steps, memory, kappa):
     """Decision 23 has what it was measured on."""
@@ -210,6 +211,16 @@ def test_a_kappa_that_is_given_is_used_as_it_is_and_else_chosen():
         assert Pet().gain(THETA, share, phase) == Pet(kappa).gain(THETA, share, phase)
         assert Pet(0.05).gain(THETA, share, phase) == pytest.approx(0.05 / kappa * Pet(kappa).gain(THETA, share, phase))
     assert (Pet().size(7), Pet(0.05).size(7), Pet(0.0).size(7)) == (7, 7, 0)
+
+
+def test_a_speed_counts_only_where_kappa_is_open_and_the_rate_below_its_highest():
+    falling = replace(PHASE, lr=LR / 2, highest_lr=LR, speed=1.5)
+    for pet, phase, faster in (
+        (Pet(), falling, 1.5), (Pet(), replace(PHASE, highest_lr=LR, speed=1.5), 1.0), (Pet(0.1), falling, 1.0),
+        (Pet(track="both"), falling, 1.0),
+    ):  # fmt: skip
+        assert pet.gain(THETA, 1.0, phase) == pytest.approx(faster * pet.gain(THETA, 1.0, replace(phase, speed=1.0)))
+    assert chosen_kappa(1.0, 100.0, 1.0) * edge_ledger.FASTEST <= KNOWN_KAPPA + 1e-12
 
 
 @given(ratio=st.floats(0.001, 1.0), memory=st.floats(1.0, 100.0), steps=st.integers(1, 1000))

@@ -10,6 +10,7 @@ import torch
 from starling.gossip.compress.catalogue import SELECTORS, quantizer
 from starling.gossip.compress.header import TRAILER
 from starling.gossip.mix import directions
+from starling.gossip.mix.edge_ledger import FASTEST
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.pet import chosen_kappa
 from starling.gossip.rng import generator
@@ -269,7 +270,8 @@ def test_two_answers_under_way_do_not_pull_twice():
 
 def test_the_gain_shrinks_with_the_local_steps_that_fit_between_exchanges():
     """G divides by K, or a node that meets others rarely would correct too much."""
-    agreed = manifest(pace="clock", local_steps=4, optimizer=OptimizerSection(schedule="constant"))
+    fixed = MixSection(kappa=chosen_kappa(1.0, 16.0, 10.0))
+    agreed = manifest(pace="clock", local_steps=4, optimizer=OptimizerSection(schedule="constant"), mix=fixed)
     engines = pair(agreed)
     gains = []
     for seq in range(1, 40):
@@ -328,10 +330,12 @@ def test_an_initiator_cannot_name_a_weight_or_gain_that_the_manifest_does_not_gi
     assert refused_without_a_trace(EXCHANGED["b"], call) == calls.Refused("peer", reason)
 
 
+@pytest.mark.parametrize("kappa", [0.1, None])
 @pytest.mark.parametrize(("factor", "accepted"), [(0.0, True), (1.0, True), (1.001, False), (50.0, False)])
-def test_a_gain_up_to_what_the_manifest_gives_is_accepted_and_no_more(factor, accepted):
-    """A larger gain would let a peer push the correction past its stability limit."""
-    engines = pair()
+def test_a_gain_up_to_what_the_manifest_gives_is_accepted_and_no_more(factor, accepted, kappa):
+    """A larger gain would let a peer push the correction past its stability limit. A kappa left open gives that of the fastest."""
+    engines = pair(manifest(mix=MixSection(kappa=kappa), optimizer=OptimizerSection(warmup=0.5)))
+    factor *= FASTEST if kappa is None else 1.0
     call = offer(engines)
     assert call.gain > 0.0
     reply = engines["b"].handle(calls.Answer("a", 0, 1, 0, 0.5, factor * call.gain, call.payload))
@@ -344,7 +348,12 @@ def test_a_gain_up_to_what_the_manifest_gives_is_accepted_and_no_more(factor, ac
 @pytest.mark.parametrize("pace", ["steps", "clock"])
 def test_the_gain_of_an_exchange_is_that_of_its_round_at_both_ends(pace):
     """It grows as lr decays. Who is a few rounds from the other still takes it, to the last bit and no further."""
-    agreed = manifest(pace=pace, local_steps=1, optimizer=OptimizerSection(warmup=0.2, floor=0.3, momentum=0.0))
+    agreed = manifest(
+        pace=pace,
+        local_steps=1,
+        optimizer=OptimizerSection(warmup=0.2, floor=0.3, momentum=0.0),
+        mix=MixSection(kappa=0.2),
+    )
     engines, gains = pair(agreed), []
     for turn in (20, 25, 28):  # ours is 20 in clock pace, 0 in steps pace would refuse them in the daemon
         engines["b"]._session._round = 22
@@ -362,7 +371,7 @@ def test_the_gain_of_an_exchange_is_that_of_its_round_at_both_ends(pace):
 
 def test_an_initiator_cannot_gain_by_naming_a_round_far_from_ours():
     """In clock pace nobody checks a request's round: late ones have the largest gain, as do those of warm-up."""
-    agreed = manifest(local_steps=5, optimizer=OptimizerSection(warmup=0.2, floor=0.3))
+    agreed = manifest(local_steps=5, optimizer=OptimizerSection(warmup=0.2, floor=0.3), mix=MixSection(kappa=0.1))
     engines = pair(agreed)
     engines["b"]._session._round = 12
     for turn, accepted in ((12, True), (20, True), (21, False), (49, False), (0, False)):
