@@ -223,7 +223,7 @@ def test_a_seed_replays_bit_for_bit_with_all_its_faults(deterministic_scheduler,
     outcomes = []
     for seed in (1, 1, 2):
         deterministic_scheduler(seed)
-        outcomes.append(outcome(agreement(5, pace=pace, rounds=5), 5, seed, [loss(0.3, seed)]))
+        outcomes.append(outcome(agreement(6, pace=pace, rounds=6), 6, seed, [loss(0.3, seed)]))
     (peers, models, incs, failed, _), (peers2, models2, incs2, failed2, _), (_, others, *_) = outcomes
     assert failed > 0
     assert (peers, incs, failed) == (peers2, incs2, failed2)
