@@ -1,7 +1,7 @@
 """Mishaps of real networks and machines, one a file (`benchmarks/mishaps`): what happens when, and what must hold after it.
 
-A file is played by whole nodes in virtual time (`play`). There a node that sleeps computes nothing, and what it is sent or sends arrives when
-it wakes; a node that moves loses its connections.
+A file is played by whole nodes in virtual time (`play`). There a node that sleeps computes nothing, and what it is sent or sends arrives
+when it wakes; a node that moves loses its connections.
 """
 
 from __future__ import annotations
