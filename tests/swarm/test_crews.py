@@ -61,6 +61,7 @@ def whole(swarm):
     return torch.cat([by_stage[stage] for stage in sorted(by_stage)])
 
 
+@pytest.mark.acceptance
 @virtual
 async def test_a_crew_of_three_learns_bit_for_bit_what_one_machine_does(text):
     swarm = story(gpt(text), 0)
@@ -72,7 +73,12 @@ async def test_a_crew_of_three_learns_bit_for_bit_what_one_machine_does(text):
         assert not faults(swarm)
 
 
-@pytest.mark.parametrize(("victim", "at"), [(1, 2), (0, 3), (2, 1)])
+ACCEPTANCE = pytest.mark.acceptance
+
+
+@pytest.mark.parametrize(
+    ("victim", "at"), [(1, 2), pytest.param(0, 3, marks=ACCEPTANCE), pytest.param(2, 1, marks=ACCEPTANCE)]
+)
 @virtual
 async def test_a_lost_stage_is_taken_by_the_machine_that_keeps_its_copy_and_nothing_is_lost(victim, at, text):
     swarm = story(gpt(text), 0, delay(0.01))
@@ -90,6 +96,7 @@ async def test_a_lost_stage_is_taken_by_the_machine_that_keeps_its_copy_and_noth
         assert not faults(swarm)
 
 
+@pytest.mark.acceptance
 @virtual
 async def test_lost_frames_cost_time_and_nothing_else(text):
     swarm = story(gpt(text), 0, loss(0.02, seed=3), delay(0.05))
@@ -128,6 +135,7 @@ async def test_two_crews_of_two_gossip_and_beat_each_alone():
     assert min(together) > max(apart) + 0.2
 
 
+@pytest.mark.acceptance
 @virtual
 async def test_who_loses_its_like_in_the_other_crew_deletes_the_flow_and_the_other_stage_keeps_its_own():
     agreed = structs.replace(

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import trio
+from msgspec import structs
 
 from starling.gossip.errors import EngineError, GossipError, RemoteProtocolError, TransportError
 from starling.gossip.pipeline.meeting import Fetch, Has, Start, agree
@@ -97,6 +98,7 @@ class CrewService:
         self._copies = Copies(opened.most_state_bytes)
         self._core: Step | None = None
         self._evaluating = False
+        self._last_told: Told | None = None
         self._commands: deque[Command] = deque()
         self._early = _Early()
         self._trouble = self._waiting = False
@@ -344,10 +346,12 @@ class CrewService:
                 if self._trouble:
                     raise _Again
                 began = trio.current_time()
-                with trio.move_on_at(silent_at) as silence:
+                with trio.move_on_at(min(silent_at, began + REPEAT_S)):
                     await self._moved.wait()
                 self.idle_s += trio.current_time() - began
-                if silence.cancelled_caught:
+                if core.waits and self._last_told is not None and trio.current_time() >= began + REPEAT_S:
+                    self._tell(structs.replace(self._last_told, again=True))
+                if trio.current_time() >= silent_at:
                     self._report.event(
                         "crew_silent", f"a mate was silent for {patience_s:.0f} s; the crew meets", level="warning"
                     )
@@ -386,9 +390,11 @@ class CrewService:
             summed = await self._engine.call(calls.Summary())
             assert isinstance(summed, calls.Summed), summed
             part = Part(summed.squares, summed.loss, summed.value, summed.samples, summed.fine)
-            self._tell(
-                Told(self._name, self._turn, self._step, part.squares, part.loss, part.value, part.samples, part.fine)
+            told = Told(
+                self._name, self._turn, self._step, part.squares, part.loss, part.value, part.samples, part.fine
             )
+            self._last_told = told
+            self._tell(told)
             self._commands.extend(core.part(self._stage, part))
 
     def _call(self, task: Compute) -> calls.Request:
@@ -416,6 +422,8 @@ class CrewService:
                     and message.step in self._points
                 ):
                     self._safe = max(self._safe, message.step + 1)
+            elif isinstance(message, Told) and message.again:
+                self._told_again(peer, stage, message)
             elif self._core is not None and (message.turn, message.step) == (self._turn, self._step):
                 self._feed(stage, message)
             elif (message.turn, message.step) > (self._turn, self._step) or (
@@ -425,6 +433,14 @@ class CrewService:
         except ValueError as error:
             raise RemoteProtocolError(peer, f"crew_{error}") from error
         self.move()
+
+    def _told_again(self, peer: str, stage: int, message: Told) -> None:
+        """A mate lacks our part of a step, perhaps one that we have applied: it is small, and the step would else be done again."""
+        last, core = self._last_told, self._core
+        if last is not None and (last.turn, last.step) == (message.turn, message.step):
+            self._send(peer, last)
+        if core is not None and (message.turn, message.step) == (self._turn, self._step) and not core.heard(stage):
+            self._feed(stage, message)
 
     def _feed(self, stage: int, message: Forward | Backward | Told) -> None:
         core = self._core
