@@ -335,22 +335,24 @@ class CrewService:
         try:
             for stage, message in self._early.take(self._turn, self._step):
                 self._feed(stage, message)
-            silent_at = trio.current_time() + patience_s
+            silent_at, ask_at = trio.current_time() + patience_s, trio.current_time() + REPEAT_S
             while True:
                 while self._commands:
                     command = self._commands.popleft()
                     if isinstance(command, Apply):
                         return command.parts
                     await self._do(core, command)
-                    silent_at = trio.current_time() + patience_s
+                    silent_at, ask_at = trio.current_time() + patience_s, trio.current_time() + REPEAT_S
                 if self._trouble:
                     raise _Again
                 began = trio.current_time()
-                with trio.move_on_at(min(silent_at, began + REPEAT_S)):
+                with trio.move_on_at(min(silent_at, ask_at)):
                     await self._moved.wait()
                 self.idle_s += trio.current_time() - began
-                if core.waits and self._last_told is not None and trio.current_time() >= began + REPEAT_S:
-                    self._tell(structs.replace(self._last_told, again=True))
+                if trio.current_time() >= ask_at:
+                    ask_at += REPEAT_S
+                    if core.waits and self._last_told is not None:
+                        self._tell(structs.replace(self._last_told, again=True))
                 if trio.current_time() >= silent_at:
                     self._report.event(
                         "crew_silent", f"a mate was silent for {patience_s:.0f} s; the crew meets", level="warning"
