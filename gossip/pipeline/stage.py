@@ -153,7 +153,9 @@ class Step:
         return commands + self._next()
 
     def part(self, stage: int, part: Part) -> list[Command]:
-        """A stage's part, ours too. Raises ValueError: told twice, or not of numbers."""
+        """A stage's part, ours too. Raises ValueError: another than it told before, or not of numbers."""
+        if self._parts.get(stage) == part:
+            return []  # told again, to be sure
         if not 0 <= stage < self.stages or stage in self._parts:
             raise ValueError("part_twice")
         if not (part.squares >= 0.0 and all(map(math.isfinite, (part.squares, part.loss, part.value)))):
@@ -163,6 +165,15 @@ class Step:
             return []
         self.applied = True
         return [Apply(tuple(self._parts[each] for each in range(self.stages)))]
+
+    @property
+    def waits(self) -> bool:
+        """All is done here but for others' parts."""
+        return self._told and not self.applied
+
+    def heard(self, stage: int) -> bool:
+        """Whether a stage's part is here."""
+        return stage in self._parts
 
     def _next(self) -> list[Command]:
         if self._busy is not None:

@@ -493,6 +493,7 @@ class Told(Message, frozen=True, tag="tol"):
     value: float = 0.0
     samples: Counter = 0
     fine: bool = True
+    again: bool = False  # the sender lacks the receiver's, which is sent again
 
 
 class Piece(Message, frozen=True, tag="pce"):

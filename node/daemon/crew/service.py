@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import trio
+from msgspec import structs
 
 from starling.gossip.errors import EngineError, GossipError, RemoteProtocolError, TransportError
 from starling.gossip.pipeline.meeting import Fetch, Has, Start, agree
@@ -97,6 +98,7 @@ class CrewService:
         self._copies = Copies(opened.most_state_bytes)
         self._core: Step | None = None
         self._evaluating = False
+        self._last_told: Told | None = None
         self._commands: deque[Command] = deque()
         self._early = _Early()
         self._trouble = self._waiting = False
@@ -333,21 +335,25 @@ class CrewService:
         try:
             for stage, message in self._early.take(self._turn, self._step):
                 self._feed(stage, message)
-            silent_at = trio.current_time() + patience_s
+            silent_at, ask_at = trio.current_time() + patience_s, trio.current_time() + REPEAT_S
             while True:
                 while self._commands:
                     command = self._commands.popleft()
                     if isinstance(command, Apply):
                         return command.parts
                     await self._do(core, command)
-                    silent_at = trio.current_time() + patience_s
+                    silent_at, ask_at = trio.current_time() + patience_s, trio.current_time() + REPEAT_S
                 if self._trouble:
                     raise _Again
                 began = trio.current_time()
-                with trio.move_on_at(silent_at) as silence:
+                with trio.move_on_at(min(silent_at, ask_at)):
                     await self._moved.wait()
                 self.idle_s += trio.current_time() - began
-                if silence.cancelled_caught:
+                if trio.current_time() >= ask_at:
+                    ask_at += REPEAT_S
+                    if core.waits and self._last_told is not None:
+                        self._tell(structs.replace(self._last_told, again=True))
+                if trio.current_time() >= silent_at:
                     self._report.event(
                         "crew_silent", f"a mate was silent for {patience_s:.0f} s; the crew meets", level="warning"
                     )
@@ -386,9 +392,11 @@ class CrewService:
             summed = await self._engine.call(calls.Summary())
             assert isinstance(summed, calls.Summed), summed
             part = Part(summed.squares, summed.loss, summed.value, summed.samples, summed.fine)
-            self._tell(
-                Told(self._name, self._turn, self._step, part.squares, part.loss, part.value, part.samples, part.fine)
+            told = Told(
+                self._name, self._turn, self._step, part.squares, part.loss, part.value, part.samples, part.fine
             )
+            self._last_told = told
+            self._tell(told)
             self._commands.extend(core.part(self._stage, part))
 
     def _call(self, task: Compute) -> calls.Request:
@@ -416,6 +424,8 @@ class CrewService:
                     and message.step in self._points
                 ):
                     self._safe = max(self._safe, message.step + 1)
+            elif isinstance(message, Told) and message.again:
+                self._told_again(peer, stage, message)
             elif self._core is not None and (message.turn, message.step) == (self._turn, self._step):
                 self._feed(stage, message)
             elif (message.turn, message.step) > (self._turn, self._step) or (
@@ -425,6 +435,14 @@ class CrewService:
         except ValueError as error:
             raise RemoteProtocolError(peer, f"crew_{error}") from error
         self.move()
+
+    def _told_again(self, peer: str, stage: int, message: Told) -> None:
+        """A mate lacks our part of a step, perhaps one that we have applied: it is small, and the step would else be done again."""
+        last, core = self._last_told, self._core
+        if last is not None and (last.turn, last.step) == (message.turn, message.step):
+            self._send(peer, last)
+        if core is not None and (message.turn, message.step) == (self._turn, self._step) and not core.heard(stage):
+            self._feed(stage, message)
 
     def _feed(self, stage: int, message: Forward | Backward | Told) -> None:
         core = self._core

@@ -114,8 +114,9 @@ def test_a_lost_frame_is_nobody_s_fault():
 def test_parts_are_told_once_and_are_numbers():
     core = Step(0, 2, 1)
     core.part(1, Part(1.0))
+    assert core.part(1, Part(1.0)) == [], "the same again, as where it was asked for"
     for stage, part in (
-        (1, Part(1.0)),
+        (1, Part(2.0)),
         (2, Part(1.0)),
         (0, Part(float("nan"))),
         (0, Part(-1.0)),
