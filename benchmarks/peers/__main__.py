@@ -33,7 +33,7 @@ import msgspec
 from benchmarks import facts
 from benchmarks.peers.world import World
 
-RUNS = Path(__file__).parent / "runs"
+RUNS = Path(__file__).parent / "scripts"
 ENVIRONMENTS = facts.ROOT / "build" / "peers"
 PEERS = {
     "starling": ("", ""),
@@ -41,7 +41,7 @@ PEERS = {
     "hivemind": ("hivemind==1.1.12", "hivemind_.py"),
     "nvflare": ("nvflare==2.9.0", "nvflare_.py"),
 }
-"""Name -> what pip installs, and the script of `runs`."""
+"""Name -> what pip installs, and the script of `scripts`."""
 LONGEST_S = 1800
 _ALONE = 'ip link set lo up && "$@"; code=$?; cat /proc/net/dev > "$COUNTED"; exit $code'
 

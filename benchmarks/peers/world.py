@@ -1,6 +1,6 @@
 """What all frameworks are given: the digits cut into shards, a model, and how much is trained.
 
-`runs/*.py` read the file and know nothing of this project: each is run by the interpreter of its framework's environment.
+`scripts/*.py` read the file and know nothing of this project: each is run by the interpreter of its framework's environment.
 """
 
 from __future__ import annotations

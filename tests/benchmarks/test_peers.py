@@ -12,7 +12,7 @@ from benchmarks.peers.world import World
 from starling.node.cli.main import main as starling
 from tests.harness.processes import ROOT
 
-RUNS = ROOT / "benchmarks" / "peers" / "runs"
+RUNS = ROOT / "benchmarks" / "peers" / "scripts"
 
 
 def test_the_world_holds_every_sample_once_and_a_model(tmp_path):

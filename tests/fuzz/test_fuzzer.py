@@ -1,4 +1,4 @@
-"""libFuzzer, through atheris, against every decoder: 150 inputs or five seconds each here, ten minutes each in `make fuzz`.
+"""libFuzzer, through atheris, against every decoder: 400 inputs or five seconds each here, ten minutes each in `make fuzz`.
 
 STARLING_FUZZ_SECONDS is the time for each, STARLING_FUZZ_CORPUS a folder that keeps findings for the next run. Targets run in processes of
 their own, two at a time.
@@ -18,7 +18,7 @@ pytest.importorskip("atheris", reason="the fuzzer is for CPython on Linux x86_64
 pytestmark = [pytest.mark.fuzz, pytest.mark.slow]
 
 SECONDS = int(os.environ.get("STARLING_FUZZ_SECONDS", "5"))
-INPUTS = 150  # of each, where findings are not kept
+INPUTS = 400  # of each, where findings are not kept
 PLANTED_S = 60  # ends at once when the bug is found
 SOME = 20  # inputs beyond those it starts from, on the busiest machine
 

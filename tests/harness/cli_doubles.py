@@ -69,7 +69,7 @@ class Daemon:
         self.refusal = None
         self.lived = False
 
-    def __call__(self, run_dir, *, until_stdin_closes=False, on_listening=None):
+    def __call__(self, run_dir, *, until_stdin_closes=False, on_listening=None, seconds=None):
         self.runs.append((run_dir.path, until_stdin_closes))
         if on_listening is not None:
             on_listening((ADDRESS,))

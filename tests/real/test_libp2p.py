@@ -49,7 +49,7 @@ async def test_frames_pass_whole_on_every_lane_both_ways():
                 for frame in (b"", b"x", bytes(range(256)) * 1024):
                     await one.send(other.peer_id, lane, frame)
                     assert await next_frame(other, lane) == Inbound(one.peer_id, lane, frame)
-        assert a.traffic[b.peer_id].bytes_sent == b.traffic[a.peer_id].bytes_received == 3 * (1 + (256 << 10))
+        assert a.traffic[b.peer_id].bytes_sent == b.traffic[a.peer_id].bytes_received == len(LANES) * (1 + (256 << 10))
         with pytest.raises(LocalProtocolError, match="exceed"):
             await a.send(b.peer_id, "control", bytes(MAX_FRAME_BYTES["control"] + 1))
 
