@@ -32,7 +32,7 @@ def main() -> None:
     client.train()(partial(train, given.path))
 
     @server.main()
-    def serve(grid: Grid, context: Context) -> None:
+    def serve(grid: Grid, _context: Context) -> None:
         began, model = time.monotonic(), given.model()
         strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=given.nodes, min_available_nodes=given.nodes)
         result = strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=given.rounds)

@@ -28,7 +28,9 @@ def peer(path: str, node: int, first: list[str]) -> None:
         loss(model, next(batches)).backward()
         optimizer.step()
         steps += 1
-        time.sleep(0.01)  # as on a slower model: else all samples of a round are seen before peers have heard of one another
+        time.sleep(
+            0.01
+        )  # as on a slower model: else all samples of a round are seen before peers have heard of one another
     print(json.dumps([given.accuracy(model), steps]), flush=True)
     optimizer.shutdown()
     dht.shutdown()
@@ -40,7 +42,9 @@ def main() -> None:
     first = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
     addresses = [str(address) for address in first.get_visible_maddrs()]
     peers = [
-        subprocess.Popen([sys.executable, __file__, given.path, str(node), *addresses], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, __file__, given.path, str(node), *addresses], stdout=subprocess.PIPE, text=True
+        )
         for node in range(given.nodes)
     ]
     results = [json.loads(process.stdout.readline()) for process in peers]

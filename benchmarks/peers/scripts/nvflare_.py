@@ -14,6 +14,7 @@ from nvflare.job_config.api import FedJob
 
 def ring(nodes: int) -> Network:
     """Weights of one third each; of two, one half."""
+
     def around(at: int) -> list[int]:
         return sorted({(at - 1) % nodes, (at + 1) % nodes} - {at})
 
