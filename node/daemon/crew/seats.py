@@ -70,7 +70,9 @@ class Crewmates:
         now = trio.current_time()
         self._promised = {peer: it for peer, it in self._promised.items() if it[1] > now and peer not in self.claims}
         if asker not in self._promised:
-            claims = {self.membership.me: seats.seat(0, self.stage, self.stages)} | self.claims  # ours, also before it is claimed
+            claims = {
+                self.membership.me: seats.seat(0, self.stage, self.stages)
+            } | self.claims  # ours, also before it is claimed
             stage = seats.lacking(claims, self.stages, [it[0] for it in self._promised.values()])
             self._promised[asker] = (stage, now + PROMISED_S)
         return self._promised[asker][0]
