@@ -5,10 +5,9 @@ import torch
 import trio
 from msgspec import structs
 
-from starling.node.config.schema import CrewSection, NumericsSection, OptimizerSection, PartitionSection, TaskSection
-from starling.node.engine.engine import Engine
+from starling.node.config.schema import CrewSection, OptimizerSection, PartitionSection, TaskSection
 from starling.node.net.faults import delay, loss
-from starling.node.rpc import calls
+from tests.harness.crews import PLAIN, one_machine, text_in
 from tests.harness.swarms import (
     assert_flows_cancel,
     digits,
@@ -23,14 +22,11 @@ from tests.harness.swarms import (
 from tests.harness.virtual import virtual
 
 ROUNDS, STEPS = 6, 3
-PLAIN = {"activation": "float32", "gradient": "float32", "micro_batches": 4}
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_bytes(bytes(32 + (i * i % 97 + i % 13) % 90 for i in range(20_000)))
-    return str(path)
+    return text_in(tmp_path_factory.mktemp("text"))
 
 
 def gpt(text, stages=3, **rounds):
@@ -46,10 +42,7 @@ def gpt(text, stages=3, **rounds):
 
 def alone(text):
     """(d,) the model of one machine that accumulates the same micro-batches."""
-    agreed = structs.replace(gpt(text), crew=CrewSection())
-    engine = Engine()
-    opened = engine.handle(calls.Open(agreed, "", 0, "cpu", 1, "", "crew 0", numerics=NumericsSection(micro_batch=2)))
-    assert isinstance(opened, calls.Opened), opened
+    engine = one_machine(gpt(text))
     for _ in range(ROUNDS * STEPS):
         engine.session.learner.local_step(0)
     return engine.vector

@@ -21,18 +21,14 @@ from starling.node.config.schema import (
     PrivacySection,
     TaskSection,
 )
-from starling.node.engine.engine import Engine
 from starling.node.rpc import calls
 from starling.node.simulate.crew import InlineCrew
-
-PLAIN = {"activation": "float32", "gradient": "float32", "micro_batches": 4}
+from tests.harness.crews import PLAIN, one_machine, text_in
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_bytes(bytes(32 + (i * i % 97 + i % 13) % 90 for i in range(20_000)))
-    return str(path)
+    return text_in(tmp_path_factory.mktemp("text"))
 
 
 def agreed(text, stages=3, optimizer=None, **crew):
@@ -41,14 +37,6 @@ def agreed(text, stages=3, optimizer=None, **crew):
         task=TaskSection(kind="text", path=text, batch_size=8, context=16, width=24, layers=2, heads=2, tied=False),
         crew=CrewSection(stages=stages, **(PLAIN | crew)),
     )  # fmt: skip
-
-
-def one_machine(manifest):
-    alone = structs.replace(manifest, crew=CrewSection())
-    engine = Engine()
-    numerics = NumericsSection(micro_batch=2)
-    assert isinstance(engine.handle(calls.Open(alone, "", 0, "cpu", 1, "", "crew 0", numerics=numerics)), calls.Opened)
-    return engine
 
 
 @pytest.mark.parametrize("stages", [3])
