@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers                      all of them; some 600 MB are installed below build/peers, minutes
     python -m benchmarks.peers starling hivemind    some
-    python -m benchmarks.peers --rounds 40 --out benchmarks/results
+    python -m benchmarks.peers --rounds 40 --out benchmarks/peers/results
 
 Each framework is installed from PyPI into an environment of its own, in the version that docs/comparison.md speaks of; this project's torch
 serves all. Runs follow one another. Where the system lets a user have a network of his own (`unshare -rn`), a run has one, and

@@ -22,6 +22,18 @@ def test_its_figures_are_the_stored_ones():
         assert figures[f"{rule}@1000000.max_error"] < 1e-6
 
 
+def test_the_runs_of_other_frameworks_are_the_stored_ones():
+    stored = re.search(r"\(\.\./(benchmarks/peers/results/[\w-]+\.json)\)", PAGE)[1]
+    runs = json.loads((ROOT / stored).read_text())["runs"]
+    rows = re.findall(r"^\| [^|]+ \| (\.\d{3}(?: / \.\d{3})?) \| ([\d.]+) MB \| (\d+, \d+) \|", PAGE, re.MULTILINE)
+    assert len(rows) == len(runs) == 4
+    for (accuracy, sent, times), run in zip(rows, runs, strict=True):
+        both = [f"{run[key]:.3f}"[1:] for key in ("mean", "least")]
+        assert accuracy in (" / ".join(both), both[0] if run["peer"] == "flower" else None)
+        assert sent == f"{run['bytes_per_node'] / 1e6:.2f}"
+        assert times == f"{run['seconds']:.0f}, {run['cpu_s']:.0f}"
+
+
 def test_it_counts_what_is_here():
     assert f"[{len(MIXERS.built_in)} algorithms]" in PAGE
     assert f"[{len(RULES.built_in)} rules]" in PAGE
