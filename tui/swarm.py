@@ -6,7 +6,7 @@ attached nodes alone and are shown with their number; a share of the swarm's ste
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from starling.node.status import format as show

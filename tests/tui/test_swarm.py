@@ -41,6 +41,7 @@ def test_of_a_member_that_is_not_attached_most_are_believed_and_of_equally_many_
 class Counted(str):
     """A peer id that counts how often one is compared with another."""
 
+    __slots__ = ()
     compared = 0
     __hash__ = str.__hash__
 
