@@ -114,7 +114,9 @@ def _collected(snapshot: StatusSnapshot) -> Iterator[Metric]:
     exchanges = CounterMetricFamily(
         "starling_exchanges", "Exchanges by how they ended, both ends counted.", labels=["outcome"]
     )
-    last = {each.outcome: found for each in snapshot.transactions if (found := _exemplar(each)) is not None}
+    last: dict[str, Exemplar] = {
+        each.outcome: found for each in snapshot.transactions if (found := _exemplar(each)) is not None
+    }
     for outcome, count in ends.items():
         exchanges.add_metric([outcome], count, exemplar=last.get(outcome))
     yield exchanges
