@@ -25,6 +25,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples"
 LONGEST_S = 1800
+ENGINE = "a Docker engine"
 _COMMAND = re.compile(r"^```bash gallery\n(?P<line>[^\n]+)\n```$", re.MULTILINE)
 _NEEDS = re.compile(r"^Needs: (?P<what>.+)$", re.MULTILINE)
 _NO_NEED = re.compile(r"STARLING_DATA|pip install .*")
@@ -51,18 +52,28 @@ class Example:
     command: str
     figures: tuple[Figure, ...]
     needs: tuple[str, ...]
-    """Paths inside STARLING_DATA, or modules as `import NAME`."""
+    """Paths inside STARLING_DATA, modules as `import NAME`, or `a Docker engine`."""
 
     @property
     def missing(self) -> list[str]:
         """What of `needs` is not on this machine."""
         data = Path(os.environ.get("STARLING_DATA", "")) if os.environ.get("STARLING_DATA") else None
-        there = {
-            need: importlib.util.find_spec(need.removeprefix("import ")) is not None
-            if need.startswith("import ") else data is not None and (data / need).exists()
-            for need in self.needs
-        }  # fmt: skip
-        return [need for need, found in there.items() if not found]
+
+        def there(need: str) -> bool:
+            if need == ENGINE:
+                return _engine_answers()
+            if need.startswith("import "):
+                return importlib.util.find_spec(need.removeprefix("import ")) is not None
+            return data is not None and (data / need).exists()
+
+        return [need for need in self.needs if not there(need)]
+
+
+def _engine_answers() -> bool:
+    try:
+        return subprocess.run(["docker", "version"], capture_output=True, check=False, timeout=20).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def read(folder: Path) -> Example:

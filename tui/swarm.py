@@ -5,8 +5,8 @@ member is its own; that of any other is the one that most attached nodes report,
 attached nodes alone and are shown with their number; a share of the swarm's steps needs more than one attached node.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from starling.node.status import format as show
@@ -66,7 +66,12 @@ def merge(readings: Sequence[Reading], selected: int) -> Swarm:
     edges = sorted({_pair(s.peer, p.peer) for s in snapshots.values() for p in s.peers if p.edge})
     order = _order(chosen, snapshots)
     degree = Counter(peer for pair in edges for peer in pair)
-    members = tuple(_member(peer, chosen.peer, labels, snapshots, degree[peer]) for peer in order)
+    told: dict[str, list[PeerStatus]] = defaultdict(list)
+    for row in (row for snapshot in snapshots.values() for row in snapshot.peers):
+        told[row.peer].append(row)
+    members = tuple(
+        _member(peer, chosen.peer, labels[peer], snapshots.get(peer), told[peer], degree[peer]) for peer in order
+    )
     steps = sum(s.local_steps for s in snapshots.values())
     return Swarm(
         members=members,
@@ -112,12 +117,9 @@ def _links(chosen: StatusSnapshot, snapshots: Iterable[StatusSnapshot]) -> tuple
 
 
 def _member(
-    peer: str, chosen: str, labels: Mapping[str, str], snapshots: dict[str, StatusSnapshot], edges: int
+    peer: str, chosen: str, label: str, own: StatusSnapshot | None, rows: Sequence[PeerStatus], edges: int
 ) -> Member:
-    rows = [row for s in snapshots.values() for row in s.peers if row.peer == peer]
-    label = labels[peer]
-    known = len(rows) + (peer in snapshots)
-    own = snapshots.get(peer)
+    known = len(rows) + (own is not None)
     if own is not None:
         sign, role = NODE_SIGNS[own.state]
         return Member(peer, label, own.state, sign, role, True, peer == chosen, own.round, edges, known)

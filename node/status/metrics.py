@@ -5,6 +5,9 @@ not known is absent, never 0. docs/observing.md lists the names; a test compares
 
 Every distinct set of labels is a series that the database keeps, and peers choose their ids. So series per peer are for at most MAX_PEERS
 of them, those with most exchanges committed, which a stranger must earn; all others are counted in `starling_peers`.
+
+OpenMetrics lets a counter name an exemplar: `starling_exchanges_total` names the last exchange that ended so, by its peer, round and
+number, as the record has them; its value is the seconds that it took.
 """
 
 import heapq
@@ -18,10 +21,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import CollectorRegistry
+from prometheus_client.samples import Exemplar
 
-from starling.node.status.snapshot import PeerStatus, Resources, StatusSnapshot
+from starling.node.status.snapshot import PeerStatus, Resources, StatusSnapshot, Transaction
 
 MAX_PEERS: Final = 16  # with series of their own
+MAX_EXEMPLAR: Final = 128  # characters of an exemplar's labels, names and values together; OpenMetrics 1.0.0
 PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
@@ -106,12 +111,28 @@ def _collected(snapshot: StatusSnapshot) -> Iterator[Metric]:
     of_peers = {state: known[state] for state in PEER_STATES}
     yield _family("gauge", "starling_peers", "Known peers by their state.", of_peers, "state")
     ends = msgspec.structs.asdict(snapshot.exchanges)
-    yield _family("counter", "starling_exchanges", "Exchanges by how they ended, both ends counted.", ends, "outcome")
+    exchanges = CounterMetricFamily(
+        "starling_exchanges", "Exchanges by how they ended, both ends counted.", labels=["outcome"]
+    )
+    last: dict[str, Exemplar] = {
+        each.outcome: found for each in snapshot.transactions if (found := _exemplar(each)) is not None
+    }
+    for outcome, count in ends.items():
+        exchanges.add_metric([outcome], count, exemplar=last.get(outcome))
+    yield exchanges
     met = (peer for peer in snapshot.peers if peer.committed or peer.trusted)
     best = heapq.nlargest(MAX_PEERS, met, key=lambda peer: (peer.trusted, peer.committed, peer.peer))
     for metric in _OF_PEER:
         values = {peer.peer: value for peer in best if (value := getattr(peer, metric.field)) is not None}
         yield _family(metric.kind, metric.name, metric.text, values, "peer")
+
+
+def _exemplar(ended: Transaction) -> Exemplar | None:
+    """An exchange that began, for a counter; None for one that is too long to be named, or whose seconds are not known."""
+    labels = {"peer": ended.peer, "round": str(ended.round), "number": str(ended.number)}
+    if ended.seconds is None or sum(len(name) + len(value) for name, value in labels.items()) > MAX_EXEMPLAR:
+        return None
+    return Exemplar(labels, ended.seconds, ended.time_s)
 
 
 def _family(kind: str, name: str, text: str, values: float | Mapping[str, float], label: str = "") -> Metric:

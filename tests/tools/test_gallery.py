@@ -28,7 +28,6 @@ def test_an_example_has_one_command_and_its_own_figures_are_accepted(name):
 
 
 def test_there_are_as_many_as_the_index_says():
-    """Those that need containers or crews are not among them."""
     assert set(EXAMPLES) == {
         "digits",
         "mnist-by-label",
@@ -38,6 +37,8 @@ def test_there_are_as_many_as_the_index_says():
         "open-swarm",
         "own-part",
         "lora",
+        "crew",
+        "wan-containers",
     }
 
 
@@ -78,7 +79,11 @@ def test_what_is_not_here_is_skipped_by_name(monkeypatch, capsys):
     monkeypatch.delenv("STARLING_DATA", raising=False)
     assert gallery.main(["mnist-by-label"]) == 0
     assert EXAMPLES["lora"].needs == ("import peft", "import transformers", "authors")
-    assert "mnist-by-label: skipped, needs mnist; " in capsys.readouterr().out
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert gallery.main(["wan-containers"]) == 0
+    said = capsys.readouterr().out
+    assert "wan-containers: skipped, needs a Docker engine; " in said
+    assert "mnist-by-label: skipped, needs mnist; " in said
 
 
 def test_own_tasks_of_the_gallery_can_be_compiled():

@@ -6,11 +6,13 @@ from contextlib import asynccontextmanager, suppress
 import h11
 import pytest
 import trio
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import memory_stream_pair
 
 from starling.node.daemon.observe import metrics
 from starling.node.daemon.observe.metrics import MetricsService, parse_address
+from starling.node.status.snapshot import Transaction
 from tests.harness.daemons import Reports, until
 from tests.harness.snapshots import snapshot
 
@@ -264,3 +266,25 @@ async def test_an_address_of_another_machine_is_said_and_the_node_goes_on(listen
         await until(lambda: told.events, 20)
         nursery.cancel_scope.cancel()
     assert told.events[0][0] == "no_metrics"
+
+
+async def test_the_last_exchange_of_each_outcome_is_an_exemplar_where_the_format_has_them():
+    """What is too long for one, or has no seconds, is left out, and the scrape is whole."""
+    ended = [
+        Transaction(time_s=5.0, peer="12D3KooWa", round=7, number=3, asked=True, outcome="committed", seconds=0.5),
+        Transaction(time_s=6.0, peer="12D3KooWb", round=8, number=4, asked=True, outcome="committed", seconds=0.25),
+        Transaction(time_s=6.0, peer="12D3KooWb", round=8, number=0, asked=True, outcome="busy"),
+        Transaction(time_s=6.0, peer="x" * 120, round=8, number=5, asked=True, outcome="timeout", seconds=9.0),
+    ]
+    one = snapshot(transactions=tuple(ended))
+    families = parse_open(metrics.exposition(one, "application/openmetrics-text")[0].decode())
+    found = {s.labels["outcome"]: s.exemplar for f in families if f.name == "starling_exchanges" for s in f.samples}
+    last = found.pop("committed")
+    assert (last.labels, last.value, float(last.timestamp)) == (
+        {"peer": "12D3KooWb", "round": "8", "number": "4"},
+        0.25,
+        6,
+    )
+    assert found == dict.fromkeys(("aborted", "busy", "timeout"))
+    plain = {family.name: family for family in text_string_to_metric_families(metrics.exposition(one)[0].decode())}
+    assert [sample.exemplar for sample in plain["starling_exchanges"].samples] == [None] * 4
