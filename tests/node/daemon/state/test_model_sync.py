@@ -71,7 +71,9 @@ def fetched(peers: Peers, engine: Engine, newer_than: int = 0, order="abcdefg", 
 
     async def story():
         joining = ModelSync(transfer=peers, engine=engine, report=report)
-        taken = await joining.fetch([peer for peer in order if peer in peers.offered], newer_than, live=live, abreast=abreast)
+        taken = await joining.fetch(
+            [peer for peer in order if peer in peers.offered], newer_than, live=live, abreast=abreast
+        )
         return taken, report, trio.current_time(), joining.contradicted
 
     return trio.run(story, clock=MockClock(autojump_threshold=0))
@@ -159,7 +161,6 @@ def test_a_single_model_is_taken_with_a_warning(offers, level):
 def test_a_live_node_gives_its_model_up_only_for_more_voices_than_contradict(offers, live, taken):
     """Ties go to the node that trains; a newcomer takes what there is."""
     assert fetched(Peers(offers), Engine(), 20, live=live)[0] == taken
-
 
 
 def test_an_old_snapshot_of_a_peer_that_is_at_our_round_is_no_voice():
