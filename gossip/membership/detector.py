@@ -57,8 +57,9 @@ from typing import TypeVar
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.anti_entropy import AntiEntropy
 from starling.gossip.membership.dissemination import Dissemination, fan_out
-from starling.gossip.membership.events import ClockSample, Joined, Output, Send
+from starling.gossip.membership.events import ClockSample, Joined, Output, Send, Told
 from starling.gossip.membership.fair_turns import FairTurns
+from starling.gossip.membership.introductions import Introductions
 from starling.gossip.membership.local_health import LocalHealth
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MemberList, version_of
@@ -108,6 +109,7 @@ class Detector:
     _pacing: Pacing = field(init=False)
     _health: LocalHealth = field(init=False)
     _suspicions: Suspicions = field(default_factory=Suspicions)
+    _introductions: Introductions = field(default_factory=Introductions)
     _accused_at: dict[str, float] = field(default_factory=dict)
     _probe_at: float = 0.0
     _sync_at: float = 0.0
@@ -333,7 +335,9 @@ class Detector:
         probe = self._probes.answered(nonce, peer, reached)
         if probe is None:
             self._health.late(nonce, peer, now)
-        if probe is None or reached:
+        if probe is not None and reached:
+            return [*self._introductions.meet(reached)]
+        if probe is None:
             return []
         out: list[Output] = []
         self._health.acknowledged(peer, now - probe.sent, in_time=not probe.helpers)
@@ -346,11 +350,11 @@ class Detector:
         return out
 
     def _suspect(self, peer: str, now: float) -> list[Output]:
-        out: list[Output] = [*self.member_list.suspect(peer, now)]
-        if out:
+        suspected = self.member_list.suspect(peer, now)
+        if suspected:
             self._suspicions.keep(self.member_list.members)
             self._suspects_at = min(self._suspects_at, now)
-        return out
+        return [*self._introductions.known(suspected)]
 
     def _accuse_of_silence(self, peer: str, now: float) -> None:
         """Tell others of a suspect that left a probe of ours unanswered, once."""
@@ -374,7 +378,8 @@ class Detector:
             if now < max(self._judge_at, since + self.timing.suspicion_s * self._health.stretch(peer) * share):
                 out.append(self._probe(peer, now))
                 continue
-            out += self.member_list.mark_dead(peer, now)
+            out += self._introductions.known(self.member_list.mark_dead(peer, now))
+            self.last_frame.pop(peer, None)
             self._spread_rumor(peer, now)
             out += self._accuse(peer, now)
         self._suspects_at = now + self.timing.timeout_s / 2 if suspects else math.inf
@@ -437,16 +442,24 @@ class Detector:
             if not self.member_list.is_news(record) or not self._pacing.accepts(record, now):
                 continue
             before = self.member_list.members.get(record.peer)
-            out += self.member_list.merge(record, now)
+            met = record.peer in self.last_frame
+            at_once = met or self.member_list.size > _MEETERS
+            out += self._introductions.hold(self.member_list.merge(record, now), met=at_once)
             changed = self.member_list.members.get(record.peer) is not before
+            if changed and record.status == "left":
+                self.last_frame.pop(record.peer, None)
             if changed and not (quiet and (alone or now < self._quiet_until)):
-                if record.peer in self.last_frame:
+                if met or record.status == "left":
                     self._spread_record(record.peer, now)
                 else:
                     self._unmet.add(record.peer)
         if self.member_list.gate.changed():
-            out += self.member_list.purge()
-        told = [it.peer for it in out if isinstance(it, Joined) and (alone or it.peer not in self.last_frame)]
+            out += self._introductions.known(self.member_list.purge())
+        told = [
+            it.peer
+            for it in out
+            if isinstance(it, Told) or (isinstance(it, Joined) and (alone or it.peer not in self.last_frame))
+        ]
         if alone and told:
             self._quiet_until = now + self.timing.timeout_s
         n = self.member_list.size
@@ -464,7 +477,9 @@ class Detector:
     def _repair(self, now: float) -> list[Output]:
         self.member_list.expire_tombstones(now)
         self._pacing.forget(now)
-        out: list[Output] = [*self.member_list.purge()] if self.member_list.gate.closed else []
+        out: list[Output] = (
+            [*self._introductions.known(self.member_list.purge())] if self.member_list.gate.closed else []
+        )
         for memory in (self.last_frame, self.rtt_s, self._accused_at):
             for peer in [peer for peer in memory if peer not in self.member_list.members]:
                 del memory[peer]
@@ -535,10 +550,11 @@ class Detector:
             return []
         self.member_list.gate.changed()
         removed = self.member_list.purge()
+        known = self._introductions.known(removed)
         others = self._others()
         notice = wire.Revoked(tuple(new), self.member_list.gate.digest)
         targets = [*self._sampler.sample(others, fan_out(len(others) + 1)), *(event.peer for event in removed)]
-        return [*removed, *(Send(peer, notice) for peer in targets)]
+        return [*known, *(Send(peer, notice) for peer in targets)]
 
     def _publish(self, record: wire.Record, now: float) -> None:
         """Merge and disseminate a new record of ours."""
@@ -558,7 +574,9 @@ class Detector:
         if peer in self._unmet:
             self._unmet.remove(peer)
             self._spread_record(peer, now)
-        return self._accuse(peer, now) if member.status == "dead" else [*self.member_list.clear_suspicion(peer, now)]
+        if member.status == "dead":
+            return self._accuse(peer, now)
+        return [*self._introductions.meet(peer), *self.member_list.clear_suspicion(peer, now)]
 
     def _hello(self, peer: str, now: float) -> Send:
         return Send(peer, wire.Hello(self.own, self.member_list.digest, self.swarm_time(now)))

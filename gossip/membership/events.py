@@ -14,8 +14,12 @@ class MemberEvent:
     peer: str
 
 
+class Told(MemberEvent):
+    """Others told of the peer, or of its new addresses: it is to be reached, and joins when it is met."""
+
+
 class Joined(MemberEvent):
-    """The peer entered the alive set: it was unknown, dead or left before."""
+    """The peer is here: it was unknown, dead or left before."""
 
 
 class Changed(MemberEvent):

@@ -243,14 +243,17 @@ class RunningNode:
         return start
 
     async def _fetch(self, newer_than: int, live: bool, first: Sequence[str]) -> int | None:
-        """Take over the model on which members agree, if it is past round `newer_than`; `first` are asked before others. -> its round"""
+        """Take over the model on which members agree, if it is past round `newer_than`. -> its round
+
+        `first` are at our round, and asked before others.
+        """
         me, moment, membership = self.context.me, int(self.context.unix_time() * 1e6), self.membership
         others = [peer for peer in self.members.members if peer != me and self.policy.allows(peer)]
         others.sort(key=lambda peer: derive(moment, "source", me, peer))  # no peer can arrange to be asked first
         before = set(first)
         order = disjoint(others, lambda peer: {*membership.prefixes(peer), self.inviter_of(peer)} - {""})
         order.sort(key=lambda peer: peer not in before)
-        return await self._model_sync.fetch(order, newer_than, live=live)
+        return await self._model_sync.fetch(order, newer_than, live=live, abreast=before)
 
     def to_share(self) -> tuple[str, ...]:
         """Addresses for an invite made now; stays the same while members do."""

@@ -38,6 +38,7 @@ from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.neighbors import Members, Neighbors
 from starling.node.daemon.membership.stop import StopService
 from starling.node.daemon.progress import Progress
+from starling.node.daemon.state.transfer import SNAPSHOT_FRESH_S
 from starling.node.rpc import calls
 from starling.node.status.snapshot import EngineFigures
 
@@ -66,7 +67,7 @@ class Training:
     progress: Progress
     fetch: Callable[[int, bool, Sequence[str]], Awaitable[int | None]]
     """A peer's model, if it is past the given round -> its round, or None; whether this node is live, with a model of its own to lose;
-    peers to ask first."""
+    peers at our round, to ask first."""
     may_meet: Callable[[str], bool] = lambda _peer: True
     """Whether this node and a member can have a connection; edges are for those."""
     stop: StopService | None = None  # the swarm's decision to stop early
@@ -81,6 +82,7 @@ class Training:
     _ahead: calls.Trained | None = (
         None  # of the round to do next, whose local steps ran beside the exchanges of the last
     )
+    _repair_at: float = -math.inf  # not before, after an anchor that could not be fetched
     _parted: int = 0  # rounds, one after the other, as `PARTED_ROUNDS` counts them
     _together: tuple[str, ...] = ()  # in the last of these, those who have one anchor
     _due: int = 0  # local steps of all rounds since the start, those jumped over included
@@ -291,11 +293,15 @@ class Training:
                 self._fetch_pause_s = min(2.0 * self._fetch_pause_s, LONGEST_FETCH_PAUSE_S)
                 return following
             self._fetch_pause_s = FETCH_PAUSE_S
-        elif self._parted >= PARTED_ROUNDS:
+        elif self._parted >= PARTED_ROUNDS and trio.current_time() >= self._repair_at:
             self._parted = 0  # if too few have another anchor by now, the next rounds tell
             text = f"other members begin their rounds from one anchor and this node from another, for {PARTED_ROUNDS} rounds; it is fetched"
             self.context.report.event("anchor_parted", text, level="warning", round=following)
-            return max(following, await self.catch_up(following, current, live=True, first=self._together))
+            following = max(following, await self.catch_up(following, current, live=True, first=self._together))
+            self._repair_at = (
+                trio.current_time() + SNAPSHOT_FRESH_S
+            )  # else some might be at an old snapshot every time, each at its own
+            return following
         return max(following, min(ahead, last) if last else ahead)
 
     def _count(self, skipped: int) -> None:
@@ -311,7 +317,7 @@ class Training:
     async def catch_up(self, round: int, newer_than: int, *, live: bool = False, first: Sequence[str] = ()) -> int:
         """Replace a stale model by a peer's, if that is past `newer_than`, and delete every flow. -> its round, else `round`
 
-        `live`: this node has trained, and needs more voices than its own for it; `first`: peers to ask before others.
+        `live`: this node has trained, and needs more voices than its own for it; `first`: peers at our round, to ask before others.
         """
         fetched = await self.fetch(newer_than, live, first)
         if fetched is None:

@@ -33,12 +33,13 @@ class Stranger:
         self.peer = self.identity.peer_id
         self._network = hub.join(self.peer)
 
-    async def tell(self, victim: str, *messages: Message, lane: Lane = "control") -> None:
-        """Send messages to a peer; one that refuses is told nothing."""
+    async def tell(self, victim: str, *messages: Message | bytes, lane: Lane = "control") -> None:
+        """Send messages, or frames as they were, to a peer; one that refuses is told nothing."""
         try:
             await self._network.dial(address_of(victim))
             for message in messages:
-                await self._network.send(victim, lane, encode(message))
+                frame = message if isinstance(message, bytes) else encode(message)
+                await self._network.send(victim, lane, frame)
         except PeerUnreachable:
             return
 

@@ -24,6 +24,7 @@ from starling.gossip.membership.events import (
     Output,
     Reborn,
     Send,
+    Told,
 )
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MAX_MEMBERS, AddressQuota, Member, MemberList
@@ -367,7 +368,7 @@ class Membership:
 
     def _publish(self, event: MemberEvent) -> None:
         match event:
-            case Joined(peer=peer) | Changed(peer=peer) | Reborn(peer=peer):
+            case Told(peer=peer) | Joined(peer=peer) | Changed(peer=peer) | Reborn(peer=peer):
                 member = self._view.members.get(peer)
                 if member is not None:
                     self._network.learn(peer, member.record.addresses)

@@ -56,16 +56,19 @@ class ModelSync:
     contradicted: bool = False  # the last fetch received models, but no two that agree
     _turn: int = 0
 
-    async def fetch(self, sources: Sequence[str], newer_than: int, *, live: bool = False) -> int | None:
+    async def fetch(
+        self, sources: Sequence[str], newer_than: int, *, live: bool = False, abreast: Collection[str] = ()
+    ) -> int | None:
         """Install a model that is past round `newer_than`, ours. -> its round; None if there is none that members agree on
 
-        Asks `sources`, members, best first. `live`: this node has trained, and its own model is a voice against. Raises EngineError: the
+        Asks `sources`, members, best first. `live`: this node has trained, and its own model is a voice against; `abreast`: sources
+        that are known to be at our round, so that an older snapshot of theirs contradicts nobody. Raises EngineError: the
         engine was lost.
         """
         self.contradicted = False
         waiting = list(sources)
         while waiting:
-            held, same, waiting = await self._collect(waiting, newer_than, live)
+            held, same, waiting = await self._collect(waiting, newer_than, live, abreast)
             if not held:
                 return None
             agreed = await self.engine.call(calls.Agree())
@@ -91,7 +94,7 @@ class ModelSync:
         return None
 
     async def _collect(
-        self, waiting: Sequence[str], newer_than: int, live: bool
+        self, waiting: Sequence[str], newer_than: int, live: bool, abreast: Collection[str]
     ) -> tuple[list[str], tuple[str, ...], list[str]]:
         """Have the engine hold up to three models. -> their peers, all peers with the same model, and the peers not asked yet"""
         held: list[str] = []
@@ -103,7 +106,7 @@ class ModelSync:
             asked, left = left[:count], left[count:]
             offers = [offered for offered in await self.transfer.offers(asked) if offered.offer.size]
             ahead = [offered for offered in offers if offered.offer.round > newer_than]
-            behind += len(offers) - len(ahead)
+            behind += sum(it.offer.round <= newer_than and it.peer not in abreast for it in offers)
             same = [] if held else _same(ahead)
             if same and behind + live < len(same):
                 held += await self._hold(same[:1], same)

@@ -10,7 +10,7 @@ import pytest
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.anti_entropy import AT_ONCE as AT_ONCE_TOLD
 from starling.gossip.membership.anti_entropy import PER_S
-from starling.gossip.membership.events import Changed, ClockSample, Died, Joined, Reborn, Send, Suspected
+from starling.gossip.membership.events import Changed, ClockSample, Died, Joined, Reborn, Send, Suspected, Told
 from starling.gossip.membership.local_health import MOST
 from starling.gossip.membership.pacing import AT_ONCE
 from starling.gossip.membership.suspicion import LONE
@@ -27,6 +27,8 @@ def knowing(*others, now=0.0, met=()):
     core.receive("a", wire.Sync(tuple(record(peer) for peer in others)), now)
     core.last_frame.clear()
     core.last_frame |= dict.fromkeys(met, -inf)
+    for peer in others:
+        core._introductions.meet(peer)
     core._probes._open.clear()
     core._probe_at = core._sync_at = inf
     return core
@@ -77,12 +79,13 @@ def spread(outputs):
 def test_of_whom_others_told_us_we_tell_nobody_before_we_have_met():
     core, other = knowing("a", "b", met=["a", "b"]), b"other-digest"
     out = core.receive("a", wire.Spread((record("told"),)), 1.0)
-    assert facts(out) == [Joined("told")]
+    assert facts(out) == [Told("told")]
     assert (spread(out), [peer for peer, _ in sent(out, wire.Probe)]) == ([], ["told"])
     assert told(core, "b", 1.1) == ["a", "b", "me"]
     assert sent(core.receive("b", wire.Want((key_of("told"),)), 1.1), wire.Sync) == []
     assert spread(core.receive("a", wire.Spread((record("told", version=1),)), 1.2)) == []
     out = core.receive("told", wire.Acknowledge(0, other, 0.0), 1.3)
+    assert Joined("told") in facts(out)
     assert spread(out) == ["told"]
     assert told(core, "b", 1.6) == ["a", "b", "me", "told"]
     assert sent(core.receive("b", wire.Want((key_of("told"),)), 1.6), wire.Sync) == [

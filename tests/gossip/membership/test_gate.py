@@ -66,6 +66,8 @@ def guarded(*others, gate=None, peer="me"):
     core = Detector(LocalRecord(record(peer), sign), MemberList(verify, gate or Ring()), TIMING, 0, lambda t: t, 0.0)
     if others:
         core.receive(others[0], wire.Sync(tuple(record(other) for other in others)), 0.0)
+    for other in others:
+        core._introductions.meet(other)
     core._probe_at = core._sync_at = core._spread_at = float("inf")
     core._quiet_until = -float("inf")
     core._probes._open.clear()

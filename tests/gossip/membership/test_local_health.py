@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starling.gossip.membership.events import Died, Suspected
+from starling.gossip.membership.events import Suspected
 from starling.gossip.membership.local_health import MAX_GIVEN_UP, MOST, LocalHealth
 from starling.gossip.membership.suspicion import ENOUGH, LONE, Suspicions, share
 from starling.gossip.wire import schema as wire
@@ -103,6 +103,8 @@ def knowing(*others, met=True):
     core = detector("me")
     core.receive("a", wire.Sync(tuple(record(peer) for peer in others)), 0.0)
     core.last_frame |= dict.fromkeys(others if met else (), -inf)
+    for peer in others if met else ():
+        core._introductions.meet(peer)
     core._probes._open.clear()
     core._probe_at = core._sync_at = inf
     return core
@@ -121,7 +123,7 @@ def accused_by(core, *accusers):
             core.frame_seen("a", now)
             out = core.tick(now)
         told += [now for _, spread in sent(out, wire.Spread) if spread.rumors]
-        if Died("p") in out:
+        if core.member_list.members["p"].status == "dead":
             return now, told
         now = max(core.deadline, now + 0.01)
     return inf, told

@@ -65,13 +65,15 @@ def at(round: int, digest: str = "", size: int = 9):
     return (round, (digest or f"own {round}").encode().ljust(32), size)
 
 
-def fetched(peers: Peers, engine: Engine, newer_than: int = 0, order="abcdefg", live=False):
+def fetched(peers: Peers, engine: Engine, newer_than: int = 0, order="abcdefg", live=False, abreast=()):
     """-> the round taken over, what was reported, virtual seconds, and whether models contradicted each other."""
     report = Reports()
 
     async def story():
         joining = ModelSync(transfer=peers, engine=engine, report=report)
-        taken = await joining.fetch([peer for peer in order if peer in peers.offered], newer_than, live=live)
+        taken = await joining.fetch(
+            [peer for peer in order if peer in peers.offered], newer_than, live=live, abreast=abreast
+        )
         return taken, report, trio.current_time(), joining.contradicted
 
     return trio.run(story, clock=MockClock(autojump_threshold=0))
@@ -159,6 +161,14 @@ def test_a_single_model_is_taken_with_a_warning(offers, level):
 def test_a_live_node_gives_its_model_up_only_for_more_voices_than_contradict(offers, live, taken):
     """Ties go to the node that trains; a newcomer takes what there is."""
     assert fetched(Peers(offers), Engine(), 20, live=live)[0] == taken
+
+
+def test_an_old_snapshot_of_a_peer_that_is_at_our_round_is_no_voice():
+    """A snapshot serves all who ask within a second, which may be many rounds: it is old, and its peer is not behind."""
+    offers = {"a": at(30, "same"), "b": at(30, "same"), "c": at(9)}
+    assert fetched(Peers(offers), Engine(), 20, live=True, abreast="abc")[0] == 30
+    assert fetched(Peers(offers), Engine(), 20, live=True, abreast="ab")[0] is None
+    assert fetched(Peers({"a": at(30), "b": at(9), "c": at(9)}), Engine(), 20, live=True, abreast="abc")[0] is None
 
 
 peer_lists = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=20)

@@ -1,0 +1,52 @@
+"""Peers of which others told and that this node has not met: they join when they are met.
+
+A record proves that a peer was here, not that it is. One that was recorded a day ago is as well signed as a new one, and nobody tells a
+newcomer of the dead. So what happens to a peer of whom this node heard only, is told to nobody but the network, which has to reach it:
+
+    record from others    ──▶ Told            it is probed, and in the table that is compared with others'
+    its own frame, or a helper of ours reached it  ──▶ Joined, after Reborn if it was known in an earlier life
+    silence               ──▶ nothing         it never joined, so it does not die
+
+Who died is met again only by a frame that came since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from starling.gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn, Suspected, Told
+
+
+@dataclass(slots=True)
+class Introductions:
+    """Members that others told of, by peer; the value says whether this node knew an earlier life of it."""
+
+    _told: dict[str, bool] = field(default_factory=dict)
+
+    def hold(self, events: Iterable[MemberEvent], *, met: bool) -> list[MemberEvent]:
+        """What is to be told of these events of one record; `met`: its peer is."""
+        events = list(events)
+        joined = next((event.peer for event in events if isinstance(event, Joined)), None)
+        if joined is not None and not met:
+            reborn = any(isinstance(event, Reborn) for event in events)
+            self._told[joined] = reborn or self._told.get(joined, False)
+            return [Told(joined)]
+        return self.known(events)
+
+    def known(self, events: Iterable[MemberEvent]) -> list[MemberEvent]:
+        """Those of these events that are not about a peer that others only told of; new addresses of one are told again."""
+        out: list[MemberEvent] = []
+        for event in events:
+            if event.peer not in self._told:
+                out.append(event)
+            elif isinstance(event, Died | Left):
+                del self._told[event.peer]
+            elif not isinstance(event, Suspected):
+                out.append(Told(event.peer))
+        return out
+
+    def meet(self, peer: str) -> list[MemberEvent]:
+        """The peer is there -> what this says of it."""
+        reborn = self._told.pop(peer, None)
+        return [] if reborn is None else [*([Reborn(peer)] if reborn else ()), Joined(peer)]

@@ -1,0 +1,81 @@
+"""Members join when they are met: what a record proves, and what it does not."""
+
+from math import inf
+
+from starling.gossip.membership.detector import _MEETERS
+from starling.gossip.membership.events import Died, Joined, Reborn, Send, Suspected, Told
+from starling.gossip.wire import schema as wire
+from tests.harness.detectors import TIMING, DetectorSwarm, detector, names, record, sent
+
+
+def facts(outputs):
+    return [output for output in outputs if not isinstance(output, Send)]
+
+
+def all_until(core, until):
+    """What its timers do until then, while `a` is heard."""
+    out = []
+    while core.deadline <= until:
+        core.frame_seen("a", core.deadline)
+        out += core.tick(core.deadline)
+    return out
+
+
+def newcomer():
+    """It has met `a`, and nobody else is a member."""
+    core = detector("me")
+    core.receive("a", wire.Hello(record("a"), b"", 0.0), 0.0)
+    core._probes._open.clear()
+    core._probe_at = core._sync_at = inf
+    core._quiet_until = -inf
+    return core
+
+
+def test_a_record_of_one_that_was_here_once_is_looked_into_and_nothing_is_said_of_it():
+    core = newcomer()
+    out = core.receive("a", wire.Spread((record("gone"),)), 1.0)
+    assert facts(out) == [Told("gone")]
+    assert [peer for peer, _ in sent(out, wire.Probe)] == ["gone"]
+    assert facts(core.receive("a", wire.Spread((record("gone", 2),)), 1.1)) == [Told("gone")], "a later life of it"
+    assert facts(all_until(core, 1.1 + 3 * TIMING.timeout_s + 2 * TIMING.suspicion_s)) == []
+    assert core.member_list.members["gone"].status == "dead"
+
+
+def test_whoever_answers_joins_and_so_does_whom_a_helper_reaches():
+    core = newcomer()
+    core.receive("b", wire.Hello(record("b"), b"", 0.0), 0.5)
+    ((_, probe),) = sent(core.receive("a", wire.Spread((record("c"),)), 1.0), wire.Probe)
+    assert facts(core.receive("c", wire.Acknowledge(probe.nonce, b"", 1.0), 1.1))[0] == Joined("c")
+    ((_, probe),) = sent(core.receive("a", wire.Spread((record("far"),)), 2.0), wire.Probe)
+    helper = sent(all_until(core, 2.6), wire.ProbeFor)[0][0]
+    assert facts(core.receive(helper, wire.Acknowledge(probe.nonce, b"", 1.0, "far"), 2.6)) == [Joined("far")]
+    assert Suspected("far") in facts(core.connection_lost("far", 3.0) + all_until(core, 6.0))
+
+
+def test_who_died_is_alive_again_when_it_is_heard_itself_and_by_nobody_else_s_word():
+    core = newcomer()
+    core.receive("d", wire.Hello(record("d"), b"", 0.0), 0.5)
+    core.connection_lost("d", 1.0)
+    assert Died("d") in facts(all_until(core, 20.0))
+    kept = record("d", version=7)  # as `a` recorded it, and nobody else
+    assert facts(core.receive("a", wire.Spread((kept,)), 21.0)) == [Told("d")]
+    assert sent(core.tick(21.0), wire.Spread) == [], "nor is it told to others"
+    assert facts(all_until(core, 40.0)) == []
+    out = core.receive("d", wire.Hello(record("d", 2), b"", 0.0), 41.0)
+    assert facts(out) == [Reborn("d"), Joined("d")]
+
+
+def test_a_large_swarm_counts_members_before_all_have_met():
+    """Its members probe a newcomer in their laps, not all at once."""
+    core = newcomer()
+    out = core.receive("a", wire.Sync(tuple(record(peer) for peer in names(_MEETERS + 10))), 1.0)
+    assert {Told, Joined} == {type(event) for event in facts(out)}
+    assert facts(core.receive("a", wire.Spread((record("x"),)), 2.0)) == [Joined("x")]
+
+
+def test_of_those_that_join_at_once_each_meets_all_within_a_round_trip():
+    swarm = DetectorSwarm(12, delay_s=0.02)
+    swarm.run(0.5, swarm.agreed)
+    met = swarm.run(swarm.now + 0.1)
+    told = [peer for node in swarm.nodes.values() for peer in node._introductions._told]
+    assert not told, f"at {met} s some know others from hearsay"
