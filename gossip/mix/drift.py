@@ -33,6 +33,7 @@ from starling.gossip.vector import products, squares, stretches, zeros
 
 LIMIT = 1.0  # of |c| with any optimiser but sgd, in rms of raw gradients of the same coordinate (decision 32)
 REMEMBERED = 0.98  # share of a coordinate's mean square that a local step keeps
+FINE = 1 << 17  # coordinates at a time where memory counts
 _FARTHEST = 1e100
 
 
@@ -63,7 +64,7 @@ def observe(state: Gradients, gradient: Tensor, *, owned: bool = False) -> Gradi
     before = torch.where(state.used, 0.0, state.count)
     count, spread = before + 1.0, torch.where(state.used, 0.0, state.spread)
     mean, power = (state.mean, state.power) if owned else (torch.empty_like(gradient), torch.empty_like(state.power))
-    for part, _ in stretches(slice(None), gradient.shape[-1]):
+    for part, _ in stretches(slice(None), gradient.shape[-1], FINE if owned else 0):
         g = gradient[..., part]
         delta = torch.where(state.used, g, g - state.mean[..., part])
         spread = spread + delta.square().sum(-1, keepdim=True) * (before / count)
@@ -79,7 +80,7 @@ def observe(state: Gradients, gradient: Tensor, *, owned: bool = False) -> Gradi
 def corrected(state: Gradients, gradient: Tensor, limit: float, *, owned: bool = False) -> Tensor:
     """The gradient (…, d) less the `correction`; where it is `owned`, in its place."""
     direction = gradient if owned else torch.empty_like(gradient)
-    for part, _ in stretches(slice(None), gradient.shape[-1]):
+    for part, _ in stretches(slice(None), gradient.shape[-1], FINE if owned else 0):
         cut = replace(state, c=state.c[..., part], power=state.power[..., part])
         direction[..., part] = gradient[..., part] - correction(cut, limit)
     return direction
