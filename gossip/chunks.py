@@ -11,6 +11,7 @@ import hashlib
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from mmap import mmap
 from statistics import median
 from typing import Literal
 
@@ -32,7 +33,11 @@ def count(size: int, chunk_bytes: int = MAX_CHUNK_BYTES) -> int:
 def digests(state: bytes, chunk_bytes: int = MAX_CHUNK_BYTES) -> bytes:
     """Digests of all chunks of a state, one after the other."""
     view = memoryview(state)
-    parts = (view[at : at + chunk_bytes] for at in range(0, len(state), chunk_bytes))
+    return digests_of(view[at : at + chunk_bytes] for at in range(0, len(state), chunk_bytes))
+
+
+def digests_of(parts: Iterable[bytes | memoryview]) -> bytes:
+    """As `digests`, of the chunks in order."""
     return b"".join(hashlib.sha256(part).digest() for part in parts)
 
 
@@ -51,6 +56,7 @@ class Download:
         listed: its digests, checked against `root`; of a single chunk they need not be known.
         slow_bytes_per_s: rate that a peer is given credit for before it has sent a chunk, > 0.
         least_s: time in which no chunk is late, >= 0.
+        data: where chunks are put, `size` bytes; empty: in memory.
     """
 
     size: int
@@ -59,7 +65,7 @@ class Download:
     chunk_bytes: int = MAX_CHUNK_BYTES
     slow_bytes_per_s: float = 64 << 10
     least_s: float = 4.0
-    data: bytearray = field(init=False)
+    data: bytearray | mmap = field(default_factory=bytearray)
     missing: int = field(init=False)  # chunks
     _have: bytearray = field(init=False)
     _waiting: deque[int] = field(init=False)
@@ -69,7 +75,8 @@ class Download:
     _gone: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.data, self.missing = bytearray(self.size), count(self.size, self.chunk_bytes)
+        self.data = self.data or bytearray(self.size)
+        self.missing = count(self.size, self.chunk_bytes)
         self._have, self._waiting = bytearray(self.missing), deque(range(self.missing))
         if len(self.listed) != DIGEST_BYTES * self.missing and (self.listed or self.missing > 1):
             raise ValueError(f"{len(self.listed)} bytes of digests for {self.missing} chunks")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,6 +64,12 @@ def bind(model: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
 
     Raises ValueError: the layout is not this model's.
     """
+    params = bind_parameters(model, layout)
+    return params, bind_gradients(model, layout)
+
+
+def bind_parameters(model: nn.Module, layout: Layout) -> Tensor:
+    """As `bind`, but for the gradients, and -> the first vector alone."""
     named = _trainable(model)
     shapes = tuple(tuple(parameter.shape) for parameter in named.values())
     if tuple(named) != layout.names or shapes != layout.shapes:
@@ -71,7 +78,7 @@ def bind(model: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
         params = torch.cat([parameter.reshape(-1) for parameter in named.values()])
         for parameter, value in zip(named.values(), as_named(params, layout).values(), strict=True):
             parameter.data = value
-    return params, bind_gradients(model, layout)
+    return params
 
 
 def bind_gradients(model: nn.Module, layout: Layout) -> Tensor:
@@ -118,6 +125,15 @@ def stretches(index: slice | Tensor, count: int, each: int = 0) -> Iterator[tupl
 def blank(count: int, like: Tensor) -> Tensor:
     """(count,) zeros of the dtype and the device of `like` that take no memory, and must not be written to."""
     return like.new_zeros(()).expand(count)
+
+
+def zeros(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Zeros like `like`, of any shape. Many of them on a CPU take memory where they are written to, and until then none."""
+    dtype, count = dtype or like.dtype, like.numel()
+    if like.device.type != "cpu" or count < STRETCH or not hasattr(mmap, "MAP_ANONYMOUS"):
+        return torch.zeros_like(like, dtype=dtype)
+    pages = mmap.mmap(-1, count * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype).view(like.shape)
 
 
 def squares(x: Tensor) -> float:

@@ -18,7 +18,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.admission.chain import terms_of
 from starling.node.admission.invite import Invite
 from starling.node.admission.issue import give, take_up
-from starling.node.config import fingerprint
+from starling.node.config import fingerprint, large
 from starling.node.config import manifest as manifests
 from starling.node.config import start as start_of
 from starling.node.config.schema import Manifest, MetricsSection, NodeConfig
@@ -51,7 +51,7 @@ def found(path: Path, manifest: Manifest, config: NodeConfig) -> tuple[RunDir, s
             f"--dir: {path} holds a node already; go on with `starling run --dir {typed(path)}`, or name another directory"
         )
     manifest, config = start_of.sealed(manifest, _placed(config))
-    manifest = fingerprint.sealed(manifest, str(Path.cwd()) if config.trust else "")
+    manifest = large.sealed(fingerprint.sealed(manifest, str(Path.cwd()) if config.trust else ""))
     place = RunDir.create(path)
     signed = manifests.found(manifest, Identity.load_or_create(place.key), int(time.time() * 1000))
     place.write_config(config)

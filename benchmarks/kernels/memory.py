@@ -16,9 +16,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
+from starling.gossip.compress.budget import SHARE
 from starling.gossip.errors import ConfigError, GossipError
+from starling.gossip.wire.schema import MAX_CHUNK_BYTES
 from starling.kernels.child import answer
 from starling.kernels.schema import MemoryCase
+from starling.node.config import large
 from starling.node.config.schema import (
     CompressSection,
     Manifest,
@@ -40,8 +43,14 @@ SETTINGS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, 
     {
         "plain": ({"track": "difference"}, {"select": "full"}, {}),
         "plain+mask": ({"track": "difference"}, {"select": "mask", "ratio": 0.1}, {}),
+        "default": ({}, {}, {}),
         "drift": ({}, {"select": "full"}, {}),
         "lean": ({"track": "difference", "flows": "bfloat16"}, {"select": "full"}, {"moments": "bfloat16"}),
+        "lean+fragment": (
+            {"track": "difference", "flows": "bfloat16"},
+            {"select": "fragment", "parts": 8},
+            {"moments": "bfloat16"},
+        ),
         "lean+mask": (
             {"track": "difference", "flows": "bfloat16"},
             {"select": "mask", "ratio": 0.1},
@@ -122,20 +131,21 @@ def manifest(name: str, d: int, folder: Path) -> Manifest:
     """Of a byte GPT with about d parameters, 12·layers·width², and no activations to speak of."""
     texts = folder / "texts"
     texts.mkdir(exist_ok=True)
-    for number, first in enumerate((32, 79)):  # of different letters, so that gradients differ and drift moves flows
-        (texts / f"{number}.txt").write_bytes(bytes(range(first, first + 48)) * 80)
+    for number, letter in enumerate(b"ab"):  # gradients differ, and have no noise, so that drift moves flows
+        (texts / f"{number}.txt").write_bytes(bytes((letter,)) * 4000)
     layers = 2 if d < 1_000_000 else 6
     width = max(16, round((d / (12 * layers)) ** 0.5 / 16) * 16)
     task: dict[str, Any] = {"kind": "text", "width": width, "layers": layers, "heads": 4, "context": 16}
     task |= {"path": str(texts), "batch_size": 4}
     mix, compress, _ = SETTINGS[name]
-    return Manifest(
+    agreed = Manifest(
         seed=5,
         task=TaskSection(**task),
         partition=PartitionSection(kind="by_file", shards=2),
         optimizer=OptimizerSection(kind="adamw", lr=1e-6), mix=MixSection(kind="pet", **mix),
         compress=CompressSection(**compress), pace=PaceSection(kind="steps", local_steps=STEPS, rounds=50),
     )  # fmt: skip
+    return large.sealed(agreed)
 
 
 def phases(name: str, d: int, degree: int) -> tuple[int, dict[str, int], int]:
@@ -143,15 +153,15 @@ def phases(name: str, d: int, degree: int) -> tuple[int, dict[str, int], int]:
     peaks: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as made:
         agreed, folder = manifest(name, d, Path(made)), Path(made)
-        with engines(agreed, folder, NumericsSection(**SETTINGS[name][2])) as (hub, peer):
+        numerics = NumericsSection(**SETTINGS[name][2])
+        with engines(agreed, folder, numerics) as (hub, peer):
 
             def note(phase: str) -> None:
                 peaks[phase] = max(peaks.get(phase, 0), hub.resident()[1])
                 hub.forget()
 
             note("open")
-            rounds = max(ROUNDS, round(1.0 / SETTINGS[name][1].get("ratio", 1.0)))
-            for turn in range(rounds):
+            for turn in range(rounds(name)):
                 hub.done(calls.Train(turn, STEPS))
                 note("train")
                 peer.done(calls.Train(turn, STEPS))
@@ -162,11 +172,46 @@ def phases(name: str, d: int, degree: int) -> tuple[int, dict[str, int], int]:
                 note("mix")
                 peer.done(calls.Mix(turn))
             held = hub.resident()[0]
-            hub.done(calls.Evaluate(rounds))
+            hub.done(calls.Evaluate(rounds(name)))
             note("evaluate")
             hub.done(calls.Save())
             note("save")
-            return hub.opened.parameters, peaks, held
+            model, at = served(hub, Path(made) / "model"), rounds(name)
+            note("serve")
+            hub.done(calls.Train(at, STEPS))
+            hub.done(calls.Mix(at))
+            note("again")
+            parameters = hub.opened.parameters
+        again = Engine(agreed, "hub", str(folder / "hub.checkpoint"), numerics)
+        late = Engine(agreed, "late", str(folder / "late.checkpoint"), numerics)
+        try:
+            again.done(calls.Train(at, STEPS))
+            peaks["resume"] = again.resident()[1]
+            for number in range(3):
+                late.done(calls.Consider(f"p{number}", at, b"", 1, str(model)))
+            late.done(calls.Agree())
+            late.done(calls.Train(at, STEPS))
+            peaks["join"] = late.resident()[1]
+        finally:
+            again.close()
+            late.close()
+        return parameters, peaks, held
+
+
+def rounds(name: str) -> int:
+    """Rounds after which every coordinate was exchanged on every edge."""
+    compress = SETTINGS[name][1]
+    share = SHARE if not compress else 1 / compress["parts"] if "parts" in compress else compress.get("ratio", 1.0)
+    return max(ROUNDS, round(1.0 / share))
+
+
+def served(engine: Engine, file: Path) -> Path:
+    """A file with the model that an engine offers to late joiners."""
+    held = cast("calls.Held", engine.done(calls.Snapshot()))
+    with file.open("wb") as into:
+        for at in range(0, held.size, MAX_CHUNK_BYTES):
+            into.write(cast("calls.ChunkRead", engine.done(calls.ReadChunk(held.snapshot, at, MAX_CHUNK_BYTES))).data)
+    return file
 
 
 def exchange(hub: Engine, peer: Engine, name: str, turn: int, *, leads: bool) -> None:
@@ -190,7 +235,7 @@ def measure(name: str, d: int, degree: int) -> MemoryCase:
     each = {phase: round((found[phase] - least[phase]) / true, 2) for phase in found}
     return MemoryCase(
         layout=name, d=true, degree=degree, held=round((held - held_least) / true, 2),
-        peak=max(each[phase] for phase in ("train", "exchange", "mix")), phases=each,
+        peak=max(each.values()), phases=each,
         torch_bytes=held_least,
     )  # fmt: skip
 

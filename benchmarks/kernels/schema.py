@@ -136,8 +136,9 @@ class MemoryCase(msgspec.Struct, frozen=True, kw_only=True):
     held: float
     """Resident between rounds."""
     peak: float
-    """Most resident in rounds: local steps, exchanges, mixing."""
+    """Most resident in any phase."""
     phases: dict[str, float]
-    """Most resident in each: open, train, exchange, mix, evaluate, save."""
+    """Most resident in each: open, train, exchange, mix, evaluate, save, serve a model to late joiners, again (a round after that), resume
+    and train from the checkpoint, join by three models and train."""
     torch_bytes: int
     """Resident of the engine with next to no parameters: the interpreter, torch and the task."""

@@ -6,12 +6,17 @@ from starling.gossip.api import Quantizer
 from starling.gossip.bounds import Bytes, PositiveShare
 from starling.gossip.compress.header import BLOCK, BLOCKS, HEADER, TRAILER
 
+WHOLE = (
+    1 << 20
+)  # numbers of a vector that is exchanged as a whole where its bytes fit; of a longer one so many, or SHARE
+SHARE = 1 / 8
 FILL = 0.5  # share of a slot on the wire: the rest is for the other direction, retransmission and the other edges
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Full vectors where they fit the bytes of an exchange, else a seeded mask as large as fits.
+    """Full vectors where they fit the bytes of an exchange, else a seeded mask as large as fits; of a vector of more than a million numbers
+    a million or an eighth at the most, whichever is more.
 
     Args:
         budget_bytes: bytes one exchange may cost, both directions. Left out: from the measured rate, the slot and the volunteer's cap.
@@ -56,6 +61,11 @@ def plan(
         else:
             too_many = middle
     return fits / blocks
+
+
+def affordable(dim: int) -> float:
+    """The largest share, in (0, 1], of a vector (dim,) that an exchange is about, so that it takes little memory beside the vector."""
+    return min(1.0, max(WHOLE / dim, SHARE))
 
 
 def exchange_budget(rate_bytes_per_s: float, slot_s: float, fill: float, cap_bytes_per_s: float) -> int:

@@ -29,10 +29,11 @@ import math
 from dataclasses import dataclass, replace
 
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.vector import products, squares, stretches
+from starling.gossip.vector import products, squares, stretches, zeros
 
 LIMIT = 1.0  # of |c| with any optimiser but sgd, in rms of raw gradients of the same coordinate (decision 32)
 REMEMBERED = 0.98  # share of a coordinate's mean square that a local step keeps
+FINE = 1 << 17  # coordinates at a time where memory counts
 _FARTHEST = 1e100
 
 
@@ -51,16 +52,19 @@ class Gradients:
 def start(x: Tensor, *, limited: bool = False) -> Gradients:
     """No correction, no gradients."""
     zero = torch.zeros_like(x[..., :1])
-    power = torch.zeros_like(x if limited else x[..., :0])
-    return Gradients(torch.zeros_like(x), torch.zeros_like(x), zero, zero.clone(), zero.bool(), power)
+    power = zeros(x if limited else x[..., :0])
+    return Gradients(zeros(x), zeros(x), zero, zero.clone(), zero.bool(), power)
 
 
-def observe(state: Gradients, gradient: Tensor) -> Gradients:
-    """One more raw gradient (…, d), by Welford's update, whose spread is never negative."""
+def observe(state: Gradients, gradient: Tensor, *, owned: bool = False) -> Gradients:
+    """One more raw gradient (…, d), by Welford's update, whose spread is never negative.
+
+    `owned`: nobody else uses the state's mean and power, which are changed in place.
+    """
     before = torch.where(state.used, 0.0, state.count)
     count, spread = before + 1.0, torch.where(state.used, 0.0, state.spread)
-    mean, power = torch.empty_like(gradient), torch.empty_like(state.power)
-    for part, _ in stretches(slice(None), gradient.shape[-1]):
+    mean, power = (state.mean, state.power) if owned else (torch.empty_like(gradient), torch.empty_like(state.power))
+    for part, _ in stretches(slice(None), gradient.shape[-1], FINE if owned else 0):
         g = gradient[..., part]
         delta = torch.where(state.used, g, g - state.mean[..., part])
         spread = spread + delta.square().sum(-1, keepdim=True) * (before / count)
@@ -73,10 +77,10 @@ def observe(state: Gradients, gradient: Tensor) -> Gradients:
     )  # fmt: skip
 
 
-def corrected(state: Gradients, gradient: Tensor, limit: float) -> Tensor:
-    """The gradient (…, d) less the `correction`."""
-    direction = torch.empty_like(gradient)
-    for part, _ in stretches(slice(None), gradient.shape[-1]):
+def corrected(state: Gradients, gradient: Tensor, limit: float, *, owned: bool = False) -> Tensor:
+    """The gradient (…, d) less the `correction`; where it is `owned`, in its place."""
+    direction = gradient if owned else torch.empty_like(gradient)
+    for part, _ in stretches(slice(None), gradient.shape[-1], FINE if owned else 0):
         cut = replace(state, c=state.c[..., part], power=state.power[..., part])
         direction[..., part] = gradient[..., part] - correction(cut, limit)
     return direction

@@ -11,7 +11,7 @@ from typing import Protocol
 from starling.gossip.api import Averaging, Effect, Swapped, Swapping
 from starling.gossip.compress.support import Support
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.vector import blank, products, squares, stretches
+from starling.gossip.vector import blank, products, squares, stretches, zeros
 
 STRETCH = 1 << 18  # coordinates that are added at a time: what is made meanwhile stays in the processor's cache
 FASTEST = 1.5  # speed: kappa is .3 at most, the largest that stood random pairs (decision 76)
@@ -32,8 +32,7 @@ class Ledger:
 
 def opened(like: Tensor) -> Ledger:
     """No edges. `like` (D,) has the shared vector's length, dtype and device."""
-    dim = like.numel()
-    return Ledger(torch.zeros(dim, dtype=like.dtype, device=like.device), blank(dim, like), {}, {})
+    return Ledger(zeros(like), blank(like.numel(), like), {}, {})
 
 
 def average(
@@ -58,7 +57,7 @@ def average(
         moving = moves(effect)
         if moving and effect.peer not in ours:
             there = flows.get(effect.peer)
-            flows[effect.peer] = torch.zeros_like(total, dtype=_dtype(edge, total)) if there is None else there.clone()
+            flows[effect.peer] = zeros(total, _dtype(edge, total)) if there is None else there.clone()
             ours.add(effect.peer)
         along, squared, length = 0.0, 0.0, 0.0
         for part, at in stretches(index, change.numel(), STRETCH):
@@ -203,7 +202,9 @@ def dominated(before: Ledger, after: Ledger) -> bool:
 
     They would now push as hard the other way; starting all edges again, without correction, errs by less.
     """
-    return bool((before.total - after.total).norm() > DOMINANT * before.total.norm())
+    one, other = before.total, after.total
+    moved = sum(squares(one[part] - other[part]) for part, _ in stretches(slice(None), one.numel()))
+    return math.sqrt(moved) > DOMINANT * math.sqrt(squares(one))
 
 
 def _dtype(edge: Averaging, like: Tensor) -> torch.dtype:

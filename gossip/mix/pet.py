@@ -83,7 +83,8 @@ class Pet(MixerBase):
         track: what moves a flow. difference: that of the models, G·v. drift: that of mean gradients, −w'·u. both. Left out: difference
             with sgd or a kappa, else drift.
         flows: numbers in which flows are kept. bfloat16 takes half the memory: what an exchange leaves is rounded to the nearest, which
-            is odd as well, and by far less than its noise.
+            is odd as well, and by far less than its noise. Left out: float32; `starling found` writes bfloat16 for models of more than a
+            million parameters.
         drift_limit: bound of every |c| coordinate while drift is tracked, in rms of our own gradients there, > 0, or 0: none. Left out: 1,
             and 0 with sgd.
         drift_reach: longest that drift makes a flow, in lengths of the mean gradient of either end, 0 for any. What a peer lies of its
@@ -95,7 +96,7 @@ class Pet(MixerBase):
     leak: ShareBelowOne = 0.0
     settled_edges: Annotated[int, Meta(ge=0, le=64)] = SETTLED_EDGES
     track: Track | None = None
-    flows: Literal["float32", "bfloat16"] = "float32"
+    flows: Literal["float32", "bfloat16"] | None = None
     drift_limit: NonNegative | None = None
     drift_reach: NonNegative = 0.0
     asynchronous: ClassVar[bool] = True
@@ -144,12 +145,13 @@ class Pet(MixerBase):
         return self.kappa is None and self.track not in ("drift", "both")
 
     @property
-    def _drifts(self) -> bool:
+    def drifts(self) -> bool:
+        """Whether gradients move flows."""
         return self.track in ("drift", "both")
 
     def size(self, shared: int) -> int:
         """One flow, unless there is no correction."""
-        return shared if self._drifts or self.kappa != 0.0 else 0
+        return shared if self.drifts or self.kappa != 0.0 else 0
 
     def gain(self, theta: float, ratio: float, phase: Phase) -> float:
         """G = 2·κ·θ·ratio/(K·η), η the η_c of the moment, but at least that of the highest rate over max(1, climb·ratio).
@@ -177,24 +179,29 @@ class Pet(MixerBase):
 
     def start(self, x: Tensor) -> Correction | drift.Gradients:
         """No correction."""
-        return drift.start(x, limited=bool(self.drift_limit)) if self._drifts else Correction(torch.zeros_like(x))
+        return drift.start(x, limited=bool(self.drift_limit)) if self.drifts else Correction(torch.zeros_like(x))
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
         """The gradient less the correction, g − c; the gradient itself where there never is one."""
         if not self.size(1):
             return gradient, state
-        if not self._drifts:
+        if not self.drifts:
             return gradient - state.c, state
         state = drift.observe(state, gradient)
         return drift.corrected(state, gradient, self.drift_limit or math.inf), state
 
+    def correct_owned(self, state: drift.Gradients, gradient: Tensor) -> tuple[Tensor, drift.Gradients]:
+        """As `correct` where drift is tracked, in the place of the gradient and of the state, which nobody else uses."""
+        state = drift.observe(state, gradient, owned=True)
+        return drift.corrected(state, gradient, self.drift_limit or math.inf, owned=True), state
+
     def offset(self, state: Any) -> Tensor | None:
         """What `correct` takes from any direction, where that is the same vector whatever the direction; None where it is not."""
-        return None if self._drifts or not self.size(1) else state.c
+        return None if self.drifts or not self.size(1) else state.c
 
     def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
         """The averaged model; gradients are collected anew."""
-        return shared, drift.mixed(state) if self._drifts else state
+        return shared, drift.mixed(state) if self.drifts else state
 
     def corrected(self, state: Any, flows: Tensor) -> Any:
         """The sum of the flows."""

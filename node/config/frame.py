@@ -19,7 +19,7 @@ def check(manifest: Manifest, dim: int | None = None) -> None:
 
     `dim`: of what is shared; None: what the manifest says of the model, if it does.
     """
-    dim = _parameters(manifest) if dim is None else dim
+    dim = parameters(manifest) if dim is None else dim
     if dim and (why := objection(manifest, dim)):
         raise ConfigError(why)
 
@@ -67,8 +67,8 @@ def _longest(manifest: Manifest, dim: int, count: int | None) -> int:
     return math.ceil(max(count * (request + response * directions) + listed, count * response * (1 + directions)))
 
 
-def _parameters(manifest: Manifest) -> int | None:
-    """Of the model, where its task is built in or the founder's node wrote down what it is."""
+def parameters(manifest: Manifest) -> int | None:
+    """Of what is shared of the model, where its task is built in or the founder's node wrote down what it is."""
     if manifest.mix.params().get("fragments", 1) > 1 or manifest.mix.personal:
         return None  # of which a share is exchanged
     if manifest.mix.kind == "seeds":

@@ -41,7 +41,7 @@ _SIGN_DOMAIN = b"starling/manifest/1\0"
 _LATER: dict[str, dict[str, object]] = {
     "task": {"start": "", "fingerprint": (), "tied": True},
     "optimizer": {"clip_norm": None, "decay": "all", "sam": 0.0, "gradient": "plain"},
-    "mix": {"drift_reach": 0.0, "flows": "float32", "typical_samples": None, "personal": (), "own": 0.0},
+    "mix": {"drift_reach": 0.0, "flows": None, "typical_samples": None, "personal": (), "own": 0.0},
     "pace": {"overlap": False, "stop_after": 0},
 }
 """Keys that format 2 did not begin with, and their defaults."""
@@ -51,6 +51,8 @@ _SOME = 16  # members, a number for which every overlay exists: one that stands 
 def to_bytes(manifest: Manifest) -> bytes:
     """Canonical bytes."""
     plain = msgspec.to_builtins(manifest)
+    if plain["mix"].get("flows") == "float32":  # what it is where nothing is said, now as before it could be said
+        del plain["mix"]["flows"]
     for section, later in _LATER.items():
         for key, default in later.items():
             if plain[section].get(key) == default:

@@ -68,5 +68,5 @@ class Best:
         if self._path is None or self.value is None:
             return False
         self.write()
-        tensor_file.write(target, self._path.read_bytes()).replace(target)
+        tensor_file.copy(self._path, target).replace(target)
         return True

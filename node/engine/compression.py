@@ -9,7 +9,7 @@ import torch
 
 from starling.gossip.api import Quantizer, Selector
 from starling.gossip.catalogue import construct
-from starling.gossip.compress.budget import plan
+from starling.gossip.compress.budget import affordable, plan
 from starling.gossip.compress.catalogue import BUDGET, SELECTIONS, SELECTORS, SelectorFacts, by_code, quantizer
 from starling.gossip.compress.select.coordinates import Mask, kept
 from starling.gossip.compress.select.dct import DctTopK
@@ -77,7 +77,7 @@ def selection(
         most = min(
             limit(budget_bytes) or MAX_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES
         )  # of both messages: so each fits a frame
-        return Mask(plan(most, dim, request, response, directions=directions))
+        return Mask(min(plan(most, dim, request, response, directions=directions), affordable(dim)))
 
     def by_layer(budget_bytes: int, dim: int) -> Selector:
         # Of a budget the request gets its share; without one, what top-k of the ratio's coordinates takes.

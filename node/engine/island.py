@@ -20,8 +20,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,7 @@ class Island:
                 ]
                 self._processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL))
             self._pipes.append(ours)
-        for rank, why in enumerate(list(map(partial(_start, given), self._pipes)), start=1):
+        for rank, why in enumerate(_started(given, self._pipes), start=1):
             if why:
                 self.close()
                 raise ConfigError(f"ranks: rank {rank} does not start: {why}")
@@ -144,11 +144,17 @@ class Island:
         self._folder.cleanup()
 
 
-def _start(opening: calls.Open, sock: socket.socket) -> str:
-    """Have a rank make its task and model -> why it cannot; "" when it is ready."""
-    pipe = Pipe(sock)
+def _started(opening: calls.Open, socks: Sequence[socket.socket]) -> list[str]:
+    """Have all ranks make their task and model, at the same time -> of each why it cannot; "" when it is ready."""
+    pipes = [Pipe(sock) for sock in socks]
+    for pipe in pipes:
+        with suppress(OSError):  # its end says so below
+            pipe.send(1, opening)
+    return list(map(_answered, pipes))
+
+
+def _answered(pipe: Pipe) -> str:
     try:
-        pipe.send(1, opening)
         _, answer = pipe.reply()
     except (EOFError, OSError):
         return "its process ended"

@@ -30,16 +30,17 @@ from starling.gossip.mix.catalogue import broadcasts, pulls, replaces, swaps
 from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.gather import Gather, Gathered
 from starling.gossip.mix.personal import SHARES, Personal, chosen
+from starling.gossip.mix.pet import Pet
 from starling.gossip.mix.rule_memory import assign_slots, cleared, slot_of
 from starling.gossip.mix.seeds import MOST_NUMBERS, Seeds, slope
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
-from starling.gossip.vector import bind, bind_gradients, finite, layout, release_gradients
+from starling.gossip.vector import bind_gradients, bind_parameters, finite, layout, release_gradients
 from starling.node.catalogues import task
 from starling.node.config import consent, memory
 from starling.node.config.schema import NumericsSection
 from starling.node.config.weight import weight
-from starling.node.engine import ahead, heap
+from starling.node.engine import ahead, heap, tensor_file
 from starling.node.engine import stage as stages
 from starling.node.engine.compression import selector_facts
 from starling.node.engine.devices import device
@@ -112,9 +113,9 @@ class Learner:
         self._noise = None if every is None else NoiseScale(every)
         if opening.numerics.micro_batch is not None or every is not None:
             self._gradients.check(self.data.batch(manifest.task.batch_size, generator(0, "rehearsal")))
-        self.x, gradient = bind(self._model, self.layout)
-        self._gradient: Tensor | None = gradient  # (d,); None while there are no local steps
-        del gradient
+        release_gradients(self._model)  # of a batch that was tried
+        self.x = bind_parameters(self._model, self.layout)
+        self._gradient: Tensor | None = None  # (d,); None while there are no local steps
         self.island: Island | None = None
         if opening.ranks > 1:
             batch = self.data.batch(manifest.task.batch_size, generator(0, "rehearsal"))
@@ -151,7 +152,7 @@ class Learner:
         self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
         self.spare: Callable[[], Tensor | None] = lambda: None  # (d,) the model of the last checkpoint, if there is one
-        self._good = self.x.clone() if self.layout.dim <= SPARED else None
+        self._good = None if self.large else self.x.clone()
         self._buffers = dict(self._model.named_buffers())
         self._good_buffers = _copied(self._buffers)
         self.local_steps = 0
@@ -203,11 +204,16 @@ class Learner:
         return self._step(round, loss, fine, self.gradient())
 
     def _step(self, round: int, value: float, fine: bool, gradient: Tensor) -> float | None:
-        state = self.state
+        state, owned = self.state, self._in_place()
 
         def correct(gradient: Tensor) -> Tensor:
             nonlocal state
-            direction, state = self.mixer.correct(state, gradient)
+            if owned is None:
+                direction, state = self.mixer.correct(state, gradient)
+            elif finite(gradient):
+                direction, state = owned(state, gradient)
+            else:  # refused below, with the state as it was
+                direction = gradient
             return direction
 
         offset = self._optimizer.offset(self.mixer, state)
@@ -228,9 +234,16 @@ class Learner:
             self.x.copy_(self._last_good())
             self._reset_buffers()
             self._optimizer = self._new_optimizer()  # its memory is what blew up
+            if owned is not None:
+                self.state = state
             return None
         self.state = state
         return value
+
+    def _in_place(self) -> Callable[[Any, Tensor], tuple[Tensor, Any]] | None:
+        """How a large model's gradient is corrected without a second vector, and its state changed likewise; None: as any other."""
+        mixer = self.mixer
+        return mixer.correct_owned if isinstance(mixer, Pet) and mixer.drifts and self.large else None
 
     def _check_seeds(self, opening: Open) -> None:
         """Raises ConfigError where a setting would be ignored, or steps would take too long."""
@@ -340,8 +353,13 @@ class Learner:
 
     def trim(self) -> None:
         """Give freed memory back, where the model is so large that it matters."""
-        if self.layout.dim > SPARED:
+        if self.large:
             heap.trim()
+
+    @property
+    def large(self) -> bool:
+        """Whether the model is so large that its copies matter."""
+        return self.layout.dim > SPARED
 
     @property
     def form(self) -> Tensor:
@@ -530,7 +548,7 @@ class Learner:
 
     def _begin(self) -> None:
         """Start the mixer anew, without edges."""
-        self.state = self.mixer.start(self.x.clone())
+        self.state = self.mixer.start(self.x if replaces(self.mixer) else self.x.clone())
         shared = self.mixer.shared(self.state, self.x)
         self.ledger = edge_ledger.opened(shared)
         self.state = self.mixer.corrected(self.state, self.ledger.total)  # the same zeros, once
@@ -572,12 +590,14 @@ class Learner:
             raise ValueError("holds other buffers than the model has")
         if self._gradients.scale is not None and _SCALE in tensors:
             self._gradients.scale.load(tensors[_SCALE])
-        self._optimizer.load(memory)
+        tensor_file.release(tensors)
+        self._optimizer.load(memory, lambda: tensor_file.release(tensors))
         for name, buffer in buffers.items():
             self._buffers[name].copy_(buffer)
         self._replace(tensors[_X])
         self.local_steps = local_steps
         self._recall(known)
+        tensor_file.release(tensors)
 
     def rewind(self, tensors: Mapping[str, Tensor], local_steps: int) -> None:
         """Go back to an earlier state of this model. Flows stay: they are the edges', and equal at both ends.
@@ -638,7 +658,7 @@ class Learner:
 
     def beginning(self) -> Tensor:
         """(d,) the initial model, equal at every node."""
-        return bind(self._fresh(), self.layout)[0]
+        return bind_parameters(self._fresh(), self.layout)
 
     def state_dict(self) -> dict[str, Tensor]:
         """A copy of the model as `load_state_dict` takes it, with normalisation statistics estimated anew."""

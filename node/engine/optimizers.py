@@ -234,8 +234,8 @@ class Optimizer:
         """
         return _tensors(self._optimizers, self._parameters)
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take over the state of a checkpoint; ValueError if it does not fit, and nothing changed."""
+    def load(self, state: Mapping[str, Tensor], taken: Callable[[], None] = lambda: None) -> None:
+        """Take over the state of a checkpoint; ValueError if it does not fit, and nothing changed. `taken`: called after each tensor."""
         if state and state.keys() != self._template.keys():
             raise ValueError(f"optimizer state has {sorted(state)}, needed are {sorted(self._template)}")
         for name, tensor in state.items():
@@ -245,8 +245,13 @@ class Optimizer:
                     f"optimizer state {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, "
                     f"needed is {needed.dtype} of shape {tuple(needed.shape)}"
                 )
-        if state:
-            self.share({name: tensor.clone().to(self._template[name].device) for name, tensor in state.items()})
+        if not state:
+            return
+        own: dict[str, Tensor] = {}
+        for name, tensor in state.items():
+            own[name] = tensor.clone().to(self._template[name].device)
+            taken()
+        self.share(own)
 
     def share(self, state: Mapping[str, Tensor]) -> None:
         """Use these tensors as the state, changed in place by every step. For simulations of many nodes in one array."""

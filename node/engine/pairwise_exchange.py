@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 
 from starling.gossip.api import Averaging, Drift, Effect, Swapped, Swapping, Tracking
 from starling.gossip.compress.select.coordinates import kept, with_wish
-from starling.gossip.compress.support import Full, Indices, Support
+from starling.gossip.compress.support import Blocks, Fragment, Full, Indices, Support
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
 from starling.gossip.mix import directions, edge_ledger
 from starling.gossip.mix.broadcast_codec import BroadcastCodec
@@ -321,6 +321,8 @@ class Exchanges:
 
     def _direction(self, tracking: Tracking, peer: str, support: Support, *, exclusive: bool) -> directions.Direction:
         """Ours as it is now; if `exclusive`, after the commits of pending answers to others."""
+        if isinstance(support, Blocks | Fragment) and not exclusive and self.misdirect is None:
+            return self._part_of_direction(tracking, support)
         z, noise = tracking.direction(self._learner.state)
         if exclusive:
             for other, pending in sorted(self._pending.items()):
@@ -331,6 +333,13 @@ class Exchanges:
         if self.misdirect is not None:
             z, noise, reach = self.misdirect(z, noise, reach, peer)
         return directions.on(support, z, noise, reach)
+
+    def _part_of_direction(self, tracking: Tracking, support: Blocks | Fragment) -> directions.Direction:
+        """The same bits, made where the support is alone: of a large model all of it would be another vector."""
+        state = self._learner.state
+        part = replace(state, mean=support.take(state.mean), c=support.take(state.c))
+        z, noise = tracking.direction(part)
+        return directions.on(Full(), z, noise, tracking.reach(state))
 
     def _held(self, tracking: Tracking, effect: Effect, unbooked: Sequence[Done]) -> directions.Held:
         """Our flow of an edge, after all of an effect but its drift."""

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -51,13 +52,24 @@ class Rank:
         self._x, self._gradient = bind(self.model, layout(self.model))
         self.model.train()
 
+    def _restored(self) -> Callable[[], None]:
+        """Gives the model's buffers back what they hold now: a forward pass that ran out of memory has counted its batch already."""
+        buffers = list(self.model.buffers())
+        before = [each.clone() for each in buffers]
+
+        def restore() -> None:
+            for each, kept in zip(buffers, before, strict=True):
+                each.copy_(kept)
+
+        return restore
+
     def serve(self, team: Team) -> NoReturn:
         """Compute what rank 0 orders. Raises RuntimeError: it is gone."""
         while True:
             step, seed = team.order()
             team.share(self._x)
             batch = self._data.batch(self._batch, generator(self._seed, "batch", self._node, step))
-            team.compute(self._gradients, batch, self._gradient, seed, lambda: None)
+            team.compute(self._gradients, batch, self._gradient, seed, self._restored())
 
 
 def _end_with(sock: socket.socket) -> None:

@@ -19,7 +19,6 @@ from statistics import median_low
 import torch
 from torch import Tensor, nn
 
-from starling.gossip import chunks
 from starling.gossip.api import Phase, Swapped
 from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from starling.gossip.mix.catalogue import Kind, broadcasts, gathers, swaps, tracks
@@ -34,6 +33,7 @@ from starling.node.engine.learner import Learner
 from starling.node.engine.pairwise_exchange import Done, Exchanges
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.pull_exchange import PullExchange
+from starling.node.engine.snapshot import Snapshot
 from starling.node.engine.threads import Threads, one_thread
 from starling.node.rpc import calls
 from starling.node.status.snapshot import EngineFigures
@@ -124,7 +124,8 @@ class Session:
         self._evaluate_next = True
         self._mean_gap = self._pace.local_steps / 2.0  # mean local steps between any two exchanges of ours
         self._last_exchange = learner.local_steps
-        self._held = (0, b"")
+        self._snapshots = file.parent if opening.checkpoint else None  # the folder of those that are read
+        self._held: Snapshot | None = None
         self._read_at = clock()
         self._candidates: dict[str, tuple[int, Tensor]] = {}  # round and model (d,) that a late joiner fetched, by peer
         self._joining_turn = 0
@@ -408,9 +409,8 @@ class Session:
             if self._checkpoints is not None:
                 self._checkpoints.save(Checkpoint(self._round, learner.local_steps, learner.tensors()))
             self._best.write()
-            if self._held[1] and self._clock() - self._read_at > KEPT_S:
-                self._held = (0, b"")
-                learner.trim()
+            if self._held is not None and self._clock() - self._read_at > KEPT_S:
+                self._let_go()
             if export and best:
                 if not self._best.copy(Path(export)):
                     return calls.Refused("state", "no model was evaluated yet, so there is no best one")
@@ -424,36 +424,46 @@ class Session:
             return calls.Refused("disk", f"{name}{error.strerror or error}; training goes on, free some space (df -h)")
         return calls.Done()
 
-    def snapshot(self, _call: calls.Snapshot) -> calls.Held:
-        """Hold a copy of the model for `read`, instead of the one before."""
+    def _let_go(self) -> None:
+        if self._held is not None:
+            self._held.close()
+        self._held = None
+
+    def snapshot(self, _call: calls.Snapshot) -> calls.Held | calls.Refused:
+        """Hold the model as it is now for `read`, instead of the one before."""
         facts: dict[str, str | int] = {"kind": _MODEL, "round": self._round, "schema": self._schema.hex()}
         offered = self.learner.offered
-        self._held, self._read_at = (0, b""), self._clock()  # never two of them
-        data = tensor_file.pack({"x": self._as_sent(offered) if self._sent_noise else offered}, facts)
-        digests = chunks.digests(data)
-        root = chunks.root(digests)
-        # named by what it holds: numbers would begin anew with the engine, and name other bytes to who still reads
-        self._held = (int.from_bytes(root[:7], "big"), data)
-        return calls.Held(self._held[0], len(data), root, self._round, self._schema, digests)
+        self._let_go()  # never two of them
+        self._read_at = self._clock()
+        try:
+            offered = self._as_sent(offered) if self._sent_noise else offered
+            self._held = held = Snapshot(self._snapshots, {"x": offered}, facts)
+        except OSError as error:
+            return calls.Refused("disk", f"no model for late joiners: {error.strerror or error}")
+        return calls.Held(held.number, held.size, held.root, self._round, self._schema, held.digests)
 
     def read(self, call: calls.ReadChunk) -> calls.ChunkRead:
         """Bytes of the held snapshot."""
-        held, data = self._held
+        held = self._held
         self._read_at = self._clock()
-        return calls.ChunkRead(data[call.offset : call.offset + call.length] if call.snapshot == held else b"")
+        there = held is not None and held.number == call.snapshot
+        return calls.ChunkRead(held.read(call.offset, call.length) if held is not None and there else b"")
 
     def consider(self, call: calls.Consider) -> calls.Done:
         """Hold a fetched model; RemoteProtocolError if it does not fit."""
         try:
-            tensors, facts = tensor_file.unpack(call.state)
+            tensors, facts = tensor_file.load(Path(call.file)) if call.file else tensor_file.unpack(call.state)
         except ValueError as error:
             raise RemoteProtocolError(call.peer, "state_damaged") from error
+        except OSError as error:
+            raise LocalProtocolError(f"a model that was fetched cannot be read: {error.strerror or error}") from error
         if facts.get("kind") != _MODEL or facts.get("schema") != self._schema.hex() or tensors.keys() != {"x"}:
             raise RemoteProtocolError(call.peer, "state_of_another_model")
         try:
             self.learner.check(self.learner.whole(tensors["x"]))
         except ValueError as error:
             raise RemoteProtocolError(call.peer, "state_unusable") from error
+        tensor_file.release(tensors)
         if call.turn != self._joining_turn:
             self._candidates, self._joining_turn = {}, call.turn
         if len(self._candidates) >= MAX_CANDIDATES and call.peer not in self._candidates:

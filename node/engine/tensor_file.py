@@ -6,10 +6,13 @@ from the tensors and read as pages of the file: a checkpoint of a large model is
 
 import hashlib
 import json
+import math
+import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 import safetensors
 import safetensors.torch
@@ -30,7 +33,28 @@ _NAMES: Mapping[torch.dtype, str] = MappingProxyType({
     torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 })  # fmt: skip
 """Of the format."""
+_DTYPES: Mapping[str, torch.dtype] = MappingProxyType({name: dtype for dtype, name in _NAMES.items()})
+_STRETCH = 16 << 20  # bytes of a file that are looked at before their pages are let go
 _NO_TENSORS = (ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError)
+
+
+class Pages(dict[str, Tensor]):
+    """Tensors that are pages of a file, private to this process, and must not be written to."""
+
+    def __init__(self, pages: mmap.mmap) -> None:
+        super().__init__()
+        self._pages = pages
+
+    def release(self) -> None:
+        """Take them out of memory until somebody looks at them again."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._pages.madvise(mmap.MADV_DONTNEED)
+
+
+def release(tensors: Mapping[str, Tensor]) -> None:
+    """Take those out of memory that are pages of a file."""
+    if isinstance(tensors, Pages):
+        tensors.release()
 
 
 def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> bytes:
@@ -61,16 +85,38 @@ def unpack(data: bytes | bytearray) -> tuple[dict[str, Tensor], dict[str, str | 
     return _verified(lambda: data[_LENGTH_BYTES : _LENGTH_BYTES + length], lambda: safetensors.torch.load(bytes(data)))
 
 
-def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str | int]]:
+def load(path: Path) -> tuple[Pages, dict[str, str | int]]:
     """As `unpack`, of a file, whose pages are mapped: to be replaced by renaming only. Raises OSError too: it cannot be opened or read."""
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        return _verified(lambda: file.read(min(length, _MAX_HEADER_BYTES)), lambda: safetensors.torch.load_file(path))
+        length = min(int.from_bytes(file.read(_LENGTH_BYTES), "little"), _MAX_HEADER_BYTES)
+        header = file.read(length)
+        return _verified(lambda: header, lambda: _mapped(file.fileno(), header))
 
 
-def _verified(
-    header: Callable[[], bytes | bytearray], read: Callable[[], dict[str, Tensor]]
-) -> tuple[dict[str, Tensor], dict[str, str | int]]:
+def _mapped(file: int, header: bytes) -> Pages:
+    """Raises any of _NO_TENSORS: the header says what is not there."""
+    pages = mmap.mmap(file, 0, access=mmap.ACCESS_COPY)
+    found, begin = Pages(pages), _LENGTH_BYTES + len(header)
+    for name, form in json.loads(header).items():
+        if name == "__metadata__":
+            continue
+        dtype, shape, (first, last) = _DTYPES[form["dtype"]], form["shape"], form["data_offsets"]
+        count = math.prod(shape)
+        if min(first, *shape, 0) < 0 or last - first != count * dtype.itemsize or begin + last > len(pages):
+            raise ValueError("a tensor that is not there")
+        flat = (
+            torch.frombuffer(pages, dtype=dtype, count=count, offset=begin + first)
+            if count
+            else torch.empty(0, dtype=dtype)
+        )
+        found[name] = flat.view(shape)
+    return found
+
+
+Found = TypeVar("Found", bound=dict[str, Tensor])
+
+
+def _verified(header: Callable[[], bytes | bytearray], read: Callable[[], Found]) -> tuple[Found, dict[str, str | int]]:
     try:
         ours = json.loads(json.loads(header())["__metadata__"][_KEY])
         version, facts, checksum = ours["format"], ours["facts"], ours["sha256"]
@@ -106,8 +152,7 @@ def write(path: Path, data: bytes) -> Path:
 
 def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> Path:
     """As `write`, of tensors and facts: what `pack` gives, but that tensors may be in another order. They are not copied."""
-    packed, header = _packed(tensors, facts)
-    return _written(path, _pieces(packed, header))
+    return _written(path, pieces(tensors, facts))
 
 
 def _written(path: Path, pieces: Iterable[bytes | memoryview]) -> Path:
@@ -141,6 +186,17 @@ def _pieces(packed: Mapping[str, Tensor], header: Mapping[str, str]) -> Iterator
         yield _raw(packed[name])
 
 
+def copy(source: Path, target: Path) -> Path:
+    """As `write`, of another file's bytes, a stretch at a time."""
+    with source.open("rb") as file:
+        return _written(target, iter(lambda: file.read(_STRETCH), b""))
+
+
+def pieces(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> Iterator[bytes | memoryview]:
+    """The bytes that `save` writes. Tensors are not copied."""
+    return _pieces(*_packed(tensors, facts))
+
+
 def flush_folder(folder: Path) -> None:
     """Make renames in `folder` last through a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -155,7 +211,10 @@ def _checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> 
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(_raw(tensor))
+        raw = _raw(tensor)
+        for start in range(0, len(raw), _STRETCH):
+            digest.update(raw[start : start + _STRETCH])
+            release(tensors)
     return digest.hexdigest()
 
 

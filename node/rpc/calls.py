@@ -198,8 +198,9 @@ class Consider(Call, frozen=True, tag="consider"):
 
     peer: str
     round: int
-    state: bytes
+    state: bytes  # b"" where it is in a file
     turn: int = 0  # models of another turn are held no more
+    file: str = ""  # may be deleted once this is answered
 
 
 class Agree(Call, frozen=True, tag="agree"):

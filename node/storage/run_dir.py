@@ -9,6 +9,7 @@ decisions.json     peers that this node or its owner banned or trusts
 port, peers        the port that was picked and where members were, for the next run
 revoked, ticket    invitations known to be void, and the last proof of work, for the next run
 final.json         how the last run ended, with the node's last status (`starling.node.status.final`)
+model-*.part       a model being received, until the engine has it
 state.part         chunks received of a swarm's model, until it is whole (`starling.node.daemon.state.partial`)
 format             version of this directory as a whole, from 2 on; see `starling.node.versions`
 checkpoint.safetensors, best.safetensors, model.safetensors, control.sock, log.jsonl, record.jsonl, output.log

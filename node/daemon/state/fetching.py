@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import trio
 
 from starling.gossip.chunks import Download
-from starling.node.daemon.state.partial import Partial
+from starling.node.daemon.state.partial import Partial, Room
 from starling.node.interfaces import Reporter
 
 WINDOW = 4  # chunks of one peer under way; what it answers at a time
@@ -32,19 +32,20 @@ class Fetching:
     ask: Callable[[str, int], Awaitable[bytes]]
     report: Reporter
     partial: Partial | None = None  # where to keep what came
+    room: Room | None = None  # where the chunks are put, unless in memory
     _beside: Counter[str] = field(default_factory=Counter)  # chunks under way beyond the first, by peer
     _changed: trio.Event = field(default_factory=trio.Event)
     _reported_at: float = field(default_factory=trio.current_time)
 
-    async def run(self) -> bytes | bytearray | None:
-        """-> the state, not copied, or None if the sources do not give all of it"""
+    async def run(self) -> bool:
+        """-> whether the sources gave all of it"""
         async with trio.open_nursery() as nursery:
             for peer in self.sources:
                 nursery.start_soon(self._keep_asking, peer, nursery)
             while self.chunks.missing and not all(map(self.chunks.is_gone, self.sources)):
                 await self._changed.wait()
             nursery.cancel_scope.cancel()
-        return None if self.chunks.missing else self.chunks.data
+        return not self.chunks.missing
 
     async def _keep_asking(self, peer: str, nursery: trio.Nursery) -> None:
         while self.chunks.missing and not self.chunks.is_gone(peer):
@@ -81,6 +82,8 @@ class Fetching:
             self.report.fault(peer, "state_digest_mismatch")
         if came == "new":
             self._note_progress()
+            if self.room is not None:
+                self.room.release()
             if self.partial is not None:
                 with suppress(OSError):  # then it is not kept, and the download goes on
                     await trio.to_thread.run_sync(self.partial.write, index, data)

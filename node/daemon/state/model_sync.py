@@ -14,11 +14,11 @@ A node that trains takes over another model only if more members have it than co
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import trio
 
 from starling.gossip.errors import EngineError
+from starling.node.daemon.state.partial import Room
 from starling.node.daemon.state.transfer import Offered, Transfer
 from starling.node.interfaces import EngineHandle, Reporter
 from starling.node.rpc import calls
@@ -130,12 +130,16 @@ class ModelSync:
             state = await self.transfer.download(offered, holders)
             if state is None:
                 return
+            peer, at, file = offered.peer, offered.offer.round, str(state.path) if isinstance(state, Room) else ""
             try:
-                given = cast("bytes", state)  # both are written alike, and a copy would be one of the whole model
-                reply = await self.engine.call(calls.Consider(offered.peer, offered.offer.round, given, self._turn))
+                given = b"" if isinstance(state, Room) else state
+                reply = await self.engine.call(calls.Consider(peer, at, given, self._turn, file))
             except EngineError as error:
                 lost.append(error)
                 return
+            finally:
+                if isinstance(state, Room):
+                    state.delete()
             if isinstance(reply, calls.Refused):
                 if reply.kind == "peer":  # else three are held
                     # well-formed, but with values no honest node trains with

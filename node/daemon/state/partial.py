@@ -3,13 +3,17 @@
 The file is not trusted: a chunk of it counts if it has the digest that members agree on now (`starling.gossip.chunks`).
 """
 
+import mmap
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from starling.gossip.wire.schema import MAX_CHUNK_BYTES
 from starling.node.storage import private
+
+_BEGIN, _END = "model-", ".part"
 
 
 class Partial:
@@ -37,3 +41,34 @@ class Partial:
         if finished:
             with suppress(FileNotFoundError):
                 self._path.unlink()
+
+
+class Room:
+    """A new file of `size` bytes > 0 in a folder, as pages that leave memory again; raises OSError, also where there is no such room."""
+
+    @staticmethod
+    def clear(folder: Path) -> None:
+        """Delete those of a node that was ended."""
+        for path in folder.glob(f"{_BEGIN}*{_END}"):
+            path.unlink(missing_ok=True)
+
+    def __init__(self, folder: Path, size: int) -> None:
+        file, name = tempfile.mkstemp(prefix=_BEGIN, suffix=_END, dir=folder)  # of mode 0600
+        self.path = Path(name)
+        try:
+            os.posix_fallocate(file, 0, size)  # a page without room on the disk would end the process
+            self.pages = mmap.mmap(file, size)
+        except (OSError, AttributeError) as error:
+            self.delete()
+            raise error if isinstance(error, OSError) else OSError("files are not allocated here") from error
+        finally:
+            os.close(file)
+
+    def release(self) -> None:
+        """Take what was written out of this process's memory."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.pages.madvise(mmap.MADV_DONTNEED)
+
+    def delete(self) -> None:
+        """The file is needed no more."""
+        self.path.unlink(missing_ok=True)

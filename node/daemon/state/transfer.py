@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import trio
 
@@ -41,7 +41,7 @@ from starling.gossip.wire.schema import (
     StateQuery,
 )
 from starling.node.daemon.state.fetching import AHEAD_S, Fetching
-from starling.node.daemon.state.partial import Partial
+from starling.node.daemon.state.partial import Partial, Room
 from starling.node.interfaces import EngineHandle, Reporter, TaskStatus
 from starling.node.net.api import Network
 from starling.node.rpc import calls
@@ -93,6 +93,7 @@ class Transfer:
         self, *, network: Network, report: Reporter, manifest: Callable[[str], bytes | None], partial: Path | None = None
     ) -> None:  # fmt: skip
         self._partial = partial
+        self._cleared = False  # of files that an earlier run left
         self._network = network
         self._report = report
         self._manifest = manifest
@@ -265,8 +266,10 @@ class Transfer:
             TransferStatus(peer, "model", it.received, it.size, now - it.began) for peer, it in self._incoming.items()
         )
 
-    async def download(self, chosen: Offered, holders: Sequence[Offered] = ()) -> bytes | bytearray | None:
+    async def download(self, chosen: Offered, holders: Sequence[Offered] = ()) -> bytes | Room | None:
         """Download an offered model, from all `holders` of the same digest at once, and check each chunk; None if none delivers it.
+
+        -> its bytes, or, where parts of models are kept in files, the one that holds it, for the caller to delete.
 
         What several hold is kept over restarts. A peer whose chunk has another digest is a fault of that peer, and the others go on.
         """
@@ -275,14 +278,17 @@ class Transfer:
             {it.peer: it.offer for it in (chosen, *holders) if it.offer.digest == chosen.offer.digest},
         )
         self._incoming[chosen.peer] = incoming = _Incoming(trio.current_time(), offer.size)
-        listed = partial = None
+        listed = partial = room = None
+        whole = False
         try:
             listed = await self._digests(offer, sources)
             if listed is None:
                 return None
+            room = await self._room(offer.size)
             incoming.chunks = chunks = Download(
-                offer.size, offer.digest, listed, slow_bytes_per_s=SLOW_BYTES_PER_S, least_s=2.0 * AHEAD_S
-            )
+                offer.size, offer.digest, listed, slow_bytes_per_s=SLOW_BYTES_PER_S, least_s=2.0 * AHEAD_S,
+                data=bytearray() if room is None else room.pages,
+            )  # fmt: skip
             if len(sources) > 1 and self._partial is not None:
                 partial = await self._resume(chunks, self._partial)
 
@@ -294,11 +300,25 @@ class Transfer:
                     return b""
                 return reply.data if reply.snapshot == query.snapshot else b""
 
-            return await Fetching(chunks, tuple(sources), ask, self._report, partial).run()
+            whole = await Fetching(chunks, tuple(sources), ask, self._report, partial, room).run()
+            return None if not whole else cast("bytes", chunks.data) if room is None else room
         finally:
             del self._incoming[chosen.peer]
+            if room is not None and not whole:
+                room.delete()
             if partial is not None:
                 partial.close(finished=incoming.received == incoming.size)
+
+    async def _room(self, size: int) -> Room | None:
+        """A file for a model; None: it is to be kept in memory."""
+        if self._partial is None:
+            return None
+        with suppress(OSError):
+            if not self._cleared:
+                self._cleared = True
+                Room.clear(self._partial.parent)
+            return await trio.to_thread.run_sync(Room, self._partial.parent, size)
+        return None
 
     async def _digests(self, offer: StateOffer, sources: dict[str, StateOffer]) -> bytes | None:
         """The digests of all chunks, from any source; those that give other ones are faults and are removed. None: nobody gives them."""

@@ -174,7 +174,7 @@ def test_the_models_of_an_overlap_have_about_the_parameters_asked_for(model, tmp
         chosen = assignments(overlap._task(model, d, tmp_path))
         agreed = toml.apply_set(Manifest(), chosen)
         manifests.check(agreed)
-        assert abs(frame._parameters(agreed) - d) < 0.25 * d
+        assert abs(frame.parameters(agreed) - d) < 0.25 * d
 
 
 @pytest.mark.real

@@ -20,6 +20,7 @@ from starling.gossip.wire.schema import (
 )
 from starling.node.daemon.state import fetching
 from starling.node.daemon.state import transfer as lanes
+from starling.node.daemon.state.partial import Room
 from starling.node.daemon.state.transfer import Offered, Transfer
 from starling.node.net.api import Inbound
 from starling.node.rpc import calls
@@ -333,6 +334,9 @@ def fetch(answers, *peers, partial=None):
         first, *others = holders(*peers)
         began = trio.current_time()
         state = await transfer.download(first, others)
+        if isinstance(state, Room):
+            held, state = state, state.path.read_bytes()
+            held.delete()
         asked = [(peer, query.offset // MAX_CHUNK_BYTES) for peer, query in lane.said if isinstance(query, ChunkQuery)]
         return state, transfer._report.faults, transfer._report.texts, trio.current_time() - began, asked
 
@@ -389,7 +393,19 @@ def test_a_download_that_was_cut_off_goes_on_with_the_rest_and_trusts_no_byte_of
     assert 0 in asked, "the damaged one"
     assert len(asked) == CHUNKS - 7 + 1
     assert any("are here from before" in text for text in texts)
-    assert not path.exists()
+    assert not list(tmp_path.iterdir()), "neither what was kept nor the file that the model came in"
+
+
+def test_what_an_ended_node_left_of_a_model_is_deleted_and_a_failed_download_leaves_nothing(tmp_path):
+    (tmp_path / "model-old.part").write_bytes(b"left")
+    state, *_ = fetch(lambda *_: None, "a", partial=tmp_path / "state.part")
+    assert state is None
+    fetch(
+        lambda _peer, _n, query: (0.0, giving(query)) if query.offset < MAX_CHUNK_BYTES else None,
+        "a",
+        partial=tmp_path / "state.part",
+    )
+    assert not list(tmp_path.iterdir())
 
 
 def test_where_the_disk_takes_nothing_the_download_goes_on(tmp_path):

@@ -1,0 +1,19 @@
+"""What founding chooses for a large model where its founder left it open: numbers that take less memory. Torch-free."""
+
+from msgspec import structs
+
+from starling.node.config import frame
+from starling.node.config.schema import Manifest
+
+LARGE = 1 << 20  # parameters
+
+
+def sealed(manifest: Manifest) -> Manifest:
+    """With flows in bfloat16 where pet mixes more than `LARGE` parameters and `mix.flows` is left out.
+
+    It is written down, rather than left to each node, because both ends of an edge must round alike, also those of an earlier version.
+    """
+    mix = manifest.mix
+    if mix.kind != "pet" or mix.params()["flows"] is not None or (frame.parameters(manifest) or 0) <= LARGE:
+        return manifest
+    return structs.replace(manifest, mix=mix.changed(flows="bfloat16"))

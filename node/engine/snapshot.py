@@ -1,0 +1,51 @@
+"""The model that late joiners read, in a file without a name beside the checkpoint, so that it takes no memory while it is read.
+
+The file is gone with the engine, however that ends. Where there is no folder, as in simulations, it is in memory.
+"""
+
+import io
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from torch import Tensor
+
+from starling.gossip import chunks
+from starling.gossip.wire.schema import MAX_CHUNK_BYTES
+from starling.node.engine import tensor_file
+
+
+class Snapshot:
+    """One model, of at most one round, in chunks (`starling.gossip.chunks`).
+
+    Attributes:
+        size: bytes.
+        digests: of its chunks.
+        root: of these.
+        number: by what it holds: numbers in order would begin anew with the engine, and name other bytes to who still reads.
+    """
+
+    def __init__(self, folder: Path | None, tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> None:
+        """Raises OSError: there is no room."""
+        self._file: IO[bytes] = io.BytesIO() if folder is None else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `close`
+        try:
+            self._file.writelines(tensor_file.pieces(tensors, facts))
+            self._file.flush()
+            self.size = self._file.tell()
+            self._file.seek(0)
+            self.digests = chunks.digests_of(iter(lambda: self._file.read(MAX_CHUNK_BYTES), b""))
+        except OSError:
+            self.close()
+            raise
+        self.root = chunks.root(self.digests)
+        self.number = int.from_bytes(self.root[:7], "big")
+
+    def read(self, offset: int, length: int) -> bytes:
+        """At most so many bytes from there on."""
+        self._file.seek(offset)
+        return self._file.read(length)
+
+    def close(self) -> None:
+        """It is read no more."""
+        self._file.close()

@@ -1,0 +1,76 @@
+"""What large models do otherwise: corrections in place, flows in bfloat16 from founding on, and drift in fragments."""
+
+import pytest
+import torch
+from msgspec import structs
+
+from starling.gossip.compress.budget import WHOLE, affordable
+from starling.gossip.compress.support import Fragment
+from starling.gossip.mix.pet import Pet
+from starling.kernels import memory
+from starling.node.config import large
+from starling.node.config.schema import CompressSection, Manifest, MixSection, OptimizerSection, TaskSection
+from starling.node.engine import learner
+from starling.node.rpc import calls
+from tests.harness.sections import taken
+from tests.node.engine.test_memory import Inside, opening
+
+PARTS = 4
+
+
+def test_a_correction_in_place_has_the_bits_of_one_that_is_not():
+    mixer = Pet(track="drift", drift_limit=1.0)
+    chance = torch.Generator().manual_seed(0)
+    flows = torch.randn(1000, generator=chance)
+    states = [mixer.corrected(mixer.start(torch.zeros(1000)), flows.clone()) for _ in range(2)]
+    for _ in range(3):
+        gradient = torch.randn(1000, generator=chance)
+        wanted, states[0] = mixer.correct(states[0], gradient.clone())
+        found, states[1] = mixer.correct_owned(states[1], given := gradient.clone())
+        assert found is given
+        assert torch.equal(found, wanted)
+        for name in ("mean", "spread", "count", "power"):
+            assert torch.equal(getattr(states[0], name), getattr(states[1], name))
+
+
+def test_founding_writes_down_flows_of_large_models_alone():
+    def of(width, **mix):
+        task = TaskSection(kind="text", path="x", width=width, layers=6, heads=4, context=16)
+        return Manifest(task=task, mix=MixSection(kind="pet", **mix), optimizer=OptimizerSection(kind="adamw"))
+
+    assert large.sealed(of(256)).mix.flows == "bfloat16"
+    assert large.sealed(of(256, flows="float32")).mix.flows == "float32"
+    assert large.sealed(of(16)).mix.flows is None
+    assert [affordable(dim) for dim in (WHOLE, 2 * WHOLE, 100 * WHOLE)] == [1.0, 0.5, 0.125]
+
+
+@pytest.mark.parametrize("large_", [False, True])
+def test_drift_in_fragments_moves_each_part_alike_at_both_ends_and_is_settled_and_revoked(
+    large_, tmp_path, monkeypatch
+):
+    """Flows are opposite to the bit; a settled one stays in the sum, a revoked one leaves it, parts and all."""
+    monkeypatch.setattr(learner, "SPARED", 1000 if large_ else 1 << 20)
+    agreed = memory.manifest("drift", 20_000, tmp_path)
+    agreed = structs.replace(agreed, compress=taken(CompressSection, select="fragment", parts=PARTS))
+    one, other = (Inside(opening(agreed, shard, label)) for shard, label in enumerate(("hub", "peer")))
+    for turn in range(PARTS):
+        for end in (one, other):
+            end.done(calls.Train(turn, memory.STEPS))
+        for number in range(2):
+            memory.exchange(one, other, f"p{number}", turn, leads=number % 2 == 0)
+        for end in (one, other):
+            end.done(calls.Mix(turn))
+    ours, theirs = (end.engine.session.learner for end in (one, other))
+    for number in range(2):
+        flow = ours.ledger.flows[f"p{number}"]
+        assert torch.equal(flow, -theirs.ledger.flows[f"hub of p{number}"])
+        for part in range(PARTS):
+            assert Fragment(part, PARTS).take(flow).any()
+    before = ours.ledger.total.clone()
+    one.done(calls.Settle("p0"))
+    assert torch.equal(ours.ledger.total, before)
+    one.done(calls.Revoke("p0"))
+    assert torch.equal(ours.ledger.total, ours.ledger.flows["p1"])
+    one.done(calls.Revoke("p1"))
+    assert not ours.ledger.total.any()
+    assert ours.state.c is ours.ledger.total
