@@ -11,8 +11,8 @@ exponents = st.integers(-300, 300)
 """Of powers of ten that float64 holds."""
 
 
-MORE = float(os.environ.get("STARLING_EXAMPLES", "0.5"))
-"""Times as many examples: half in every run, as each run draws its own; `make acceptance` takes more."""
+MORE = float(os.environ.get("STARLING_EXAMPLES", "0.33"))
+"""Times as many examples: a third in every run, as each run draws its own; `make acceptance` takes more."""
 
 
 def examples(most: int) -> settings:

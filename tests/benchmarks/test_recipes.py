@@ -558,6 +558,7 @@ def test_a_grid_without_its_data_is_an_error_and_no_result(monkeypatch):
         tracking.measure(msgspec.structs.replace(GRID, set=("overlay=base_k", "overlay.k=99")))
 
 
+@pytest.mark.acceptance
 @pytest.mark.slow
 def test_a_small_measurement_of_codecs_runs():
     recipe = CodecRecipe(title="x", dims=(10_000,), codecs=("mask:0.1+int4",), repeat=1)
@@ -578,6 +579,7 @@ def test_combining_rules_are_measured_by_one_command_for_each_length(monkeypatch
     ]
 
 
+@pytest.mark.acceptance
 @pytest.mark.slow
 def test_a_small_measurement_of_node_rounds_runs():
     recipe = NodeRoundRecipe(title="x", nodes=(4, 8), dim=50, rounds=2, repeats=1)
@@ -670,6 +672,7 @@ def test_accuracies_of_demos_are_compared_by_their_spread_and_only_what_a_clock_
     assert demos.spread(recipe, runs)["default.mean"] == pytest.approx(0.01)
 
 
+@pytest.mark.acceptance
 @pytest.mark.slow
 def test_a_measurement_is_compared_with_a_stored_one(tmp_path, capsys):
     """The same code on the same machine agrees with itself; a figure that was another is named, and exit code 1."""

@@ -46,6 +46,7 @@ def told(rule: str, attack: str) -> tuple[float, list[str]]:
     return replayable(tale, 0)
 
 
+@pytest.mark.acceptance
 @pytest.mark.slow
 def test_one_liar_ruins_a_mean_and_not_cs_nnm() -> None:
     ruined, _ = told("mean", "foe")

@@ -146,15 +146,9 @@ async def test_exchanges_earn_merit_in_both_paces(pace):
                     assert standing.staleness < 0.5
 
 
+@pytest.mark.acceptance
 @virtual(0, before=undisturbed)
-@pytest.mark.parametrize(
-    "attack",
-    [
-        pytest.param("sign_flip", marks=pytest.mark.acceptance),
-        "huge",
-        pytest.param("dissensus", marks=pytest.mark.acceptance),
-    ],
-)
+@pytest.mark.parametrize("attack", ["sign_flip", "huge", "dissensus"])
 async def test_one_liar_among_the_vouched_bends_them_until_it_is_banned_and_no_longer(attack):
     swarm = story(vouched(), 0, attacks={LIAR: attack})
     async with swarm.running(HONEST + 1):

@@ -1,6 +1,7 @@
 """A member that tells different vectors to different peers, in a swarm that pulls: found out by comparing notes, banned by everybody."""
 
 import msgspec
+import pytest
 import trio
 
 from starling.gossip.exchange.attestation import Attestation, body, digest
@@ -74,6 +75,7 @@ async def test_an_equivocator_is_banned_by_every_honest_node_within_some_rounds(
         await until(lambda: all(len(virtual.node.running.membership.members) == NODES - 1 for virtual in honest))
 
 
+@pytest.mark.acceptance
 @virtual(1)
 async def test_a_banned_member_that_returns_as_another_has_a_few_rounds_and_is_banned_again():
     """What an identity buys: rounds as one Byzantine member, no more the second time, and nobody else pays."""

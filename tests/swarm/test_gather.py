@@ -33,6 +33,7 @@ def agreement(*, nodes=NODES, rounds=30, quorum=None, **pace):
     )  # fmt: skip
 
 
+@pytest.mark.acceptance
 @virtual(1)
 async def test_eight_nodes_learn_under_heavy_loss_and_a_crash_and_the_crashed_one_comes_back(seed):
     swarm = story(agreement(rounds=22), seed)
@@ -172,6 +173,7 @@ async def test_a_late_joiner_takes_the_swarms_model_and_a_straggler_keeps_up_by_
         assert not faults(swarm)
 
 
+@pytest.mark.acceptance
 @virtual(1)
 async def test_a_volunteer_with_a_thin_line_serves_few_and_takes_part_all_the_same(seed):
     swarm = story(agreement(nodes=6, rounds=20), seed)

@@ -5,6 +5,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 import msgspec
+import pytest
 import trio
 
 from starling.node.config.schema import MembershipSection, MixSection, NodeConfig
@@ -77,6 +78,7 @@ async def mixed(pace: str, seed: int, folder: Path | None, rounds: int = 90) -> 
             assert {reason for counts in virtual.node.events.faults.values() for reason in counts} <= SOFT
 
 
+@pytest.mark.acceptance
 @virtual(1, more=(2, 3))
 async def test_a_mixture_of_faults_in_steps_pace(seed):
     with TemporaryDirectory() as folder:

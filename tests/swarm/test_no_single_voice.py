@@ -203,7 +203,8 @@ def committed_per_s(records: str, strangers: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("records", ["versions", pytest.param("lives", marks=pytest.mark.acceptance)])
+@pytest.mark.acceptance
+@pytest.mark.parametrize("records", ["versions", "lives"])
 def test_strangers_that_come_and_go_leave_most_exchanges_to_the_others(deterministic_scheduler, records):
     deterministic_scheduler(1)
     undisturbed = committed_per_s(records, 0)

@@ -1,6 +1,7 @@
 """Sparse outer steps on whole nodes: anchors are equal to the bit, and become so again after loss, a crash and a late join."""
 
 import msgspec
+import pytest
 import torch
 
 from starling.gossip.mix.broadcast_codec import anchor_digest
@@ -48,6 +49,7 @@ async def test_a_crash_and_a_late_join_in_one_round_leave_one_anchor(seed):
         assert min(values(swarm)) > LEARNED
 
 
+@pytest.mark.acceptance
 @virtual(1)
 async def test_a_node_that_missed_messages_takes_the_anchor_of_the_most(seed):
     """For some rounds nothing of the first node reaches the second: both are apart, and those that waited for them."""

@@ -174,6 +174,7 @@ def test_what_is_printed_of_overlays_fits(name, arguments, capsys):
     valid(name, printed(capsys, *arguments))
 
 
+@pytest.mark.acceptance
 @pytest.mark.slow
 @pytest.mark.real
 def test_what_a_simulation_prints_fits(here, capsys):

@@ -55,6 +55,7 @@ def test_a_task_that_ends_the_process_is_distinguished_from_one_that_fails(here,
     assert "exit status 3" in capfd.readouterr().err
 
 
+@pytest.mark.acceptance
 def test_the_process_prints_findings_only(here):
     (here / "mine.py").write_text(TASK.format("Mine"))
     command = [sys.executable, "-P", "-m", "starling.node.engine.task_check", str(here), "mine:Mine"]

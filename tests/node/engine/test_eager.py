@@ -7,6 +7,8 @@ PROGRAM = """
 import inspect
 import sys
 import torch
+import pytest
+
 from starling.node.config.schema import OptimizerSection
 from starling.node.engine.optimizers import optimizer
 
@@ -32,6 +34,7 @@ assert all(torch.equal(stepped(kind), before[kind]) for kind in kinds)
 """
 
 
+@pytest.mark.acceptance
 def test_an_optimiser_does_not_load_the_compiler_and_compiling_still_works() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

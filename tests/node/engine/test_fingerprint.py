@@ -137,6 +137,7 @@ def net() -> starling.Task:
 """
 
 
+@pytest.mark.acceptance
 @pytest.mark.slow
 def test_founding_writes_it_and_a_node_with_another_model_does_not_open(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

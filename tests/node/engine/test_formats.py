@@ -149,6 +149,7 @@ def test_a_format_that_does_not_fit_is_one_line(form, said, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.acceptance
 def test_the_command_writes_a_format_and_a_card(tmp_path, capsys, monkeypatch):
     place, _ = trained(tmp_path, "digits")
     monkeypatch.chdir(tmp_path)

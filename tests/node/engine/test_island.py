@@ -79,7 +79,10 @@ def test_what_processes_cannot_share_is_refused(changes, words):
 
 @pytest.mark.parametrize(
     ("does", "why"),
-    [("raise ValueError('not in a second process')", "not in a second process"), ("os._exit(3)", "its process ended")],
+    [
+        ("raise ValueError('not in a second process')", "not in a second process"),
+        pytest.param("os._exit(3)", "its process ended", marks=pytest.mark.acceptance),
+    ],
 )
 def test_a_rank_that_does_not_start_says_why(tmp_path, monkeypatch, does, why):
     """The reason is the task's own, where it has one."""

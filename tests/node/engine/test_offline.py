@@ -119,6 +119,7 @@ def test_a_task_that_does_not_write_says_which_do(left, tmp_path):
         offline.ask(left.path, tmp_path / "at_once.safetensors", "A", tokens=1, temperature=0.0, seed=0)
 
 
+@pytest.mark.acceptance
 @pytest.mark.slow
 @pytest.mark.real
 def test_a_left_node_is_asked_from_the_command_line(writer, tmp_path, capsys):
@@ -141,6 +142,7 @@ def test_an_evaluation_of_a_left_node_starts_one_process(left, tmp_path, monkeyp
     assert value == offline.measure(left.path, tmp_path / "at_once.safetensors", None)["value"]
 
 
+@pytest.mark.acceptance
 @pytest.mark.slow
 @pytest.mark.real
 def test_eval_of_a_left_node_works_from_its_directory(left, tmp_path):

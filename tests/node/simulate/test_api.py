@@ -105,6 +105,7 @@ def test_where_no_run_finishes_the_reason_is_raised():
         simulate(**KEYS, executor=Failing())
 
 
+@pytest.mark.acceptance
 @pytest.mark.slow
 @pytest.mark.real
 def test_a_dask_cluster_computes_the_same():

@@ -142,6 +142,7 @@ def test_with_a_fault_deadlines_are_learned():
     assert run(*settings_of, *slow).counts["timeout"] > 0
 
 
+@pytest.mark.acceptance
 def test_subspaces_of_chance_cost_and_learn_alike_on_both_engines():
     """The seeds differ: a node's is unknown before it has drawn it. Whole nodes count their frames as well."""
     settings_of = ("simulate.nodes=4", "pace.rounds=20", "task.hidden=16", "compress.select=low_rank")
@@ -345,6 +346,7 @@ def test_the_example_of_churn_separates_the_algorithms():
     assert tracking.rows[-1].mean > 1e-3
 
 
+@pytest.mark.acceptance
 def test_the_example_of_members_averages_on_every_overlay():
     for outcome in example("simulate-members.toml", "pace.rounds=20", "simulate.nodes=1000", "faults.crash=0.5"):
         assert outcome.rows[-1].mean < 1e-2

@@ -29,6 +29,7 @@ def close(design, column):
         assert measured < SOUND + NEAR, (design.name, column)
 
 
+@pytest.mark.acceptance
 @pytest.mark.slow
 @pytest.mark.parametrize(("table", "name", "column"), FEW)
 def test_some_cells_of_the_tables_hold(table, name, column):

@@ -190,6 +190,7 @@ def test_two_nodes_are_measured_alone_and_together(capsys):
     assert 0.1 < case["ratio"] < 3.0
 
 
+@pytest.mark.acceptance
 @pytest.mark.real
 @pytest.mark.slow
 def test_the_two_ends_of_a_link_may_be_two_commands(capsys):
@@ -279,6 +280,7 @@ def test_every_codec_measured_gives_back_what_it_took(name):
     assert ((values - taken).square().sum() / taken.square().sum()) < 0.04
 
 
+@pytest.mark.acceptance
 @pytest.mark.slow
 def test_what_is_left_beside_busy_processes_is_a_ratio_to_the_quiet_speed_of_the_same_run(capsys):
     assert main(["bench", "codec", "--d", "1000", "--codec", "full+int4", "--beside", "1", "--json"]) == 0
