@@ -13,9 +13,9 @@ longer than it was: a liar gets no further, whatever it claims of itself.
 
 A round without local steps uses the mean of the last one that had some: with the c of now it averages what is left, whatever the age.
 
-An optimiser that divides by the size of gradients, as adamw does, would walk at its full rate along a correction of what it never sees a
-gradient of: a rare word. So with all but sgd no coordinate is corrected by more than `LIMIT` rms of its own recent raw gradients; flows
-keep all of it.
+An optimiser that divides by the size of gradients, as adamw does, makes nearly full steps along a correction that is no louder than the
+noise of the means it was made of, in the same direction until the next exchange. So with all but sgd each coordinate of c counts by its
+share above that noise (Wiener's); flows keep all of it.
 
 K-GT (Liu et al. 2023, arXiv:2301.01313) moves one vector per node by the same differences; here each edge keeps its part, so that it can
 be deleted. The gate is ours: at rest u is the noise of batches, and ungated flows walk at random.
@@ -31,10 +31,11 @@ from dataclasses import dataclass, replace
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.vector import products, squares, stretches, zeros
 
-LIMIT = 1.0  # of |c| with any optimiser but sgd, in rms of raw gradients of the same coordinate (decision 32)
+LIMIT = 1.0  # with any optimiser but sgd, how many times its noise is held against a coordinate of c (decision 80)
 REMEMBERED = 0.98  # share of a coordinate's mean square that a local step keeps
 FINE = 1 << 17  # coordinates at a time where memory counts
 _FARTHEST = 1e100
+_LEAST = 1e-30  # a square that is as good as 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Gradients:
     spread: Tensor  # (…, 1) Σ‖g − mean‖² of these
     count: Tensor  # (…, 1) how many, in the dtype of c
     used: Tensor  # (…, 1) bool; an exchange has followed: the next gradient begins a new mean
+    told: Tensor  # (…, 1) of how many gradients the mean was made that exchanges used last, in the dtype of c
     power: Tensor  # (…, d) running mean of g², from the first that is not 0, or (…, 0) where it is not needed
 
 
@@ -53,7 +55,7 @@ def start(x: Tensor, *, limited: bool = False) -> Gradients:
     """No correction, no gradients."""
     zero = torch.zeros_like(x[..., :1])
     power = zeros(x if limited else x[..., :0])
-    return Gradients(zeros(x), zeros(x), zero, zero.clone(), zero.bool(), power)
+    return Gradients(zeros(x), zeros(x), zero, zero.clone(), zero.bool(), zero.clone(), power)
 
 
 def observe(state: Gradients, gradient: Tensor, *, owned: bool = False) -> Gradients:
@@ -73,7 +75,8 @@ def observe(state: Gradients, gradient: Tensor, *, owned: bool = False) -> Gradi
             square, old = g.square(), state.power[..., part]
             power[..., part] = torch.where(old == 0.0, square, REMEMBERED * old + (1.0 - REMEMBERED) * square)
     return replace(
-        state, mean=mean, spread=spread, count=count, used=torch.zeros_like(state.used), power=power,
+        state, mean=mean, spread=spread, count=count, used=torch.zeros_like(state.used),
+        told=torch.where(state.used, state.count, state.told), power=power,
     )  # fmt: skip
 
 
@@ -87,11 +90,15 @@ def corrected(state: Gradients, gradient: Tensor, limit: float, *, owned: bool =
 
 
 def correction(state: Gradients, limit: float) -> Tensor:
-    """C (…, d), of which no coordinate is beyond `limit` rms of its raw gradients; `limit` >= 0, infinite where there is none."""
-    if limit == math.inf:
+    """What counts of c (…, d): by coordinate c³/(c² + limit²·noise), where the power of gradients is kept; `limit` >= 0.
+
+    The noise is that of a mean of as many gradients as exchanges used last, if each is all noise.
+    """
+    if not state.power.shape[-1]:
         return state.c
-    most = limit * state.power.sqrt()
-    return state.c.clamp(-most, most)
+    square = state.c.square()
+    noise = state.power * (limit * limit / state.told.clamp_min(1.0))
+    return state.c * (square / (square + noise).clamp_min(_LEAST))
 
 
 def mixed(state: Gradients) -> Gradients:

@@ -5,7 +5,6 @@ Shapes: d parameters, k coordinates of one exchange.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -85,8 +84,8 @@ class Pet(MixerBase):
         flows: numbers in which flows are kept. bfloat16 takes half the memory: what an exchange leaves is rounded to the nearest, which
             is odd as well, and by far less than its noise. Left out: float32; `starling found` writes bfloat16 for models of more than a
             million parameters.
-        drift_limit: bound of every |c| coordinate while drift is tracked, in rms of our own gradients there, > 0, or 0: none. Left out: 1,
-            and 0 with sgd.
+        drift_limit: how much noise is held against each coordinate of c while drift is tracked: it counts by c²/(c² + (limit·σ)²), σ that
+            of a mean of our own gradients there, if they were all noise. 0: c counts in full. Left out: 1, and 0 with sgd.
         drift_reach: longest that drift makes a flow, in lengths of the mean gradient of either end, 0 for any. What a peer lies of its
             gradients bends ours by no more; flows that have to be longer leave a bias.
     """
@@ -188,12 +187,12 @@ class Pet(MixerBase):
         if not self.drifts:
             return gradient - state.c, state
         state = drift.observe(state, gradient)
-        return drift.corrected(state, gradient, self.drift_limit or math.inf), state
+        return drift.corrected(state, gradient, self.drift_limit or 0.0), state
 
     def correct_owned(self, state: drift.Gradients, gradient: Tensor) -> tuple[Tensor, drift.Gradients]:
         """As `correct` where drift is tracked, in the place of the gradient and of the state, which nobody else uses."""
         state = drift.observe(state, gradient, owned=True)
-        return drift.corrected(state, gradient, self.drift_limit or math.inf, owned=True), state
+        return drift.corrected(state, gradient, self.drift_limit or 0.0, owned=True), state
 
     def offset(self, state: Any) -> Tensor | None:
         """What `correct` takes from any direction, where that is the same vector whatever the direction; None where it is not."""

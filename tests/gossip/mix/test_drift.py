@@ -108,28 +108,34 @@ def test_noise_is_unknown_before_a_second_gradient_and_for_numbers_too_large():
     assert float(waited.count) == 2.0, "a single gradient waits for a second"
 
 
-@given(seed=seeds, steps=st.integers(1, 60), limit=st.floats(0.1, 10.0))
+@given(seed=seeds, before=st.integers(2, 20), steps=st.integers(1, 60), limit=st.floats(0.1, 10.0))
 @quick
-def test_no_coordinate_is_corrected_beyond_so_many_rms_of_its_own_gradients(seed, steps, limit):
-    """What was never seen a gradient of is not corrected at all; the flows, and so z, keep all of it."""
-    gradients, flows = gaussian(seed, steps, DIM).double(), 10.0 * gaussian(seed + 1).double()
+def test_a_coordinate_counts_by_its_share_above_the_noise_of_means(seed, before, steps, limit):
+    """Where no gradient was ever seen there is no noise: c counts in full. The flows, and so z, keep all of it."""
+    gradients, flows = gaussian(seed, before + steps, DIM).double(), gaussian(seed + 1).double()
     gradients[:, :7] = 0.0
     pet = Pet(track="drift", drift_limit=limit)
-    state = pet.corrected(pet.start(gradients[0]), flows)
-    for gradient in gradients:
+    state = pet.start(gradients[0])
+    for gradient in gradients[:before]:
+        _, state = pet.correct(state, gradient)
+    state = pet.corrected(drift.mixed(state), flows)
+    for gradient in gradients[before:]:
         seen, state = pet.correct(state, gradient)
-    shift, power = gradients[-1] - seen, gradients[0].square()
+    power = gradients[0].square()
     for gradient in gradients[1:]:
         power = 0.98 * power + 0.02 * gradient.square()
-    torch.testing.assert_close(shift, flows.clamp(-limit * power.sqrt(), limit * power.sqrt()))
-    assert torch.equal(seen[:7], gradients[-1][:7])
-    torch.testing.assert_close(pet.direction(state)[0], gradients.mean(0) - flows)
+    share = flows.square() / (flows.square() + limit**2 * power / before)
+    torch.testing.assert_close(gradients[-1] - seen, flows * share)
+    torch.testing.assert_close((gradients[-1] - seen)[:7], flows[:7])
+    torch.testing.assert_close(pet.direction(state)[0], gradients[before:].mean(0) - flows)
 
 
 @pytest.mark.parametrize(
     ("optimizer", "given", "limit"), [("sgd", "", None), ("sgd", "3.0", 3.0), ("adamw", "", 1.0), ("adamw", "0.0", 0.0)]
 )
-def test_corrections_are_limited_where_the_optimiser_divides_by_the_size_of_gradients(optimizer, given, limit):
+def test_noise_is_held_against_corrections_where_the_optimiser_divides_by_the_size_of_gradients(
+    optimizer, given, limit
+):
     words = [f"optimizer={optimizer}", "mix.track=drift", *([f"mix.drift_limit={given}"] if given else [])]
     agreed = toml.apply_set(Manifest(), words)
     assert mixer(agreed).drift_limit == limit

@@ -3,12 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import inspect
 import sys
 import torch
-import pytest
-
 from starling.node.config.schema import OptimizerSection
 from starling.node.engine.optimizers import optimizer
 
