@@ -5,6 +5,7 @@ The file is gone with the engine, however that ends. Where there is no folder, a
 
 import io
 import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
@@ -29,6 +30,7 @@ class Snapshot:
     def __init__(self, folder: Path | None, tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> None:
         """Raises OSError: there is no room."""
         self._file: IO[bytes] = io.BytesIO() if folder is None else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `close`
+        weakref.finalize(self, self._file.close)  # an engine that is dropped closes it too
         try:
             self._file.writelines(tensor_file.pieces(tensors, facts))
             self._file.flush()

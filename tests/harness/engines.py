@@ -100,3 +100,14 @@ def play(engines, agreed, schedule):
             exchange(engines, i, j, seq=turns[pair], round=turn, theta=theta)
         for peer in sorted(engines):
             done(engines[peer], calls.Mix(turn))
+
+
+class Inside:
+    """An engine of this process, called as `starling.kernels.memory.Engine` is."""
+
+    def __init__(self, call):
+        self.engine = Engine(clock=lambda: 0.0)
+        self.parameters = self.done(call).parameters
+
+    def done(self, call):
+        return done(self.engine, call)

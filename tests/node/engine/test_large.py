@@ -12,8 +12,8 @@ from starling.node.config import large
 from starling.node.config.schema import CompressSection, Manifest, MixSection, OptimizerSection, TaskSection
 from starling.node.engine import learner
 from starling.node.rpc import calls
+from tests.harness.engines import Inside, opening
 from tests.harness.sections import taken
-from tests.node.engine.test_memory import Inside, opening
 
 PARTS = 4
 

@@ -9,24 +9,12 @@ from msgspec import structs
 from starling.kernels import memory
 from starling.node.config.schema import NumericsSection
 from starling.node.engine import learner
-from starling.node.engine.engine import Engine
 from starling.node.rpc import calls
-from tests.harness.engines import done, opening
+from tests.harness.engines import Inside, opening
 
 D = 150_000
 DEGREE = 3
 HELD = {"plain": 28.0, "drift": 36.0, "lean": 18.0, "leanest+mask": 16.0}
-
-
-class Inside:
-    """An engine of this process, called as `starling.kernels.memory.Engine` is."""
-
-    def __init__(self, call):
-        self.engine = Engine(clock=lambda: 0.0)
-        self.parameters = self.done(call).parameters
-
-    def done(self, call):
-        return done(self.engine, call)
 
 
 def alive():
