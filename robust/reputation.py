@@ -32,7 +32,7 @@ PROOF = 100.0
 
 _HEALTHY = (
     "not_a_member", "stale", "late", "too_many_frames", "duplicate_reply", "unknown_swarm", "foreign_swarm",
-    "invitation_overused", "too_much_evidence", "late_contradicted", "state_apart",
+    "invitation_overused", "too_much_evidence", "late_contradicted", "state_outlier",
 )  # fmt: skip
 _PROVEN = ("equivocation", "state_poisoned")
 WEIGHTS = MappingProxyType(dict.fromkeys(_HEALTHY, SOFT) | dict.fromkeys(_PROVEN, PROOF))

@@ -6,10 +6,8 @@ from starling.gossip.api import Quantizer
 from starling.gossip.bounds import Bytes, PositiveShare
 from starling.gossip.compress.header import BLOCK, BLOCKS, HEADER, TRAILER
 
-WHOLE = (
-    1 << 20
-)  # numbers of a vector that is exchanged as a whole where its bytes fit; of a longer one so many, or SHARE
-SHARE = 1 / 8
+WHOLE = 1 << 20  # numbers of the longest vector that is exchanged as a whole, where its bytes fit
+SHARE = 1 / 8  # of a much longer one
 FILL = 0.5  # share of a slot on the wire: the rest is for the other direction, retransmission and the other edges
 
 

@@ -47,7 +47,7 @@ class Gradients:
     spread: Tensor  # (…, 1) Σ‖g − mean‖² of these
     count: Tensor  # (…, 1) how many, in the dtype of c
     used: Tensor  # (…, 1) bool; an exchange has followed: the next gradient begins a new mean
-    told: Tensor  # (…, 1) of how many gradients the mean was made that exchanges used last, in the dtype of c
+    averaged: Tensor  # (…, 1) number of gradients in the mean that the last exchange used, in the dtype of c
     power: Tensor  # (…, d) running mean of g², from the first that is not 0, or (…, 0) where it is not needed
 
 
@@ -76,7 +76,7 @@ def observe(state: Gradients, gradient: Tensor, *, owned: bool = False) -> Gradi
             power[..., part] = torch.where(old == 0.0, square, REMEMBERED * old + (1.0 - REMEMBERED) * square)
     return replace(
         state, mean=mean, spread=spread, count=count, used=torch.zeros_like(state.used),
-        told=torch.where(state.used, state.count, state.told), power=power,
+        averaged=torch.where(state.used, state.count, state.averaged), power=power,
     )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def correction(state: Gradients, limit: float) -> Tensor:
     if not state.power.shape[-1]:
         return state.c
     square = state.c.square()
-    noise = state.power * (limit * limit / state.told.clamp_min(1.0))
+    noise = state.power * (limit * limit / state.averaged.clamp_min(1.0))
     return state.c * (square / (square + noise).clamp_min(_LEAST))
 
 

@@ -5,7 +5,7 @@ from msgspec import structs
 from starling.node.config import frame
 from starling.node.config.schema import Manifest
 
-LARGE = 1 << 20  # parameters
+LARGE = 1 << 20  # parameters, beyond which memory is saved wherever it can be
 
 
 def sealed(manifest: Manifest) -> Manifest:

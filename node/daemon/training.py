@@ -298,9 +298,8 @@ class Training:
             text = f"other members begin their rounds from one anchor and this node from another, for {PARTED_ROUNDS} rounds; it is fetched"
             self.context.report.event("anchor_parted", text, level="warning", round=following)
             following = max(following, await self.catch_up(following, current, live=True, first=self._together))
-            self._repair_at = (
-                trio.current_time() + SNAPSHOT_FRESH_S
-            )  # else some might be at an old snapshot every time, each at its own
+            # sooner, some might offer an old snapshot again, each one its own
+            self._repair_at = trio.current_time() + SNAPSHOT_FRESH_S
             return following
         return max(following, min(ahead, last) if last else ahead)
 

@@ -38,6 +38,7 @@ from starling.gossip.seeds import derive
 from starling.gossip.vector import bind_gradients, bind_parameters, finite, layout, release_gradients
 from starling.node.catalogues import task
 from starling.node.config import consent, memory
+from starling.node.config.large import LARGE
 from starling.node.config.schema import NumericsSection
 from starling.node.config.weight import weight
 from starling.node.engine import ahead, heap, tensor_file
@@ -66,7 +67,6 @@ _OPTIMIZER = "optimizer."
 _KNOWN = "known."
 _BUFFER = "buffer."
 _SCALE = "numerics.scale"
-SPARED = 1 << 20  # parameters of a model of which a copy is held in memory, to go back to
 SPENT = ".privacy.json"  # beside the checkpoint, which ends in something else
 
 
@@ -359,7 +359,7 @@ class Learner:
     @property
     def large(self) -> bool:
         """Whether the model is so large that its copies matter."""
-        return self.layout.dim > SPARED
+        return self.layout.dim > LARGE
 
     @property
     def form(self) -> Tensor:

@@ -335,7 +335,7 @@ class Exchanges:
         return directions.on(support, z, noise, reach)
 
     def _part_of_direction(self, tracking: Tracking, support: Blocks | Fragment) -> directions.Direction:
-        """The same bits, made where the support is alone: of a large model all of it would be another vector."""
+        """Bit for bit that part of the whole direction, computed on the support alone: the whole one would take another vector."""
         state = self._learner.state
         part = replace(state, mean=support.take(state.mean), c=support.take(state.c))
         z, noise = tracking.direction(part)

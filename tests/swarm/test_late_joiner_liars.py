@@ -12,6 +12,7 @@ import torch
 from starling.node.config.schema import Manifest, PaceSection, PartitionSection, TaskSection
 from starling.node.engine.snapshot import Snapshot
 from starling.node.rpc import calls
+from starling.robust.reputation import SOFT
 from tests.harness.stories import virtual
 from tests.harness.swarms import digits, events, rounds_done, story, until
 
@@ -79,7 +80,8 @@ async def test_a_joiner_begins_near_the_honest_and_counts_against_who_gave_anoth
         assert late.node.network.refuses(liar.peer_id) == (bool(asked) and proven)
         assert bool(asked) or members > 3  # of three all are asked
         if asked:
-            assert late.node.events.faults[liar.peer_id].keys() == {"state_poisoned" if proven else "state_apart"}
+            assert late.node.events.faults[liar.peer_id].keys() == {"state_poisoned" if proven else "state_outlier"}
+            assert proven or late.node.policy.standing(liar.peer_id).score <= SOFT
         (told,) = [event.text for event in late.node.events.recent if event.name == "state_fetched"]
         assert liar.peer_id not in told
         await until(lambda: late.node.progress.round >= 20)
@@ -101,7 +103,7 @@ async def test_who_comes_back_far_behind_goes_on_near_the_honest_and_counts_agai
         near = min(float((began - swarm.nodes[index].vector).norm()) for index in honest)
         assert near <= 3.0 * spread(swarm, *honest)
         assert back.node.events.faults.keys() == {liar.peer_id}
-        assert back.node.events.faults[liar.peer_id] == {"state_apart": 1}
+        assert back.node.events.faults[liar.peer_id] == {"state_outlier": 1}
         assert 18 <= back.node.progress.round < 40  # a snapshot that others share may be of a round before
 
 

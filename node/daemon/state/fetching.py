@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import trio
 
 from starling.gossip.chunks import Download
-from starling.node.daemon.state.partial import Partial, Room
+from starling.node.daemon.state.partial import ModelFile, Partial
 from starling.node.interfaces import Reporter
 
 WINDOW = 4  # chunks of one peer under way; what it answers at a time
@@ -32,7 +32,7 @@ class Fetching:
     ask: Callable[[str, int], Awaitable[bytes]]
     report: Reporter
     partial: Partial | None = None  # where to keep what came
-    room: Room | None = None  # where the chunks are put, unless in memory
+    file: ModelFile | None = None  # where the chunks are put, unless in memory
     _beside: Counter[str] = field(default_factory=Counter)  # chunks under way beyond the first, by peer
     _changed: trio.Event = field(default_factory=trio.Event)
     _reported_at: float = field(default_factory=trio.current_time)
@@ -82,8 +82,8 @@ class Fetching:
             self.report.fault(peer, "state_digest_mismatch")
         if came == "new":
             self._note_progress()
-            if self.room is not None:
-                self.room.release()
+            if self.file is not None:
+                self.file.release()
             if self.partial is not None:
                 with suppress(OSError):  # then it is not kept, and the download goes on
                     await trio.to_thread.run_sync(self.partial.write, index, data)

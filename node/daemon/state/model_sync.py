@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import trio
 
 from starling.gossip.errors import EngineError
-from starling.node.daemon.state.partial import Room
+from starling.node.daemon.state.partial import ModelFile
 from starling.node.daemon.state.transfer import Offered, Transfer
 from starling.node.interfaces import EngineHandle, Reporter
 from starling.node.rpc import calls
@@ -75,9 +75,8 @@ class ModelSync:
             if not isinstance(agreed, calls.Agreed):
                 raise EngineError(f"models were not compared: {agreed}")
             for peer in agreed.outside:
-                self.report.fault(
-                    peer, "state_apart"
-                )  # no proof: two that are alike may be two liars, or have just exchanged
+                # no proof: two that are alike may be two liars, or have just exchanged
+                self.report.fault(peer, "state_outlier")
             if agreed.peers:
                 peers = same or agreed.peers
                 alone = len(peers) == 1
@@ -132,16 +131,18 @@ class ModelSync:
             state = await self.transfer.download(offered, holders)
             if state is None:
                 return
-            peer, at, file = offered.peer, offered.offer.round, str(state.path) if isinstance(state, Room) else ""
+            file, data = (state, b"") if isinstance(state, ModelFile) else (None, state)
+            path = "" if file is None else str(file.path)
             try:
-                given = b"" if isinstance(state, Room) else state
-                reply = await self.engine.call(calls.Consider(peer, at, given, self._turn, file))
+                reply = await self.engine.call(
+                    calls.Consider(offered.peer, offered.offer.round, data, self._turn, path)
+                )
             except EngineError as error:
                 lost.append(error)
                 return
             finally:
-                if isinstance(state, Room):
-                    state.delete()
+                if file is not None:
+                    file.delete()
             if isinstance(reply, calls.Refused):
                 if reply.kind == "peer":  # else three are held
                     # well-formed, but with values no honest node trains with

@@ -43,29 +43,32 @@ class Partial:
                 self._path.unlink()
 
 
-class Room:
-    """A new file of `size` bytes > 0 in a folder, as pages that leave memory again; raises OSError, also where there is no such room."""
+class ModelFile:
+    """A new file of `size` bytes > 0 in a folder for a model that is received, mapped into memory.
+
+    Raises OSError: it cannot be made, or the disk has not so much space.
+    """
 
     @staticmethod
     def clear(folder: Path) -> None:
-        """Delete those of a node that was ended."""
+        """Delete those that a killed node left."""
         for path in folder.glob(f"{_BEGIN}*{_END}"):
             path.unlink(missing_ok=True)
 
     def __init__(self, folder: Path, size: int) -> None:
-        file, name = tempfile.mkstemp(prefix=_BEGIN, suffix=_END, dir=folder)  # of mode 0600
+        descriptor, name = tempfile.mkstemp(prefix=_BEGIN, suffix=_END, dir=folder)  # of mode 0600
         self.path = Path(name)
         try:
-            os.posix_fallocate(file, 0, size)  # a page without room on the disk would end the process
-            self.pages = mmap.mmap(file, size)
+            os.posix_fallocate(descriptor, 0, size)  # else a full disk would end the process when a page is written
+            self.pages = mmap.mmap(descriptor, size)
         except (OSError, AttributeError) as error:
             self.delete()
             raise error if isinstance(error, OSError) else OSError("files are not allocated here") from error
         finally:
-            os.close(file)
+            os.close(descriptor)
 
     def release(self) -> None:
-        """Take what was written out of this process's memory."""
+        """Let go of the pages that were written; they stay in the file."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self.pages.madvise(mmap.MADV_DONTNEED)
 

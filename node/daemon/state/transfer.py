@@ -41,7 +41,7 @@ from starling.gossip.wire.schema import (
     StateQuery,
 )
 from starling.node.daemon.state.fetching import AHEAD_S, Fetching
-from starling.node.daemon.state.partial import Partial, Room
+from starling.node.daemon.state.partial import ModelFile, Partial
 from starling.node.interfaces import EngineHandle, Reporter, TaskStatus
 from starling.node.net.api import Network
 from starling.node.rpc import calls
@@ -266,7 +266,7 @@ class Transfer:
             TransferStatus(peer, "model", it.received, it.size, now - it.began) for peer, it in self._incoming.items()
         )
 
-    async def download(self, chosen: Offered, holders: Sequence[Offered] = ()) -> bytes | Room | None:
+    async def download(self, chosen: Offered, holders: Sequence[Offered] = ()) -> bytes | ModelFile | None:
         """Download an offered model, from all `holders` of the same digest at once, and check each chunk; None if none delivers it.
 
         -> its bytes, or, where parts of models are kept in files, the one that holds it, for the caller to delete.
@@ -278,16 +278,16 @@ class Transfer:
             {it.peer: it.offer for it in (chosen, *holders) if it.offer.digest == chosen.offer.digest},
         )
         self._incoming[chosen.peer] = incoming = _Incoming(trio.current_time(), offer.size)
-        listed = partial = room = None
+        listed = partial = file = None
         whole = False
         try:
             listed = await self._digests(offer, sources)
             if listed is None:
                 return None
-            room = await self._room(offer.size)
+            file = await self._new_file(offer.size)
             incoming.chunks = chunks = Download(
                 offer.size, offer.digest, listed, slow_bytes_per_s=SLOW_BYTES_PER_S, least_s=2.0 * AHEAD_S,
-                data=bytearray() if room is None else room.pages,
+                data=bytearray() if file is None else file.pages,
             )  # fmt: skip
             if len(sources) > 1 and self._partial is not None:
                 partial = await self._resume(chunks, self._partial)
@@ -300,24 +300,26 @@ class Transfer:
                     return b""
                 return reply.data if reply.snapshot == query.snapshot else b""
 
-            whole = await Fetching(chunks, tuple(sources), ask, self._report, partial, room).run()
-            return None if not whole else cast("bytes", chunks.data) if room is None else room
+            whole = await Fetching(chunks, tuple(sources), ask, self._report, partial, file).run()
+            if not whole:
+                return None
+            return cast("bytes", chunks.data) if file is None else file
         finally:
             del self._incoming[chosen.peer]
-            if room is not None and not whole:
-                room.delete()
+            if file is not None and not whole:
+                file.delete()
             if partial is not None:
                 partial.close(finished=incoming.received == incoming.size)
 
-    async def _room(self, size: int) -> Room | None:
+    async def _new_file(self, size: int) -> ModelFile | None:
         """A file for a model; None: it is to be kept in memory."""
         if self._partial is None:
             return None
         with suppress(OSError):
             if not self._cleared:
                 self._cleared = True
-                Room.clear(self._partial.parent)
-            return await trio.to_thread.run_sync(Room, self._partial.parent, size)
+                await trio.to_thread.run_sync(ModelFile.clear, self._partial.parent)
+            return await trio.to_thread.run_sync(ModelFile, self._partial.parent, size)
         return None
 
     async def _digests(self, offer: StateOffer, sources: dict[str, StateOffer]) -> bytes | None:

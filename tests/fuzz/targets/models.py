@@ -120,7 +120,7 @@ class _Report:
     def fault(self, peer: str, reason: str) -> None:
         reason_of(
             RemoteProtocolError(peer, reason),
-            {"state_of_another_model", "state_digest_mismatch", "state_poisoned", "state_apart"} | FRAME_FAULTS,
+            {"state_of_another_model", "state_digest_mismatch", "state_poisoned", "state_outlier"} | FRAME_FAULTS,
             peer,
         )
         self.faults.append((peer, reason))

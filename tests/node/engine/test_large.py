@@ -49,7 +49,7 @@ def test_drift_in_fragments_moves_each_part_alike_at_both_ends_and_is_settled_an
     large_, tmp_path, monkeypatch
 ):
     """Flows are opposite to the bit; a settled one stays in the sum, a revoked one leaves it, parts and all."""
-    monkeypatch.setattr(learner, "SPARED", 1000 if large_ else 1 << 20)
+    monkeypatch.setattr(learner, "LARGE", 1000 if large_ else 1 << 20)
     agreed = memory.manifest("drift", 20_000, tmp_path)
     agreed = structs.replace(agreed, compress=taken(CompressSection, select="fragment", parts=PARTS))
     one, other = (Inside(opening(agreed, shard, label)) for shard, label in enumerate(("hub", "peer")))

@@ -28,7 +28,7 @@ def alive():
 @pytest.mark.parametrize("name", HELD)
 def test_an_engine_holds_what_the_table_says(name, tmp_path, monkeypatch):
     """Model, moments, flows of three edges and their sum, and nothing that only one phase of a round needs."""
-    monkeypatch.setattr(learner, "SPARED", 1000)
+    monkeypatch.setattr(learner, "LARGE", 1000)
     before = alive()
     agreed = memory.manifest(name, D, tmp_path)
     ends = [

@@ -80,7 +80,7 @@ def fetched(peers: Peers, engine: Engine, newer_than: int = 0, order="abcdefg", 
 
 
 SIX = {peer: at(5 + i) for i, peer in enumerate("abcdef")}
-POISONED, APART, GONE, NONE = ("a", "state_poisoned"), ("a", "state_apart"), None, at(0, size=0)
+POISONED, OUTLIER, GONE, NONE = ("a", "state_poisoned"), ("a", "state_outlier"), None, at(0, size=0)
 CASES = {
     "three are asked, no more where they agree": (SIX, {}, Engine(), 5, {"asked": [("a", "b", "c")], "downloaded": ["a", "b", "c"]}),
     "equal models are downloaded once": (
@@ -93,8 +93,8 @@ CASES = {
         {"a": at(5, "same"), "b": at(5, "same"), "c": at(6)}, {},
         Engine(refused={"a": "state_unusable", "b": "state_unusable"}), 6, {"faults": {POISONED}},
     ),
-    "a model apart is counted and does not set the round": (
-        {"a": at(2**62), "b": at(5), "c": at(6)}, {}, Engine(liars="a"), 5, {"faults": {APART}}
+    "an outlier is counted and does not set the round": (
+        {"a": at(2**62), "b": at(5), "c": at(6)}, {}, Engine(liars="a"), 5, {"faults": {OUTLIER}}
     ),
     "the next are asked where three contradict each other": (
         SIX, {}, Engine(liars="ab"), 8, {"asked": [("a", "b", "c"), ("d", "e", "f")], "events": {"state_contradicted", "state_fetched"}}

@@ -20,7 +20,7 @@ from starling.gossip.wire.schema import (
 )
 from starling.node.daemon.state import fetching
 from starling.node.daemon.state import transfer as lanes
-from starling.node.daemon.state.partial import Room
+from starling.node.daemon.state.partial import ModelFile
 from starling.node.daemon.state.transfer import Offered, Transfer
 from starling.node.net.api import Inbound
 from starling.node.rpc import calls
@@ -334,7 +334,7 @@ def fetch(answers, *peers, partial=None):
         first, *others = holders(*peers)
         began = trio.current_time()
         state = await transfer.download(first, others)
-        if isinstance(state, Room):
+        if isinstance(state, ModelFile):
             held, state = state, state.path.read_bytes()
             held.delete()
         asked = [(peer, query.offset // MAX_CHUNK_BYTES) for peer, query in lane.said if isinstance(query, ChunkQuery)]
