@@ -84,6 +84,7 @@ def test_more_accusers_shorten_a_suspects_time_down_to_what_it_takes_without_the
     assert share(accusers, 2) == 1.0, "there is nobody else to accuse"
     assert share(ENOUGH + 1, n) == 1.0
     assert share(1, n) == (LONE if n > 2 else 1.0)
+    assert n <= 2 or share(min(ENOUGH, n - 2), n) > 1.0, "one fewer than enough"
 
 
 def test_an_accuser_counts_once():
