@@ -23,7 +23,7 @@ def test_four_nodes_agree_on_a_good_model_for_a_fraction_of_the_bytes(tmp_path):
 @pytest.mark.slow
 def test_a_killed_node_resumes_and_a_late_one_catches_up(tmp_path):
     """SIGKILL in the middle, a restart from the checkpoint, and a fifth node that joins late."""
-    table = demo(tmp_path, "--nodes", 4, "--rounds", 240, "--seed", 1, "--kill", "2@0.2", "--join-late", 0.3)
+    table = demo(tmp_path, "--nodes", 4, "--rounds", 140, "--seed", 1, "--kill", "2@0.2", "--join-late", 0.3)
     *first, late = table["nodes"]
     assert [row["state"] for row in table["nodes"]] == ["done"] * 5
     assert [row["rejoined"] for row in first] == [False, False, True, False]

@@ -7,7 +7,7 @@ from starling.node.config.schema import CompressSection
 from tests.harness.stories import virtual
 from tests.harness.swarms import assert_flows_cancel, digits, drain, events, story, until
 
-SLOTS = 60
+SLOTS = 45
 SLOT_S = 0.2
 
 

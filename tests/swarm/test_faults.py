@@ -67,7 +67,7 @@ async def test_an_exchange_committed_while_a_node_lingers_reaches_its_checkpoint
 
 @virtual(1)
 async def test_survivors_of_a_crash_delete_its_flow_and_the_crashed_identity_comes_back_as_a_new_life(seed):
-    swarm = story(watchful(digits(6, rounds=50)), seed)
+    swarm = story(watchful(digits(6, rounds=40)), seed)
     async with swarm.running(6):
         await until(lambda: rounds_done(swarm, 15))
         gone = swarm.nodes[4].peer_id
@@ -78,11 +78,11 @@ async def test_survivors_of_a_crash_delete_its_flow_and_the_crashed_identity_com
         await until(lambda: not flows_with(swarm, gone), 0.5)
         for virtual in swarm.nodes.values():
             assert "peer_died" in events(virtual)
-        await until(lambda: rounds_done(swarm, 30))
+        await until(lambda: rounds_done(swarm, 25))
         back = await swarm.start(4)
         await swarm.finished()
         assert back.node.progress.joined_late
-        assert back.node.progress.figures.local_steps < 50 * 10
+        assert back.node.progress.figures.local_steps < 40 * 10
         assert any(
             gone in v.node.running.exchange.edges and v.node.running.exchange.committed(gone)
             for v in swarm.nodes.values()
@@ -97,11 +97,11 @@ async def test_survivors_of_a_crash_delete_its_flow_and_the_crashed_identity_com
 async def test_an_engine_that_dies_is_restarted_and_its_edges_begin_anew_at_both_ends(seed):
     with TemporaryDirectory() as folder:
         swarm = story(
-            digits(6, rounds=40), seed, folder=Path(folder),
+            digits(6, rounds=30), seed, folder=Path(folder),
             config=NodeConfig(linger_s=1e6, threads=1, trust=True, checkpoint_s=1.0),
         )  # fmt: skip
         async with swarm.running(6):
-            await until(lambda: rounds_done(swarm, 20))
+            await until(lambda: rounds_done(swarm, 15))
             hurt = swarm.nodes[3]
             first = hurt.engine
             lives = {peer: edge.inc for peer, edge in hurt.node.running.exchange.edges.items()}
@@ -111,7 +111,7 @@ async def test_an_engine_that_dies_is_restarted_and_its_edges_begin_anew_at_both
                 lambda: hurt.node.running.engine.restarts == 1 and hurt.engine.session.learner.ledger is not None, 5.0
             )
             assert hurt.engine is not first
-            await until(lambda: rounds_done(swarm, 25))
+            await until(lambda: rounds_done(swarm, 20))
             for peer, edge in hurt.node.running.exchange.edges.items():
                 assert edge.inc > lives.get(peer, -1)
             assert agree(swarm)  # the node never left
@@ -142,9 +142,9 @@ async def test_a_node_five_times_slower_neither_stops_the_others_nor_is_left_to_
 
 @virtual(1)
 async def test_who_leaves_in_order_is_forgotten_at_once_and_leaves_no_flow_behind(seed):
-    swarm = story(digits(6, rounds=40), seed)
+    swarm = story(digits(6, rounds=30), seed)
     async with swarm.running(6):
-        await until(lambda: rounds_done(swarm, 15))
+        await until(lambda: rounds_done(swarm, 12))
         gone = swarm.nodes[1].peer_id
         assert flows_with(swarm, gone)
         await swarm.leave(1)

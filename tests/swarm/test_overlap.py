@@ -6,7 +6,7 @@ from starling.node.net.faults import delay
 from tests.harness.stories import virtual
 from tests.harness.swarms import STEP_S, assert_flows_cancel, digits, drain, rounds_done, story, until, values
 
-ROUNDS, STEPS, ONE_WAY_S = 40, 10, 0.06
+ROUNDS, STEPS, ONE_WAY_S = 24, 10, 0.06
 
 
 async def played(seed, *, overlap, mix="pet"):
@@ -30,7 +30,7 @@ async def test_exchanges_take_no_time_of_local_steps_and_all_learn_as_much(seed)
     beside, fast_s = await played(seed, overlap=True)
     computing_s = (ROUNDS - 1) * STEPS * STEP_S
     assert slow_s > computing_s + (ROUNDS - 2) * 2 * ONE_WAY_S
-    assert fast_s < 1.15 * computing_s, "evaluations and the last exchange remain"
+    assert fast_s < computing_s + 1.0, "evaluations and the last exchange remain"
     assert min(values(beside)) > min(values(one_by_one)) - 0.03
     for swarm in (one_by_one, beside):
         committed = [virtual.node.running.exchange.stats.committed for virtual in swarm.nodes.values()]

@@ -130,7 +130,7 @@ def invited(swarm, nodes):
 
 
 @virtual(1)
-@pytest.mark.parametrize("kind", ["invite", "allow", "open"])
+@pytest.mark.parametrize("kind", ["invite", pytest.param("allow", marks=pytest.mark.acceptance), "open"])
 async def test_an_army_without_credentials_gets_no_foothold_in_a_swarm_that_trains(kind):
     nodes = 3
     agreed = digits(nodes, rounds=25)

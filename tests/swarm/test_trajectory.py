@@ -132,7 +132,7 @@ ALGORITHMS = {
 def test_every_algorithm_runs_on_whole_nodes_as_it_is_written(deterministic_scheduler, name):
     deterministic_scheduler(1)
     mix, overlay, compress = ALGORITHMS[name]
-    agreed = msgspec.structs.replace(agreement(5, compress=compress, rounds=9), mix=mix, overlay=overlay)
+    agreed = msgspec.structs.replace(agreement(5, compress=compress, rounds=6), mix=mix, overlay=overlay)
     momentum = 0.0 if name == "quasi_global" else 0.5
     rate = OptimizerSection(lr=0.005, momentum=momentum, schedule="constant")
     agreed = msgspec.structs.replace(agreed, optimizer=rate)
@@ -194,7 +194,7 @@ def test_vectors_that_are_asked_for_are_combined_as_the_rule_is_written(determin
     deterministic_scheduler(1)
     overlay, robust, compress = GATHERED[name]
     agreed = msgspec.structs.replace(
-        agreement(6, mix="gather", compress=compress, rounds=7), overlay=overlay, robust=robust
+        agreement(6, mix="gather", compress=compress, rounds=5), overlay=overlay, robust=robust
     )
 
     async def story():
@@ -223,7 +223,7 @@ def test_a_seed_replays_bit_for_bit_with_all_its_faults(deterministic_scheduler,
     outcomes = []
     for seed in (1, 1, 2):
         deterministic_scheduler(seed)
-        outcomes.append(outcome(agreement(6, pace=pace, rounds=6), 6, seed, [loss(0.3, seed)]))
+        outcomes.append(outcome(agreement(6, pace=pace, rounds=4), 6, seed, [loss(0.3, seed)]))
     (peers, models, incs, failed, _), (peers2, models2, incs2, failed2, _), (_, others, *_) = outcomes
     assert failed > 0
     assert (peers, incs, failed) == (peers2, incs2, failed2)

@@ -324,6 +324,7 @@ def test_the_example_of_a_thousand_nodes_makes_its_way():
     assert outcome.rows[-1].mean < 0.7
 
 
+@pytest.mark.acceptance  # the page's command runs the example in every run
 def test_the_example_of_churn_separates_the_algorithms():
     """A textbook tracker keeps the share of the dead, plain averaging the differences; flows per edge are deleted with the dead."""
     rounds = (
