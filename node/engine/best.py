@@ -1,7 +1,8 @@
 """The best model of a node so far, by its metric on held-out data: one file beside the checkpoint, in the form of an exported model.
 
 It is the model that was measured, with the normalisation statistics it was measured with. A better one is held in memory and written with
-the next checkpoint, so that it costs no more writes than that does, and a crash at most one of them.
+the next checkpoint, so that it costs no more writes than that does, and a crash at most one of them. A large one is written at once, as
+its copy would be held through the rounds in between.
 """
 
 import math
@@ -23,16 +24,18 @@ class Best:
         swarm: digest of the manifest.
         schema: digest of parameter names and shapes, hex.
         higher_is_better: whether that is so of the metric.
+        large: do not hold a model in memory that can be written.
 
     Attributes:
         value: of the metric; None before the first.
         round: rounds that the model had done; None likewise.
     """
 
-    def __init__(self, path: Path | None, *, swarm: str, schema: str, higher_is_better: bool) -> None:
+    def __init__(self, path: Path | None, *, swarm: str, schema: str, higher_is_better: bool, large: bool = False) -> None:
         self._path = path
         self._facts: dict[str, str | int] = {"kind": "export", "swarm": swarm, "schema": schema}
         self._higher = higher_is_better
+        self._large = large
         self._waiting: nn.Module | None = None  # until it is written
         self.value: float | None = None
         self.round: int | None = None
@@ -52,6 +55,9 @@ class Best:
             return
         if self.value is None or (value > self.value if self._higher else value < self.value):
             self.value, self.round, self._waiting = value, round, model
+            if self._large:
+                with suppress(OSError):  # said by the checkpoint, whose disk it is, which tries again
+                    self.write()
 
     def write(self) -> None:
         """Write the model if it is newer than the file. Raises OSError: it could not be, and waits for the next time."""

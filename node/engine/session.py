@@ -107,7 +107,7 @@ class Session:
             learner.spare = self._spare
         self._best = Best(
             file.with_name(BEST) if opening.checkpoint else None, swarm=swarm, schema=self._schema.hex(),
-            higher_is_better=learner.task.higher_is_better,
+            higher_is_better=learner.task.higher_is_better, large=learner.large,
         )  # fmt: skip
         self._tally = _Tally(clock())
         self._left = 0  # local steps of the granted round
@@ -174,7 +174,8 @@ class Session:
             round_, model, keep = self._evaluated
             if keep:
                 self._best.offer(result.value, round_, model)
-            del self._evaluated
+            del self._evaluated, model
+            self.learner.trim()  # of the evaluated copy
             return calls.Evaluated(result.value, result.loss, result.samples, self._best.value, self._best.round)
         self._evaluate_next = True
         self._tally.note(self._threads.step(lambda: self.learner.local_step(self._round)))

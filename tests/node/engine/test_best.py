@@ -1,6 +1,7 @@
 """The best model by its metric is kept beside the last one, in one file, and exported on demand."""
 
 import math
+import weakref
 
 import pytest
 import torch
@@ -18,8 +19,8 @@ from starling.node.rpc import calls
 from tests.harness.engines import done, manifest, opened, opening, refused_as, x_of
 
 
-def best(folder, *, swarm="s", higher=True):
-    return Best(folder / NAME, swarm=swarm, schema="m", higher_is_better=higher)
+def best(folder, *, swarm="s", higher=True, large=False):
+    return Best(folder / NAME, swarm=swarm, schema="m", higher_is_better=higher, large=large)
 
 
 def model(value):
@@ -72,6 +73,21 @@ def test_a_full_disk_leaves_the_file_as_it_was_and_the_model_for_the_next_time(t
     assert [file.name for file in tmp_path.iterdir()] == [NAME]
     ours.write()
     assert weight(tmp_path / NAME) == 2
+
+
+def test_a_large_model_is_written_at_once_and_held_only_while_it_cannot_be(tmp_path, monkeypatch):
+    ours, first, second = best(tmp_path, large=True), model(1), model(2)
+    held = [weakref.ref(each) for each in (first, second)]
+    ours.offer(0.1, 1, first)
+    del first
+    assert (weight(tmp_path / NAME), held[0]()) == (1, None)
+    with monkeypatch.context() as broken:
+        broken.setattr(tensor_file.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left")))
+        ours.offer(0.2, 2, second)
+    del second
+    assert weight(tmp_path / NAME) == 1
+    ours.write()
+    assert (weight(tmp_path / NAME), held[1]()) == (2, None)
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff" * 40, None])
