@@ -2,7 +2,10 @@
 
     ```bash run OPTIONS    every line is run as it stands; OPTIONS are added to `starling simulate`, for a shorter run
     ```bash NAME           a test reads the lines by that name
-    ```bash                each command of ours exists with its options and settings (tests/real/test_readme.py), but is not run here
+    ```bash type           typed by tests/real/test_typed.py, which says more
+    ```bash not-run: WHY   each command of ours exists with its options and settings (tests/real/test_readme.py), but is not run
+
+Blocks in Python and TOML have such a string too; `text` is for what is printed or drawn.
 
 Commands that only print (QUICK) are run wherever they are shown, also between words.
 """
@@ -17,7 +20,10 @@ from pathlib import Path
 import pytest
 
 from starling.node.cli.main import main
-from starling.node.simulate import executors
+from starling.node.config import manifest as manifests
+from starling.node.config import presets
+from starling.node.config.schema import Manifest
+from starling.node.simulate import executors, rules, sweep
 from tests.harness.processes import ENVIRONMENT, PATIENCE_S, ROOT
 from tests.harness.tui.terminal import Terminal
 
@@ -80,13 +86,36 @@ def test_pages_have_commands_to_run():
 def test_every_named_block_is_read_by_a_test(page):
     """By its name, in a test that knows the page."""
     names = {fence["info"] for fence in fences(page) if fence["language"] == "bash" and fence["info"]}
-    for name in {name for name in names if not name.startswith("run")}:
+    for name in {name for name in names if name.split()[0] not in {"run", "type", "not-run:"}}:
         readers = [
             path
             for path in (ROOT / "tests").rglob("*.py")
             if f'"{name}"' in (text := path.read_text()) and (page.name in text or page.name == "README.md")
         ]
         assert readers, f"no test reads the block {name!r} of {page.name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_is_executed_or_says_why_not(page):
+    """What runs it, or `not-run:` and a reason, stands in its info string."""
+    for fence in fences(page):
+        assert fence["language"], f"no language: {fence['text'][:80]!r}; `text` if nobody types it"
+        info = fence["info"] or ""
+        assert info or fence["language"] == "text", f"neither run nor marked: {fence['text'][:80]!r}"
+        assert not info.startswith("not-run") or re.fullmatch(r"not-run: \S.{5,}", info), info
+
+
+def test_the_blocks_in_toml_are_files_that_are_accepted(tmp_path):
+    """`scenario` and `manifest`; a package's pyproject.toml is read by tests/node/test_plugins.py."""
+    found = [fence for page in PAGES for fence in fences(page) if fence["language"] == "toml"]
+    assert {fence["info"].split()[0] for fence in found} <= {"scenario", "manifest", "package", "type"}
+    for number, fence in enumerate(found):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(fence["text"])
+        if fence["info"] == "scenario":
+            rules.check(sweep.read(path, [])[1])
+        elif fence["info"] == "manifest":
+            manifests.check(presets.load(Manifest, path, []))
 
 
 @pytest.mark.real

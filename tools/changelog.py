@@ -1,14 +1,13 @@
 """A release's section of CHANGELOG.md from newsfragments: `python tools/changelog.py [VERSION DATE]`, as `make changelog` prints it.
 
 Without a version the section is called Unreleased and nothing is written. With one, CHANGELOG.md gets the section and the fragments are
-deleted; the version must be that of pyproject.toml, the only place where it stands.
+deleted; the commit of that is given the tag vVERSION, from which everything else reads it.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +15,8 @@ ROOT = Path(__file__).parents[1]
 KINDS = {"feature": "New", "change": "Changed", "fix": "Fixed", "removal": "Removed", "security": "Security"}
 _NAME = re.compile(r"(?P<name>[\w-]+)\.(?P<kind>\w+)\.md")
 _MARK = "## Unreleased"
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def section(title: str, fragments: Mapping[str, str]) -> str:
@@ -41,6 +42,10 @@ def released(changelog: str, made: str) -> str:
     return f"{before}{mark}\n\n{made}" + (f"\n{older}" if older else "")
 
 
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
 def _read(files: Iterable[Path]) -> dict[str, str]:
     return {file.name: file.read_text() for file in files}
 
@@ -51,14 +56,15 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments:
         print(section("Unreleased", _read(files)), end="")
         return 0
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    if len(arguments) != 2 or arguments[0] != version or not re.fullmatch(r"\d{4}-\d\d-\d\d", arguments[1]):
-        print(
-            f"usage: python tools/changelog.py {version} YYYY-MM-DD; the version is that of pyproject.toml",
-            file=sys.stderr,
-        )
-        return 2
     changelog = ROOT / "CHANGELOG.md"
+    last = re.search(r"^## (\d+\.\d+\.\d+) ", changelog.read_text(), re.MULTILINE)
+    if len(arguments) != 2 or not _VERSION.fullmatch(arguments[0]) or not _DATE.fullmatch(arguments[1]):
+        print("usage: python tools/changelog.py X.Y.Z YYYY-MM-DD", file=sys.stderr)
+        return 2
+    version = arguments[0]
+    if last and _numbers(version) <= _numbers(last[1]):
+        print(f"changelog: {version} does not come after {last[1]}, the newest of CHANGELOG.md", file=sys.stderr)
+        return 2
     changelog.write_text(released(changelog.read_text(), section(f"{version} ({arguments[1]})", _read(files))))
     for file in files:
         file.unlink()

@@ -1,4 +1,5 @@
-"""README.md with every relative link and picture made absolute, for an index that shows it without the repository.
+"""README.md with every relative link and picture made absolute, for an index that shows it without the repository, and blocks of code as
+it knows them: by their language alone.
 
     python tools/pypi_readme.py https://HOST/OWNER/NAME > build/README.md
 
@@ -11,11 +12,12 @@ import sys
 from pathlib import Path
 
 README = Path(__file__).parents[1] / "README.md"
+INFO = re.compile(r"^```(\w+) [^\n]*$", re.MULTILINE)
 LINK = re.compile(r"(?P<picture>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#:]+)(?P<anchor>#[^)]*)?\)")
 
 
 def absolute(text: str, repository: str, branch: str = "main") -> str:
-    """Markdown with absolute links.
+    """Markdown with absolute links, and code blocks without what only tests read.
 
     Args:
         text: of a page in the root of the repository.
@@ -28,7 +30,7 @@ def absolute(text: str, repository: str, branch: str = "main") -> str:
         target = f"{repository.rstrip('/')}/{kind}/{branch}/{match['target']}{match['anchor'] or ''}"
         return f"{match['picture']}[{match['text']}]({target})"
 
-    return LINK.sub(link, text)
+    return INFO.sub(r"```\1", LINK.sub(link, text))
 
 
 if __name__ == "__main__":

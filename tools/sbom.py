@@ -1,4 +1,4 @@
-"""A bill of materials of the packages of `requirements.lock`, as CycloneDX 1.6 in JSON: `python tools/sbom.py`.
+"""A bill of materials of the packages of `requirements.lock`, as CycloneDX 1.6 in JSON: `python -m tools.sbom`.
 
 Equal files give equal bytes: there is no time in it, and its serial number is a hash of its content.
 """
@@ -11,21 +11,24 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from tools.version import version
+
 ROOT = Path(__file__).parents[1]
 PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9-]*)==(?P<version>[^ ;\\]+)(?: ; (?P<marker>[^\\]+?))? \\$", re.MULTILINE)
 
 
-def bom(project: dict[str, Any], lock: str) -> dict[str, Any]:
+def bom(project: dict[str, Any], version: str, lock: str) -> dict[str, Any]:
     """The document.
 
     Args:
         project: `[project]` of pyproject.toml.
+        version: of the project.
         lock: text of a file of pins, as `make lock` writes it.
 
     Returns:
         What `json.dumps` takes; a package that only some machines get has their environment marker as the property `marker`.
     """
-    own = _component(project["name"], project["version"]) | {
+    own = _component(project["name"], version) | {
         "type": "application", "licenses": [{"license": {"id": project["license"]}}],
     }  # fmt: skip
     parts = [_component(pin["name"], pin["version"], pin["marker"]) for pin in PIN.finditer(lock)]
@@ -49,5 +52,5 @@ def _component(name: str, version: str, marker: str | None = None) -> dict[str, 
 
 if __name__ == "__main__":
     described = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    document = bom(described, (ROOT / "requirements.lock").read_text(encoding="utf-8"))
+    document = bom(described, version(), (ROOT / "requirements.lock").read_text(encoding="utf-8"))
     sys.stdout.write(json.dumps(document, indent=1) + "\n")

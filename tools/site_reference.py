@@ -242,7 +242,14 @@ def anchor(name: str) -> str:
 
 def decisions() -> str:
     """All decisions, by number."""
-    lines = ["# Decisions", "", "Choices between alternatives, with what was measured.", "", "| | |", "|---|---|"]
+    lines = [
+        "# Decisions",
+        "",
+        "Choices between alternatives, with what was measured.",
+        "",
+        "| number | decision |",
+        "|---|---|",
+    ]
     for path in sorted((ROOT / "docs/decisions").glob("[0-9]*.md")):
         title = path.read_text().partition("\n")[0].lstrip("# ")
         lines.append(f"| {path.name[:4]} | [{re.sub(r'^[0-9]+[.:]? ', '', title)}]({path.name}) |")

@@ -18,7 +18,7 @@ STILLS = {
     "swarm": ("2",),
     "peers": ("3",),
     "events": ("4", "a"),
-    "edge": ("5", "down"),
+    "edge": ("5", "down", "down"),
     "light": ("1", "t"),
 }
 """Names of pictures and the keys that lead to them."""

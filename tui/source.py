@@ -1,14 +1,14 @@
 """Sources of snapshots. They never block and never raise: a failure is part of a reading.
 
 SocketSource   one run directory: attaches to its node, and again when it comes back
-DemoSource     a folder of run directories node-0, node-1 …
+DemoSource     a folder of run directories node-0, node-1 …, and `alone` beside them
 RecordSource   a recorded run, at the position of a replay
 """
 
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from starling.node.status.snapshot import StatusSnapshot
 from starling.tui.replay import Playback
 
 ATTACH_S = 1.0  # between attempts to attach
+ALONE = "alone"  # directory of the one that does not take part
 SILENT_S = 5.0  # a record has a line a second
 
 
@@ -31,6 +32,9 @@ class Reading:
     trouble: str | None = None  # why nothing newer arrives, with the next command to try; None while attached
     as_of: float | None = None  # unix time of the moment in a replay; None where nothing is replayed
     run_dir: Path | None = None  # of the node; None in a replay
+    alone: float | None = (
+        None  # in a demo: value of the node that trains by itself on the data of node-0, last measured
+    )
 
     @property
     def ended(self) -> bool:
@@ -107,6 +111,7 @@ class DemoSource:
         self._folder = folder
         self._clock = clock
         self._nodes: dict[int, SocketSource] = {}
+        self._alone: SocketSource | None = None
         self._next_look = -1.0
 
     def poll(self) -> tuple[Reading, ...]:
@@ -115,11 +120,16 @@ class DemoSource:
             self._next_look = self._clock() + ATTACH_S
             for number, path in _node_dirs(self._folder).items():
                 self._nodes.setdefault(number, SocketSource(path, self._clock, self._prefix + path.name))
-        return tuple(reading for number in sorted(self._nodes) for reading in self._nodes[number].poll())
+            if self._alone is None and (self._folder / ALONE).is_dir():
+                self._alone = SocketSource(self._folder / ALONE, self._clock)
+        readings = [reading for number in sorted(self._nodes) for reading in self._nodes[number].poll()]
+        (lone,) = self._alone.poll() if self._alone is not None else (None,)
+        value = lone.snapshot.value if lone is not None and lone.snapshot is not None else None
+        return tuple(replace(reading, alone=value) for reading in readings)
 
     def close(self) -> None:
         """Close all connections."""
-        for node in self._nodes.values():
+        for node in (*self._nodes.values(), *filter(None, (self._alone,))):
             node.close()
 
 

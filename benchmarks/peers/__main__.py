@@ -8,8 +8,8 @@ Each framework is installed from PyPI into an environment of its own, in the ver
 serves all. Runs follow one another. Where the system lets a user have a network of his own (`unshare -rn`), a run has one, and
 `bytes_per_node` is all that crossed its loopback over the number of nodes: servers, schedulers and discovery included. Elsewhere bytes are
 not counted.
-Exit code 1 if a framework could not be installed or did not end; the others are reported all the same. ByzFL has no training run to be
-compared: its rules are measured by `python -m benchmarks.run rules`.
+Exit code 1 if a framework could not be installed or did not end; the others are reported all the same. With byzfl, whose subject they are,
+its rules are measured beside ours as well, by `starling bench rules`; `python -m benchmarks.run rules` has longer vectors, and bounds.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -35,13 +36,32 @@ from benchmarks.peers.world import World
 
 RUNS = Path(__file__).parent / "scripts"
 ENVIRONMENTS = facts.ROOT / "build" / "peers"
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """A framework. Starling itself is neither installed nor has it a script.
+
+    Args:
+        package: what pip installs, NAME==VERSION.
+        script: of `scripts`.
+        others: further words of `pip install`.
+    """
+
+    package: str = ""
+    script: str = ""
+    others: tuple[str, ...] = ()
+
+
 PEERS = {
-    "starling": ("", ""),
-    "flower": ("flwr[simulation]==1.42.0", "flower.py"),
-    "hivemind": ("hivemind==1.1.12", "hivemind_.py"),
-    "nvflare": ("nvflare==2.9.0", "nvflare_.py"),
+    "starling": Peer(),
+    "flower": Peer(package="flwr[simulation]==1.42.0", script="flower.py"),
+    "hivemind": Peer(package="hivemind==1.1.12", script="hivemind_.py"),
+    "nvflare": Peer(package="nvflare==2.9.0", script="nvflare_.py"),
+    # alone: torchvision, which only its own data sets need, would bring a second torch of gigabytes
+    "byzfl": Peer(package="byzfl==0.0.11", script="byzfl_.py", others=("--no-deps", "scipy==1.17.1")),
 }
-"""Name -> what pip installs, and the script of `scripts`."""
+RULES = ("median", "trimmed_mean", "geometric_median", "multi_krum", "nnm")
+RULES_DIM = 1_000_000
 LONGEST_S = 1800
 _ALONE = 'ip link set lo up && "$@"; code=$?; cat /proc/net/dev > "$COUNTED"; exit $code'
 
@@ -81,15 +101,21 @@ def main(words: Sequence[str] | None = None) -> int:
     if unknown := sorted({*given.peers} - {*PEERS}):
         parser.error(f"unknown peer {unknown[0]!r}: choose from {', '.join(PEERS)}")
     world = World(nodes=given.nodes, rounds=given.rounds, seed=given.seed)
-    outcomes, failed = [], []
+    outcomes: list[Outcome] = []
+    cases: list[dict[str, Any]] = []
+    failed = []
     for name in given.peers or PEERS:
         try:
             outcomes.append(run(name, world))
+            if name == "byzfl":
+                cases = rules()
         except (RuntimeError, subprocess.SubprocessError) as error:
             failed.append(name)
             print(f"{name}: {error}", file=sys.stderr)
             continue
         print(line(outcomes[-1]), flush=True)
+    for case in cases:
+        print(f"rule {case['rule']}: ours {case['ours_cpu_s']:.3f} s, byzfl's {case['peer_cpu_s']:.3f} s of processor")
     if given.out and outcomes:
         given.out.mkdir(parents=True, exist_ok=True)
         document = {
@@ -97,6 +123,7 @@ def main(words: Sequence[str] | None = None) -> int:
             "facts": facts.gather(),
             "dense_bytes": world.bytes_of_parameters(),
             "runs": outcomes,
+            "rules": cases,
         }
         path = given.out / f"{datetime.now(UTC):%Y-%m-%d}-peers.json"
         path.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
@@ -105,7 +132,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def line(outcome: Outcome) -> str:
     """One row, for a person."""
-    sent = "not counted" if outcome.bytes_per_node is None else f"{outcome.bytes_per_node / 1e6:,.2f} MB a node"
+    megabytes = None if outcome.bytes_per_node is None else outcome.bytes_per_node / 1e6
+    sent = "not counted" if megabytes is None else f"{megabytes:,.2f} MB a node" if megabytes else "nothing sent"
     return (
         f"{outcome.peer} {outcome.version}: accuracy {outcome.mean:.3f}, least {outcome.least:.3f}; {sent}; "
         f"{outcome.seconds:.0f} s, {outcome.cpu_s:.0f} s of processor (load {outcome.load[0]:.1f})"
@@ -114,22 +142,22 @@ def line(outcome: Outcome) -> str:
 
 def run(name: str, world: World) -> Outcome:
     """Install what is not installed, and train. Raises RuntimeError: it did not end as it should."""
-    wanted, script = PEERS[name]
+    peer = PEERS[name]
     print(f"{name} …", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="starling-peers-") as scratch:
         file = Path(scratch) / "world.npz"
         world.write(file)
-        python = environment(name, wanted) if wanted else sys.executable
-        command = (
-            [str(python), str(RUNS / script), str(file)] if wanted else [sys.executable, "-m", "starling", *demo(world)]
-        )
+        if peer.package:
+            command = [str(environment(name)), str(RUNS / peer.script), str(file)]
+        else:
+            command = [sys.executable, "-m", "starling", *demo(world)]
         before, began, used = facts.load(), time.monotonic(), os.times()
         output, sent = counted(command, Path(scratch))
         seconds, after = time.monotonic() - began, os.times()
     values = [*map(float, values_of(name, output))]
     spent = after.children_user + after.children_system - used.children_user - used.children_system
     return Outcome(
-        peer=name, version=wanted.partition("==")[2] or facts.gather().commit[:10], mean=sum(values) / len(values), least=min(values),
+        peer=name, version=peer.package.partition("==")[2] or facts.gather().commit[:10], mean=sum(values) / len(values), least=min(values),
         bytes_per_node=None if sent is None else sent / world.nodes, seconds=seconds, cpu_s=spent, load=(before, facts.load()),
     )  # fmt: skip
 
@@ -185,9 +213,25 @@ def _may_be_alone() -> bool:
     )
 
 
-def environment(name: str, wanted: str) -> Path:
+def rules() -> list[dict[str, Any]]:
+    """`RuleCase`s of RULES, ours and those of the byzfl that is installed for its run. Raises RuntimeError: the command failed."""
+    (site,) = environment("byzfl").parents[1].glob("lib/python*/site-packages")
+    chosen = [word for rule in RULES for word in ("--rule", rule)]
+    environ = facts.environment()
+    environ["PYTHONPATH"] += f"{os.pathsep}{site}"
+    done = subprocess.run(
+        [sys.executable, "-m", "starling", "bench", "rules", "--d", str(RULES_DIM), *chosen, "--json"],
+        capture_output=True, text=True, check=False, timeout=LONGEST_S, env=environ,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise RuntimeError(f"`starling bench rules` ended with {done.returncode}: {done.stderr[-500:]}")
+    return json.loads(done.stdout)["cases"]  # type: ignore[no-any-return]
+
+
+def environment(name: str) -> Path:
     """The interpreter of a framework's environment, made at first use. Raises RuntimeError: pip could not install it."""
-    folder = ENVIRONMENTS / name
+    words = [PEERS[name].package, *PEERS[name].others]
+    wanted, folder = " ".join(words), ENVIRONMENTS / name
     python, ready = folder / "bin" / "python", folder / ".ready"
     if not ready.exists() or ready.read_text() != wanted:
         shutil.rmtree(folder, ignore_errors=True)
@@ -197,7 +241,7 @@ def environment(name: str, wanted: str) -> Path:
             sysconfig.get_path("purelib") + "\n"
         )  # this project's torch and NumPy, behind its own
         done = subprocess.run(
-            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted],
+            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *words],
             capture_output=True,
             text=True,
             check=False,

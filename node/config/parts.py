@@ -325,7 +325,7 @@ def _allowed(wanted: types.Type) -> str:
         case types.IntType() | types.FloatType():
             word = "a whole number" if isinstance(wanted, types.IntType) else "a number"
             bounds = {">": wanted.gt, ">=": wanted.ge, "<": wanted.lt, "<=": wanted.le}
-            limits = " and ".join(f"{sign} {bound:.12g}" for sign, bound in bounds.items() if bound is not None)
+            limits = " and ".join(f"{sign} {_bound(bound)}" for sign, bound in bounds.items() if bound is not None)
             return f"{word} {limits}".strip()
         case types.StrType(min_length=shortest, max_length=longest):
             limits = f" of {shortest or 0} to {longest} characters" if longest is not None else ""
@@ -344,6 +344,15 @@ def _allowed(wanted: types.Type) -> str:
             return f"a table, each value {_allowed(value)}"
         case _:
             return "a table"
+
+
+def _bound(bound: float) -> str:
+    """As somebody would say it: 0.5, 1000, 2^62, 2^63 - 1."""
+    for beyond in (0, 1):
+        power = int(bound) + beyond
+        if bound == int(bound) and power >= 2**40 and power.bit_count() == 1:
+            return f"2^{power.bit_length() - 1}" + (" - 1" if beyond else "")
+    return f"{bound:.12g}"
 
 
 def shown(value: object) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```python (\S+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = ("own-model.md", "own-model-adapters.md")
+PAGES = ("own-model.md", "own-model-adapters.md", "tutorials/lora.md")
 
 
 def examples():

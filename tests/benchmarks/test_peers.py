@@ -44,9 +44,11 @@ def test_a_run_reads_the_world_without_this_project(tmp_path, monkeypatch):
 
 def test_every_peer_has_its_script_and_the_version_of_the_page():
     page = (ROOT / "docs" / "comparison.md").read_text()
-    for wanted, script in [both for name, both in command.PEERS.items() if name != "starling"]:
-        assert (RUNS / script).is_file()
-        assert wanted.partition("==")[2] in page
+    others = {name: peer for name, peer in command.PEERS.items() if name != "starling"}
+    assert {"byzfl", "flower", "hivemind", "nvflare"} <= {*others}
+    for peer in others.values():
+        assert (RUNS / peer.script).is_file()
+        assert peer.package.partition("==")[2] in page
 
 
 def test_our_own_run_is_a_command_that_is_accepted(capsys):

@@ -24,7 +24,7 @@ from tests.harness import packages
 from tests.harness.codecs import Chain
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
-BLOCKS = re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
+BLOCKS = re.findall(r"```(?:python|toml) package\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
 PACKAGES = list(zip(BLOCKS[0::2], BLOCKS[1::2], strict=True))  # a module, then its pyproject.toml
 
 

@@ -4,6 +4,7 @@ import email
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,11 @@ from pathlib import Path
 import click
 import pytest
 
+from tools.version import version
+
 ROOT = Path(__file__).parents[2]
 PARTS = ("gossip", "robust", "node", "tui", "examples")
+VERSION = "7.8.9"
 OTHERS = ("gossip", "node", "robust")  # projects on PyPI whose packages are called like our folders
 BUILD = "import sys; from setuptools import build_meta as b; out = sys.argv[1]; b.build_sdist(out); b.build_wheel(out)"
 
@@ -37,15 +41,29 @@ def run(*command, **options):
     return done.stdout
 
 
+def git(folder, *words):
+    run("git", "-c", "user.name=n", "-c", "user.email=e", *words, cwd=folder)
+
+
+def repository(folder, *tags):
+    """One commit of what is there."""
+    git(folder, "init", "-q")
+    git(folder, "add", "--all")
+    git(folder, "commit", "-qm", "one")
+    for tag in tags:
+        git(folder, "tag", tag)
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """(wheel, sdist) of the tree as it is, links and all."""
+    """(wheel, sdist) of the tree as it is, links and all, as a checkout of a tag."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("out")
     skip = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for part in (*PARTS, "src", "benchmarks/kernels"):
         shutil.copytree(ROOT / part, source / part, symlinks=True, ignore=skip)
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
+    repository(source, f"v{VERSION}")
     run(sys.executable, "-c", BUILD, out, cwd=source)
     return next(out.glob("*.whl")), next(out.glob("*.tar.gz"))
 
@@ -74,14 +92,29 @@ def test_the_metadata_say_what_an_index_shows(built):
     assert metadata["Author"] == "Starling developers"
     assert "Typing :: Typed" in metadata.get_all("Classifier")
     assert "gossip" in metadata["Keywords"]
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert f"version: {project['version']}" in (ROOT / "CITATION.cff").read_text()
+    assert metadata["Version"] == VERSION
+
+
+def test_the_version_is_that_of_the_newest_tag_and_stands_nowhere_else(tmp_path):
+    """A tag, commits after it, and no repository at all; CITATION.cff would be a second place."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    repository(tmp_path)
+    assert re.fullmatch(r"0\.1\.dev1\+g[0-9a-f]+", version(tmp_path))
+    git(tmp_path, "tag", "v2.3.4")
+    assert version(tmp_path) == "2.3.4"
+    git(tmp_path, "commit", "-qm", "two", "--allow-empty")
+    assert re.fullmatch(r"2\.3\.5\.dev1\+g[0-9a-f]+", version(tmp_path))
+    shutil.rmtree(tmp_path / ".git")
+    assert version(tmp_path) == "0.1.dev0"
+    assert "version" not in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "\nversion:" not in (ROOT / "CITATION.cff").read_text()
 
 
 def test_a_wheel_made_from_the_sdist_has_the_same_files(built, tmp_path):
     with tarfile.open(built[1]) as archive:
         archive.extractall(tmp_path, filter="data")
     (source,) = tmp_path.iterdir()
+    assert version(source) == VERSION
     run(sys.executable, "-c", BUILD, tmp_path, cwd=source)
     again = files_of(next(tmp_path.glob("*.whl")))
     for name, content in files_of(built[0]).items():

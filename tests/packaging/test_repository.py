@@ -1,5 +1,6 @@
 """What is read outside of the code: the description on an index, links of folders, the Docker build's context."""
 
+import re
 from pathlib import Path
 
 from tools.pypi_readme import LINK, absolute
@@ -15,6 +16,8 @@ def test_links_and_pictures_of_the_readme_survive_without_the_repository():
     assert any(target.endswith(".svg") for target in targets)
     assert all((ROOT / target).exists() for target in targets)
     assert not LINK.search(after)
+    assert "```bash not-run" in before
+    assert set(re.findall(r"^```(.+)$", after, re.MULTILINE)) <= {"bash", "python", "text"}
     assert f"({HERE}/raw/main/docs/stills/node.svg)" in after
     assert f"({HERE}/blob/main/docs/operating.md)" in after
 

@@ -68,7 +68,7 @@ def test_every_command_a_page_shows_exists_with_its_options(page):
         while isinstance(command, click.Group) and words and (inner := command.get_command(context, words[0])):
             command, words = inner, words[1:]
         assert command is not starling, line
-        options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
         assert {word for word in words if word.startswith("--")} <= options, line
 
 

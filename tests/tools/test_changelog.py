@@ -42,7 +42,22 @@ def test_a_release_goes_below_unreleased_and_above_the_one_before():
         changelog.released("# Changelog\n", "")
 
 
-def test_a_version_that_is_not_the_project_s_is_refused(capsys):
-    """It stands in one place."""
-    assert changelog.main(["99.0.0", "2026-01-02"]) == 2
-    assert "pyproject.toml" in capsys.readouterr().err
+@pytest.mark.parametrize("words", [["1.0"], ["1.0", "2026-01-02"], ["v1.0.0", "2026-01-02"], ["1.0.0", "today"]])
+def test_a_release_has_three_numbers_and_a_day(words, capsys):
+    assert changelog.main(words) == 2
+    assert "X.Y.Z YYYY-MM-DD" in capsys.readouterr().err
+
+
+def test_a_release_is_written_once_and_comes_after_the_one_before(tmp_path, monkeypatch, capsys):
+    """The fragments become its section and go; a second release of an older number changes nothing."""
+    monkeypatch.setattr(changelog, "ROOT", tmp_path)
+    (tmp_path / "newsfragments").mkdir()
+    (tmp_path / "newsfragments" / "a.fix.md").write_text("A.")
+    page = tmp_path / "CHANGELOG.md"
+    page.write_text("# Changelog\n\n## Unreleased\n\nThe first.\n")
+    assert changelog.main(["0.10.0", "2026-01-02"]) == 0
+    assert "## 0.10.0 (2026-01-02)\n\n### Fixed\n\n- A." in (written := page.read_text())
+    assert not [*(tmp_path / "newsfragments").iterdir()]
+    assert changelog.main(["0.9.0", "2026-01-03"]) == 2
+    assert "0.9.0 does not come after 0.10.0" in capsys.readouterr().err
+    assert page.read_text() == written

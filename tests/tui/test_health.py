@@ -3,7 +3,7 @@
 import pytest
 
 from starling.node.status.snapshot import Exchanges, Transaction, Transfer
-from starling.tui.text.health import health
+from starling.tui.text.health import beside, health
 from tests.harness.snapshots import NOW, bare, full, snapshot
 
 
@@ -58,3 +58,11 @@ def test_an_exchange_under_way_is_not_training_alone():
         snapshot(transactions=(exchange(200.0, "committed"),), transfers=under_way), {"a": "node-3"}.get
     )
     assert f"{sign} {words}" == "⇄ exchange with node-3 for 45 s: 12 MB"
+
+
+def test_a_demo_shows_accuracy_alone_beside_that_of_the_swarm():
+    """On 80 columns too; it follows the words of a node that is well."""
+    assert beside(0.7251, snapshot(metric="accuracy")) == "; alone: accuracy 0.725"
+    assert beside(None, snapshot()) == ""
+    _, _, words = health(full())
+    assert len(words + beside(0.7251, full())) <= 76

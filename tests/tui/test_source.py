@@ -123,6 +123,23 @@ def test_a_demo_folder_gives_its_nodes_by_number_also_those_that_come_later(tmp_
     source.close()
 
 
+def test_a_demo_says_on_each_node_what_the_one_that_is_alone_came_to(tmp_path):
+    """It is no row and no tab, as it is no member; its last figure stays when it has ended."""
+    clock = Clock()
+    (tmp_path / "node-0").mkdir()
+    source = DemoSource(tmp_path, clock)
+    assert [reading.alone for reading in source.poll()] == [None]
+    node = FakeNode(tmp_path / "alone")
+    clock.now = 2.0
+    source.poll()
+    node.say(snapshot(value=0.725))
+    (seen,) = source.poll()
+    assert (seen.name, seen.alone) == ("node-0", 0.725)
+    node.end()
+    assert [reading.alone for reading in source.poll()] == [0.725]
+    source.close()
+
+
 def test_nodes_in_directories_of_one_name_are_named_by_their_parents_too(tmp_path):
     runs = [tmp_path / name for name in ("one/node-0", "two/node-0", "two/node-1", "two/node-1")]
     assert names_of(runs) == ["one/node-0", "two/node-0", "node-1", "node-1 (2)"]

@@ -78,6 +78,13 @@ def health(snapshot: StatusSnapshot, label: Callable[[str], str] = show.short) -
     return _training(snapshot, label)
 
 
+def beside(alone: float | None, snapshot: StatusSnapshot) -> str:
+    """What goes on with the words of `health` in a demo: what the data of node 0 are worth without a swarm; "" where nobody knows."""
+    if alone is None:
+        return ""
+    return f"; alone: {show.metric(snapshot.metric) or 'value'} {show.figure(alone)}"
+
+
 def _training(snapshot: StatusSnapshot, label: Callable[[str], str]) -> Line:
     recent = [each for each in snapshot.transactions if snapshot.time_s - each.time_s <= RECENT_S]
     done = [each for each in recent if each.outcome == "committed"]

@@ -32,7 +32,8 @@ SIGNS = """\
 """
 WORDS = """\
 round        some local steps, then an exchange with neighbors
-alone        local steps per second of computing time
+alone        local steps per second of computing time; in a demo also
+             what one node comes to that trains by itself
 with the     local steps per second of all time, waiting for peers
 swarm        included, over the same rounds
 edge         a lasting pair of peers that exchange with each other

@@ -20,7 +20,7 @@ from starling.tui.text.cell import MAX_ROWS, Cell, cut
 from starling.tui.text.costs import costs
 from starling.tui.text.events import LEVELS, events_of, passed
 from starling.tui.text.events import words as line_of
-from starling.tui.text.health import health, members, problem, trains, troubled, value
+from starling.tui.text.health import beside, health, members, problem, trains, troubled, value
 from starling.tui.text.help import SIGNS, WORDS
 from starling.tui.view import View
 from starling.tui.web.blocks import Block, Document, Name, Row, Table, Text, curve, graph, words
@@ -87,7 +87,7 @@ def _node(_asked: Asked, view: View) -> list[Block]:
             "node",
             [
                 (Cell(f"{sign} {seen.state}", role), f"{figures}, {members(seen.members)}"),
-                (Cell(well, well_role), well_words),
+                (Cell(well, well_role), well_words + beside(view.reading.alone if view.reading is not None else None, seen)),
                 *((name or "method", text) for name, text in trains(seen)),
             ],
         ),

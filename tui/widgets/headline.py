@@ -5,7 +5,7 @@ from rich.text import Text
 from starling.node.status import format as show
 from starling.node.status.snapshot import StatusSnapshot
 from starling.tui.drawing.palette import NODE_SIGNS
-from starling.tui.text.health import health, members, value
+from starling.tui.text.health import beside, health, members, value
 from starling.tui.view import View
 from starling.tui.widgets.lines import Panel
 
@@ -33,7 +33,8 @@ def _lines(snapshot: StatusSnapshot, view: View) -> Text:
     text.append(f"  {value(snapshot)}  loss {show.figure(snapshot.loss)}", style="bold")
     text.append(f"  {members(snapshot.members)}\n")
     sign, role, words = health(snapshot, view.label)
-    text.append(f"{sign} {words}\n", style=view.style(role))
+    text.append(f"{sign} {words}", style=view.style(role))
+    text.append(beside(view.reading.alone if view.reading is not None else None, snapshot) + "\n")
     how = () if snapshot.method else (("mix", snapshot.algorithm), ("overlay", snapshot.overlay))
     labelled = (("swarm", snapshot.name), ("task", snapshot.task), *how)
     for number, (name, words) in enumerate(labelled):

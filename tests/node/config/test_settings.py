@@ -2,6 +2,7 @@
 
 import math
 import re
+from typing import Annotated
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from starling.gossip.compress.catalogue import SELECTIONS
 from starling.gossip.errors import ConfigError
 from starling.node.catalogues import TASKS
 from starling.node.config import toml
-from starling.node.config.parts import convert
+from starling.node.config.parts import allowed, convert
 from starling.node.config.presets import PRESETS
 from starling.node.config.schema import (
     AdmissionSection,
@@ -244,3 +245,10 @@ def test_rates_are_what_people_mean(text, rate):
 )
 def test_what_is_no_rate_is_one_line(text):
     assert "rate: must" in refusal(toml.parse_rate, text)
+
+
+def test_a_large_bound_is_a_power_of_two_as_one_would_say_it():
+    """4.61168601843e+18 is nobody's limit."""
+    assert allowed(Annotated[int, msgspec.Meta(ge=0, le=2**62)]) == "a whole number >= 0 and <= 2^62"
+    assert allowed(Annotated[int, msgspec.Meta(lt=2**63 - 1)]) == "a whole number < 2^63 - 1"
+    assert allowed(Annotated[float, msgspec.Meta(gt=0, le=1e6)]) == "a number > 0 and <= 1000000"

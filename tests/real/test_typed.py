@@ -1,0 +1,80 @@
+"""Pages whose commands are typed as they stand, by somebody who has read nothing else.
+
+    ```bash type         line by line in one terminal; each ends with exit code 0
+    ```bash type node    each line is a node, in a terminal of its own; INVITE is what the page's first node printed
+    ```python type FILE  is saved under that name, as is ```toml type FILE
+
+After a block of nodes the reader waits until all of them train, or have ended well; at the end of the page he types
+Ctrl-C where a node still runs.
+"""
+
+import re
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from starling.node.status import final
+from tests.harness.processes import ENVIRONMENT, ROOT, status_of, terminals, until
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+FENCE = re.compile(r"^```(?:bash|python|toml) type(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if FENCE.search(page.read_text())]
+
+
+def lines(text):
+    joined = text.replace("\\\n", " ").splitlines()
+    return [bare for line in joined if (bare := " ".join(re.sub(r"(^|\s)# .*$", "", line).split()))]
+
+
+def under_way(shell, run_dir: Path, nodes):
+    """It trains, waits for others that the page has yet to start, or is over as it should be."""
+    if shell.process.poll() is not None:
+        assert shell.process.returncode == 0, shell.err
+        return True
+    now = status_of(run_dir)
+    return now is not None and (now.state in {"training", "finished"} or (now.state == "waiting" and nodes == 1))
+
+
+def test_the_tutorials_are_typed():
+    """A change of the markup must not leave this file without pages."""
+    pages = {"first-swarm", "own-data", "behind-a-router", "open-swarm", "resume", "caps", "debugging", "key-backup"}
+    assert {page.stem for page in PAGES} >= pages
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=() if page.parent.name == "tutorials" else pytest.mark.acceptance)
+        for page in PAGES
+    ],
+)
+def test_a_page_can_be_typed(page, tmp_path):
+    invite, nodes = "INVITE", []
+    with terminals() as terminal:
+        for fence in FENCE.finditer(page.read_text()):
+            info = fence["info"].strip()
+            if info == "node":
+                for line in lines(fence["text"]):
+                    shell = terminal(line.replace("INVITE", invite), tmp_path, f"node-{len(nodes)}")
+                    nodes.append((shell, tmp_path / re.search(r"--dir (\S+)", line)[1]))
+                    if invite == "INVITE":
+                        invite = shell.until(shell.first_line)
+                for shell, run_dir in nodes:
+                    until(f"{line}: no training", partial(under_way, shell, run_dir, len(nodes)))
+            elif info:
+                (tmp_path / info).write_text(fence["text"])
+            else:
+                for line in lines(fence["text"]):
+                    done = subprocess.run(
+                        ["bash", "-c", line.replace("INVITE", invite)], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True,
+                        check=False, timeout=120,
+                    )  # fmt: skip
+                    assert done.returncode == 0, f"{line}: {done.stderr}"
+        for shell, _ in nodes:
+            if shell.process.poll() is None:
+                assert shell.ctrl_c() == 0, shell.err
+            assert "Traceback" not in shell.err
+        assert all(final.load(run_dir) is not None for _, run_dir in nodes)
