@@ -90,7 +90,9 @@ class RealStranger:
 
 
 @asynccontextmanager
-async def stranger(swarm: str, *name: object, credential: bytes = b"", identity: Identity | None = None) -> AsyncIterator[RealStranger]:
+async def stranger(
+    swarm: str, *name: object, credential: bytes = b"", identity: Identity | None = None
+) -> AsyncIterator[RealStranger]:
     """One hostile peer, listening on loopback while the block runs."""
     mine = identity or key(*name)
     async with open_network(mine.seed, [LOOPBACK], [], LimitsSection(), Remembered()) as network:

@@ -5,13 +5,15 @@ What is measured is a ratio within one run, of spans that take turns, since othe
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from itertools import count, cycle
 
 import pytest
 import trio
 
+from starling.gossip.errors import PeerUnreachable
 from starling.gossip.overlay.ranks import ranked
 from starling.gossip.overlay.sticky import Sticky
 from starling.gossip.wire.frames import encode
@@ -109,5 +111,85 @@ def test_exchanges_of_real_processes_go_on_while_records_flap_and_pour_in(tmp_pa
                 return await share_left(folders, what, hostiles)
 
         share, during, without = trio.run(attack)
-    print(f"\n{what}, {who}: {during} exchanges during, {without} without: {share:.2f}")
+    sys.stdout.write(f"\n{what}, {who}: {during} exchanges during, {without} without: {share:.2f}\n")
     assert share >= LEFT
+
+
+SYBILS = 10 * NODES
+FOR_S = 20.0
+SEARCHED = 4_000  # identities that the attacker makes; it keeps the best
+
+
+def partners(members, me, salt, rounds=64) -> list[str]:
+    """With whom a member is paired in each round of sticky matchings; it has a partner in nearly all."""
+    order, overlay = ranked(members, salt), Sticky(0)
+    rows = (overlay.row(order.index(me), len(order), number) for number in range(rounds))
+    return [order[rank] for row in rows for rank in row]
+
+
+def ground(victim, honest, swarm, number):
+    """Of many identities those beside the victim in the swarm's public order: who are its partners in the shortest distances."""
+    salt = swarm.encode()
+    made = [key("ground", each) for each in range(SEARCHED)]
+    order = ranked([*honest, *(it.peer_id for it in made)], salt)
+    at, some = order.index(victim), {it.peer_id: it for it in made}
+    beside = [peer for peer in (*order[at + 1 :], *order[:at]) if peer in some]
+    half = number // 2
+    return [some[peer] for peer in (*beside[: number - half], *beside[-half:])]
+
+
+async def gained(folders, identities) -> tuple[float, float, int]:
+    """-> honest exchanges a round of the victim, before and with these identities as members, and members that it then counts"""
+    peers = [status_of(it).peer for it in folders]
+
+    def counts():
+        now = status_of(folders[0])
+        return sum(it.committed for it in now.peers if it.peer in peers), now.round, now.members
+
+    async def during(seconds):
+        before = await trio.to_thread.run_sync(counts)
+        await trio.sleep(seconds)
+        after = await trio.to_thread.run_sync(counts)
+        return (after[0] - before[0]) / max(1, after[1] - before[1]), after[2]
+
+    undisturbed, _ = await during(FOR_S / 2)
+    swarm = status_of(folders[0]).swarm
+    addresses = [status_of(it).addresses[0] for it in folders]
+    async with AsyncExitStack() as stack:
+        hostiles = [await stack.enter_async_context(stranger(swarm, identity=it)) for it in identities]
+        async with trio.open_nursery() as nursery:
+            for hostile in hostiles:
+                for address in addresses:
+                    with suppress(PeerUnreachable):
+                        await hostile.dial(address)
+                nursery.start_soon(hostile.be_a_member, peers)
+            await trio.sleep(5.0)
+            with_them, members = await during(FOR_S)
+            nursery.cancel_scope.cancel()
+    return undisturbed, with_them, members
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("admission", "ids", "number"),
+    [("open", "any", NODES - 1), ("open", "ground", NODES - 1), ("open", "any", SYBILS), ("invite", "ground", SYBILS)],
+)
+def test_what_many_identities_on_real_sockets_take_from_a_victim(tmp_path, warm_engines, admission, ids, number):
+    """Where anybody is let in they are its partners by their number, and ground ones more; where one must be invited they are nobody."""
+    with terminals() as terminal:
+        folders = begun(terminal, tmp_path, *(["--set admission.kind=invite"] if admission == "invite" else []))
+        honest, swarm = [status_of(it).peer for it in folders], status_of(folders[0]).swarm
+        chosen = (
+            ground(honest[0], honest, swarm, number)
+            if ids == "ground"
+            else [key("any", each) for each in range(number)]
+        )
+        met = partners([*honest, *(it.peer_id for it in chosen)], honest[0], swarm.encode())
+        foreseen = sum(peer in honest for peer in met) / len(met)
+        before, after, members = trio.run(gained, folders, chosen)
+    said = f"{before:.2f} honest exchanges a round, then {after:.2f}, {foreseen:.2f} foreseen; {members} members"
+    sys.stdout.write(f"\n{admission}, {number} {ids}: {said}\n")
+    assert before > 0.5
+    if admission == "invite":
+        assert members == NODES
+        assert after >= LEFT * before
