@@ -15,7 +15,7 @@ A round without local steps uses the mean of the last one that had some: with th
 
 An optimiser that divides by the size of gradients, as adamw does, makes nearly full steps along a correction that is no louder than the
 noise of the means it was made of, in the same direction until the next exchange. So with all but sgd each coordinate of c counts by its
-share above that noise (Wiener's); flows keep all of it.
+share above that noise (Wiener's), and all of them as far as gradients that c does not know yet confirm them (`trust`). Flows keep all of c.
 
 K-GT (Liu et al. 2023, arXiv:2301.01313) moves one vector per node by the same differences; here each edge keeps its part, so that it can
 be deleted. The gate is ours: at rest u is the noise of batches, and ungated flows walk at random.
@@ -32,7 +32,11 @@ from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.vector import products, squares, stretches, zeros
 
 LIMIT = 1.0  # with any optimiser but sgd, how many times its noise is held against a coordinate of c (decision 80)
-REMEMBERED = 0.98  # share of a coordinate's mean square that a local step keeps
+REMEMBERED = 0.98  # share of a running mean that a local step keeps
+DOUBTED, TRUSTED = (
+    0.5,
+    0.75,
+)  # of c, the shares found in later gradients at which none and all of it counts (decision 82)
 FINE = 1 << 17  # coordinates at a time where memory counts
 _FARTHEST = 1e100
 _LEAST = 1e-30  # a square that is as good as 0
@@ -49,13 +53,17 @@ class Gradients:
     used: Tensor  # (…, 1) bool; an exchange has followed: the next gradient begins a new mean
     averaged: Tensor  # (…, 1) number of gradients in the mean that the last exchange used, in the dtype of c
     power: Tensor  # (…, d) running mean of g², from the first that is not 0, or (…, 0) where it is not needed
+    along: Tensor  # (…, 1) running mean of ⟨g, e⟩, over gradients later than c; e is the `correction`
+    length: Tensor  # (…, 1) that of ‖e‖², over the same
 
 
 def start(x: Tensor, *, limited: bool = False) -> Gradients:
     """No correction, no gradients."""
     zero = torch.zeros_like(x[..., :1])
     power = zeros(x if limited else x[..., :0])
-    return Gradients(zeros(x), zeros(x), zero, zero.clone(), zero.bool(), zero.clone(), power)
+    return Gradients(
+        zeros(x), zeros(x), zero, zero.clone(), zero.bool(), zero.clone(), power, zero.clone(), zero.clone()
+    )
 
 
 def observe(state: Gradients, gradient: Tensor, *, owned: bool = False) -> Gradients:
@@ -80,13 +88,43 @@ def observe(state: Gradients, gradient: Tensor, *, owned: bool = False) -> Gradi
     )  # fmt: skip
 
 
-def corrected(state: Gradients, gradient: Tensor, limit: float, *, owned: bool = False) -> Tensor:
-    """The gradient (…, d) less the `correction`; where it is `owned`, in its place."""
+def corrected(state: Gradients, gradient: Tensor, limit: float, *, owned: bool = False) -> tuple[Tensor, Gradients]:
+    """The gradient (…, d) less the `correction` as far as it is to be trusted, and the state that has compared the two.
+
+    Where the gradient is `owned`, the result is in its place.
+    """
     direction = gradient if owned else torch.empty_like(gradient)
+    judged = bool(state.power.shape[-1])
+    weight, along, length = trust(state), torch.zeros_like(state.along), torch.zeros_like(state.length)
     for part, _ in stretches(slice(None), gradient.shape[-1], FINE if owned else 0):
-        cut = replace(state, c=state.c[..., part], power=state.power[..., part])
-        direction[..., part] = gradient[..., part] - correction(cut, limit)
-    return direction
+        g, cut = gradient[..., part], replace(state, c=state.c[..., part], power=state.power[..., part])
+        c = correction(cut, limit)
+        if judged:
+            along += (g * c).sum(-1, keepdim=True)
+            length += c.square().sum(-1, keepdim=True)
+            c *= weight
+        direction[..., part] = g - c
+    return direction, _compared(state, along, length) if judged else state
+
+
+def _compared(state: Gradients, along: Tensor, length: Tensor) -> Gradients:
+    """The running means with one more pair; one that is not finite is left out."""
+    known = torch.isfinite(along) & torch.isfinite(length)
+    moved = [
+        torch.where(known, REMEMBERED * old + (1.0 - REMEMBERED) * new, old)
+        for old, new in ((state.along, along), (state.length, length))
+    ]
+    return replace(state, along=moved[0], length=moved[1])
+
+
+def trust(state: Gradients) -> Tensor:
+    """Share of the `correction` that counts, (…, 1) in [0, 1].
+
+    β = ⟨g, e⟩/‖e‖² with the correction e and gradients later than c is 1 where e is what they differ by, and 0 where it is the noise of
+    earlier ones. Only an e with β > 1/2 is nearer to the true difference δ than no correction is: ‖δ − e‖² < ‖δ‖².
+    """
+    beta = state.along / state.length.clamp_min(_LEAST)
+    return ((beta - DOUBTED) / (TRUSTED - DOUBTED)).clamp(0.0, 1.0)
 
 
 def correction(state: Gradients, limit: float) -> Tensor:

@@ -85,7 +85,8 @@ class Pet(MixerBase):
             is odd as well, and by far less than its noise. Left out: float32; `starling found` writes bfloat16 for models of more than a
             million parameters.
         drift_limit: how much noise is held against each coordinate of c while drift is tracked: it counts by c²/(c² + (limit·σ)²), σ that
-            of a mean of our own gradients there, if they were all noise. 0: c counts in full. Left out: 1, and 0 with sgd.
+            of a mean of our own gradients there, if they were all noise; and as a whole as far as later gradients confirm it (not at all
+            where sources are alike). 0: c counts in full. Left out: 1, and 0 with sgd. It is a multiple of noise, not a bound.
         drift_reach: longest that drift makes a flow, in lengths of the mean gradient of either end, 0 for any. What a peer lies of its
             gradients bends ours by no more; flows that have to be longer leave a bias.
     """
@@ -187,12 +188,12 @@ class Pet(MixerBase):
         if not self.drifts:
             return gradient - state.c, state
         state = drift.observe(state, gradient)
-        return drift.corrected(state, gradient, self.drift_limit or 0.0), state
+        return drift.corrected(state, gradient, self.drift_limit or 0.0)
 
     def correct_owned(self, state: drift.Gradients, gradient: Tensor) -> tuple[Tensor, drift.Gradients]:
         """As `correct` where drift is tracked, in the place of the gradient and of the state, which nobody else uses."""
         state = drift.observe(state, gradient, owned=True)
-        return drift.corrected(state, gradient, self.drift_limit or 0.0, owned=True), state
+        return drift.corrected(state, gradient, self.drift_limit or 0.0, owned=True)
 
     def offset(self, state: Any) -> Tensor | None:
         """What `correct` takes from any direction, where that is the same vector whatever the direction; None where it is not."""

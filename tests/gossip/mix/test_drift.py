@@ -120,14 +120,44 @@ def test_a_coordinate_counts_by_its_share_above_the_noise_of_means(seed, before,
         _, state = pet.correct(state, gradient)
     state = pet.corrected(drift.mixed(state), flows)
     for gradient in gradients[before:]:
-        seen, state = pet.correct(state, gradient)
+        _, state = pet.correct(state, gradient)
+    counted = drift.correction(state, limit)
     power = gradients[0].square()
     for gradient in gradients[1:]:
         power = 0.98 * power + 0.02 * gradient.square()
     share = flows.square() / (flows.square() + limit**2 * power / before)
-    torch.testing.assert_close(gradients[-1] - seen, flows * share)
-    torch.testing.assert_close((gradients[-1] - seen)[:7], flows[:7])
+    torch.testing.assert_close(counted, flows * share)
+    torch.testing.assert_close(counted[:7], flows[:7])
     torch.testing.assert_close(pet.direction(state)[0], gradients[before:].mean(0) - flows)
+
+
+def taken(own, flows, optimizer="adamw", seed=5):
+    """Of the correction, what is taken from a gradient after five rounds of ten noisy ones of the mean `own`: its length over all of it."""
+    pet = mixer(toml.apply_set(Manifest(), [f"optimizer={optimizer}", "mix.track=drift"]))
+    state = pet.start(own)
+    for number in range(5):
+        for noise in gaussian(seed + number, 10, *own.shape):
+            seen, state = pet.correct(state, own + noise)
+        state = pet.corrected(drift.mixed(state), flows)
+    seen, _ = pet.correct(state, own)
+    return (own - seen).norm(dim=-1) / drift.correction(drift.observe(state, own), pet.drift_limit or 0.0).norm(dim=-1)
+
+
+def test_a_correction_counts_where_sources_differ_and_not_where_it_is_noise():
+    """Rows: a node whose gradients have what c says, one of which c is the noise of old batches alone, one that c misjudges."""
+    difference, noise = gaussian(1), gaussian(2) / 10**0.5
+    share = taken(
+        torch.stack([difference, gaussian(3) * 0.1, difference]), torch.stack([difference, noise, -difference])
+    )
+    assert share.tolist() == pytest.approx([1.0, 0.0, 0.0], abs=1e-6)
+    assert float(taken(gaussian(3) * 0.1, noise, "sgd")) == pytest.approx(1.0), "sgd takes all of it"
+
+
+def test_a_gradient_that_is_not_finite_does_not_end_the_trust_in_corrections():
+    state = replace(drift.start(gaussian(1), limited=True), c=gaussian(2))
+    for gradient in (gaussian(2), torch.full((DIM,), math.nan)):
+        _, state = drift.corrected(state, gradient, 0.0)
+    assert float(drift.trust(state)) == 1.0
 
 
 @pytest.mark.parametrize(

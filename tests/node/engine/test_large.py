@@ -29,7 +29,7 @@ def test_a_correction_in_place_has_the_bits_of_one_that_is_not():
         found, states[1] = mixer.correct_owned(states[1], given := gradient.clone())
         assert found is given
         assert torch.equal(found, wanted)
-        for name in ("mean", "spread", "count", "power"):
+        for name in ("mean", "spread", "count", "power", "along", "length"):
             assert torch.equal(getattr(states[0], name), getattr(states[1], name))
 
 
