@@ -34,6 +34,7 @@ from starling.gossip.vector import products, squares, stretches, zeros
 LIMIT = 1.0  # with any optimiser but sgd, how many times its noise is held against a coordinate of c (decision 80)
 REMEMBERED = 0.98  # share of a running mean that a local step keeps
 DOUBTED, TRUSTED = 0.5, 0.75  # shares of c found in later gradients, at which none and all of it counts (decision 82)
+SURE = 2.0  # standard errors that are taken from that share
 FINE = 1 << 17  # coordinates at a time where memory counts
 _FARTHEST = 1e100
 _LEAST = 1e-30  # a square that is as good as 0
@@ -51,16 +52,17 @@ class Gradients:
     averaged: Tensor  # (…, 1) number of gradients in the mean that the last exchange used, in the dtype of c
     power: Tensor  # (…, d) running mean of g², from the first that is not 0, or (…, 0) where it is not needed
     along: Tensor  # (…, 1) running mean of ⟨g, e⟩, over gradients later than c; e is the `correction`
+    scatter: Tensor  # (…, 1) that of ⟨g, e⟩², over the same
     length: Tensor  # (…, 1) that of ‖e‖², over the same
+    pairs: Tensor  # (…, 1) that of 1: what running means that began at 0 are short of
 
 
 def start(x: Tensor, *, limited: bool = False) -> Gradients:
     """No correction, no gradients."""
     zero = torch.zeros_like(x[..., :1])
     power = zeros(x if limited else x[..., :0])
-    return Gradients(
-        zeros(x), zeros(x), zero, zero.clone(), zero.bool(), zero.clone(), power, zero.clone(), zero.clone()
-    )
+    means = (zero.clone() for _ in range(4))
+    return Gradients(zeros(x), zeros(x), zero, zero.clone(), zero.bool(), zero.clone(), power, *means)
 
 
 def observe(state: Gradients, gradient: Tensor, *, owned: bool = False) -> Gradients:
@@ -106,21 +108,26 @@ def corrected(state: Gradients, gradient: Tensor, limit: float, *, owned: bool =
 
 def _compared(state: Gradients, along: Tensor, length: Tensor) -> Gradients:
     """The running means with one more pair; one that is not finite is left out."""
-    known = torch.isfinite(along) & torch.isfinite(length)
-    moved = [
-        torch.where(known, REMEMBERED * old + (1.0 - REMEMBERED) * new, old)
-        for old, new in ((state.along, along), (state.length, length))
-    ]
-    return replace(state, along=moved[0], length=moved[1])
+    new = {"along": along, "scatter": along.square(), "length": length, "pairs": torch.ones_like(along)}
+    known = torch.isfinite(new["scatter"]) & torch.isfinite(length)
+    return replace(state, **{
+        name: torch.where(known, REMEMBERED * getattr(state, name) + (1.0 - REMEMBERED) * value, getattr(state, name))
+        for name, value in new.items()
+    })  # fmt: skip
 
 
 def trust(state: Gradients) -> Tensor:
     """Share of the `correction` that counts, (…, 1) in [0, 1].
 
     β = ⟨g, e⟩/‖e‖² with the correction e and gradients later than c is 1 where e is what they differ by, and 0 where it is the noise of
-    earlier ones. Only an e with β > 1/2 is nearer to the true difference δ than no correction is: ‖δ − e‖² < ‖δ‖².
+    earlier ones. Only an e with β > 1/2 is nearer to the true difference δ than no correction is: ‖δ − e‖² < ‖δ‖². What is compared is β
+    less SURE of its standard errors, so that a short e is not believed by chance.
     """
-    beta = state.along / state.length.clamp_min(_LEAST)
+    pairs = state.pairs.clamp_min(_LEAST)
+    mean = state.along / pairs
+    count = (1.0 + REMEMBERED) / (1.0 - REMEMBERED) * pairs / (2.0 - pairs)  # of equal weight, that would be as sure
+    error = ((state.scatter / pairs - mean.square()).clamp_min(0.0) / count.clamp_min(1.0)).sqrt()
+    beta = (mean - SURE * error) * pairs / state.length.clamp_min(_LEAST)
     return ((beta - DOUBTED) / (TRUSTED - DOUBTED)).clamp(0.0, 1.0)
 
 

@@ -153,6 +153,12 @@ def test_a_correction_counts_where_sources_differ_and_not_where_it_is_noise():
     assert float(taken(gaussian(3) * 0.1, noise, "sgd")) == pytest.approx(1.0), "sgd takes all of it"
 
 
+def test_a_correction_far_below_the_noise_of_gradients_is_not_believed_by_chance():
+    """Of 400 nodes alike, whose share found in gradients is chance, half are above one half; two standard errors leave one in eighty."""
+    own, flows = torch.zeros(400, DIM), torch.stack([0.02 * gaussian(seed) for seed in range(400)])
+    assert float((taken(own, flows) > 0.0).to(torch.float64).mean()) <= 0.03
+
+
 def test_a_gradient_that_is_not_finite_does_not_end_the_trust_in_corrections():
     state = replace(drift.start(gaussian(1), limited=True), c=gaussian(2))
     for gradient in (gaussian(2), torch.full((DIM,), math.nan)):
