@@ -152,6 +152,7 @@ def test_every_command_is_in_the_readme_or_in_operating():
 
 @pytest.mark.real
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_engines")
 def test_four_nodes_by_hand_do_what_the_readme_says(tmp_path):
     """Found, join three times, look, export, leave, Ctrl-C: the blocks as they stand, each line in a terminal of its own."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")

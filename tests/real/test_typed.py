@@ -18,9 +18,10 @@ import pytest
 from starling.node.status import final
 from tests.harness.processes import ENVIRONMENT, ROOT, status_of, terminals, until
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("warm_engines")]
 
 FENCE = re.compile(r"^```(?:bash|python|toml) type(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+IN_EVERY_RUN = {"first-swarm", "own-data"}  # a page is half a minute of processor time: the others nightly
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if FENCE.search(page.read_text())]
 
 
@@ -47,7 +48,7 @@ def test_the_tutorials_are_typed():
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=page.stem, marks=() if page.parent.name == "tutorials" else pytest.mark.acceptance)
+        pytest.param(page, id=page.stem, marks=() if page.stem in IN_EVERY_RUN else pytest.mark.acceptance)
         for page in PAGES
     ],
 )
