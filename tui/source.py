@@ -32,9 +32,7 @@ class Reading:
     trouble: str | None = None  # why nothing newer arrives, with the next command to try; None while attached
     as_of: float | None = None  # unix time of the moment in a replay; None where nothing is replayed
     run_dir: Path | None = None  # of the node; None in a replay
-    alone: float | None = (
-        None  # in a demo: value of the node that trains by itself on the data of node-0, last measured
-    )
+    alone: float | None = None  # in a demo: last value of the node that trains by itself on the data of node-0
 
     @property
     def ended(self) -> bool:

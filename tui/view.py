@@ -37,6 +37,11 @@ class View:
         """The last snapshot of the chosen one."""
         return self.reading.snapshot if self.reading is not None else None
 
+    @property
+    def alone(self) -> float | None:
+        """In a demo, the value of the node that trains by itself."""
+        return self.reading.alone if self.reading is not None else None
+
     def label(self, peer: str) -> str:
         """Label of a peer on the screen, distinct from that of every other known one."""
         return self.labels.get(peer) or show.short(peer)

@@ -33,8 +33,11 @@ from starling.gossip.vector import products, squares, stretches, zeros
 
 LIMIT = 1.0  # with any optimiser but sgd, how many times its noise is held against a coordinate of c (decision 80)
 REMEMBERED = 0.98  # share of a running mean that a local step keeps
-DOUBTED, TRUSTED = 0.5, 0.75  # shares of c found in later gradients, at which none and all of it counts (decision 82)
-SURE = 2.0  # standard errors that are taken from that share
+NONE_UP_TO, ALL_FROM = (
+    0.5,
+    0.75,
+)  # shares of c found in later gradients at which none and all of it counts (decision 82)
+STANDARD_ERRORS = 2.0  # that are subtracted from the share before it is compared
 FINE = 1 << 17  # coordinates at a time where memory counts
 _FARTHEST = 1e100
 _LEAST = 1e-30  # a square that is as good as 0
@@ -51,10 +54,10 @@ class Gradients:
     used: Tensor  # (…, 1) bool; an exchange has followed: the next gradient begins a new mean
     averaged: Tensor  # (…, 1) number of gradients in the mean that the last exchange used, in the dtype of c
     power: Tensor  # (…, d) running mean of g², from the first that is not 0, or (…, 0) where it is not needed
-    along: Tensor  # (…, 1) running mean of ⟨g, e⟩, over gradients later than c; e is the `correction`
-    scatter: Tensor  # (…, 1) that of ⟨g, e⟩², over the same
-    length: Tensor  # (…, 1) that of ‖e‖², over the same
-    pairs: Tensor  # (…, 1) that of 1: what running means that began at 0 are short of
+    dot: Tensor  # (…, 1) running mean from 0 of ⟨g, e⟩, over gradients later than c; e is the `correction`
+    dot_squared: Tensor  # (…, 1) that of ⟨g, e⟩²
+    norm_squared: Tensor  # (…, 1) that of ‖e‖²
+    weight: Tensor  # (…, 1) that of 1, by which the three are divided for means without a bias towards 0
 
 
 def start(x: Tensor, *, limited: bool = False) -> Gradients:
@@ -93,27 +96,30 @@ def corrected(state: Gradients, gradient: Tensor, limit: float, *, owned: bool =
     Where the gradient is `owned`, the result is in its place.
     """
     direction = gradient if owned else torch.empty_like(gradient)
-    judged = bool(state.power.shape[-1])
-    weight, along, length = trust(state), torch.zeros_like(state.along), torch.zeros_like(state.length)
+    share = trust(state) if state.power.shape[-1] else None
+    dot, norm_squared = torch.zeros_like(state.dot), torch.zeros_like(state.norm_squared)
     for part, _ in stretches(slice(None), gradient.shape[-1], FINE if owned else 0):
         g, cut = gradient[..., part], replace(state, c=state.c[..., part], power=state.power[..., part])
         c = correction(cut, limit)
-        if judged:
-            along += (g * c).sum(-1, keepdim=True)
-            length += c.square().sum(-1, keepdim=True)
-            c *= weight
+        if share is not None:
+            dot += (g * c).sum(-1, keepdim=True)
+            norm_squared += c.square().sum(-1, keepdim=True)
+            c *= share
         direction[..., part] = g - c
-    return direction, _compared(state, along, length) if judged else state
+    return direction, state if share is None else _compared(state, dot, norm_squared)
 
 
-def _compared(state: Gradients, along: Tensor, length: Tensor) -> Gradients:
-    """The running means with one more pair; one that is not finite is left out."""
-    new = {"along": along, "scatter": along.square(), "length": length, "pairs": torch.ones_like(along)}
-    known = torch.isfinite(new["scatter"]) & torch.isfinite(length)
-    return replace(state, **{
-        name: torch.where(known, REMEMBERED * getattr(state, name) + (1.0 - REMEMBERED) * value, getattr(state, name))
-        for name, value in new.items()
-    })  # fmt: skip
+def _compared(state: Gradients, dot: Tensor, norm_squared: Tensor) -> Gradients:
+    """The running means with one more gradient; one whose products are not finite is left out."""
+    known = torch.isfinite(dot.square()) & torch.isfinite(norm_squared)
+
+    def moved(mean: Tensor, value: Tensor) -> Tensor:
+        return torch.where(known, REMEMBERED * mean + (1.0 - REMEMBERED) * value, mean)
+
+    return replace(
+        state, dot=moved(state.dot, dot), dot_squared=moved(state.dot_squared, dot.square()),
+        norm_squared=moved(state.norm_squared, norm_squared), weight=moved(state.weight, torch.ones_like(dot)),
+    )  # fmt: skip
 
 
 def trust(state: Gradients) -> Tensor:
@@ -121,14 +127,16 @@ def trust(state: Gradients) -> Tensor:
 
     β = ⟨g, e⟩/‖e‖² with the correction e and gradients later than c is 1 where e is what they differ by, and 0 where it is the noise of
     earlier ones. Only an e with β > 1/2 is nearer to the true difference δ than no correction is: ‖δ − e‖² < ‖δ‖². What is compared is β
-    less SURE of its standard errors, so that a short e is not believed by chance.
+    less STANDARD_ERRORS of its standard errors, so that a short e is not believed by chance.
     """
-    pairs = state.pairs.clamp_min(_LEAST)
-    mean = state.along / pairs
-    count = (1.0 + REMEMBERED) / (1.0 - REMEMBERED) * pairs / (2.0 - pairs)  # of equal weight, that would be as sure
-    error = ((state.scatter / pairs - mean.square()).clamp_min(0.0) / count.clamp_min(1.0)).sqrt()
-    beta = (mean - SURE * error) * pairs / state.length.clamp_min(_LEAST)
-    return ((beta - DOUBTED) / (TRUSTED - DOUBTED)).clamp(0.0, 1.0)
+    weight = state.weight.clamp_min(_LEAST)
+    mean = state.dot / weight
+    equivalent = (
+        (1.0 + REMEMBERED) / (1.0 - REMEMBERED) * weight / (2.0 - weight)
+    )  # gradients of equal weight, for the same variance
+    error = ((state.dot_squared / weight - mean.square()).clamp_min(0.0) / equivalent.clamp_min(1.0)).sqrt()
+    beta = (mean - STANDARD_ERRORS * error) * weight / state.norm_squared.clamp_min(_LEAST)
+    return ((beta - NONE_UP_TO) / (ALL_FROM - NONE_UP_TO)).clamp(0.0, 1.0)
 
 
 def correction(state: Gradients, limit: float) -> Tensor:

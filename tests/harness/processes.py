@@ -43,6 +43,15 @@ def starling(*arguments, cwd):
     return done.stdout
 
 
+def bash(line, cwd, timeout_s=120):
+    """One line as it is typed, which ends by itself -> what it printed on standard output."""
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=timeout_s
+    )
+    assert done.returncode == 0, f"{line}: {done.stderr}"
+    return done.stdout
+
+
 def lives(process):
     """Running, and not merely waiting for a parent that does not reap."""
     try:

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from starling.node.daemon.observe.recorder import Totals, round_fields
 from starling.node.status.record import load
-from tests.harness.processes import ENVIRONMENT, ROOT, status_of, terminals
+from tests.harness.processes import ENVIRONMENT, ROOT, bash, status_of, terminals
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("warm_engines")]
 
@@ -21,15 +21,6 @@ BLOCKS = dict(re.findall(r"^```\w+ (\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.D
 ENDLESS = (
     "--set pace.quorum=1 --set pace.rounds=0 --set optimizer.schedule=constant --listen /ip4/127.0.0.1/tcp/0 --dir node"
 )
-
-
-def shell(line, cwd):
-    """What a line prints on standard output."""
-    done = subprocess.run(
-        ["bash", "-c", line], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def figures(text):
@@ -47,13 +38,13 @@ def test_a_node_is_scraped_recorded_and_logged_while_it_trains(tmp_path):
     with terminals() as terminal:
         first = terminal(f"{serve} {ENDLESS}", tmp_path, "first")
         first.until(lambda: (now := status_of(node)) and now.round > 2)
-        before = figures(shell(metrics, tmp_path))
-        first.until(lambda: figures(shell(metrics, tmp_path))["starling_round"] > before["starling_round"] + 2)
-        after = figures(shell(metrics, tmp_path))
+        before = figures(bash(metrics, tmp_path))
+        first.until(lambda: figures(bash(metrics, tmp_path))["starling_round"] > before["starling_round"] + 2)
+        after = figures(bash(metrics, tmp_path))
         for name in ("starling_round", "starling_local_steps_total", "starling_uptime_seconds"):
             assert after[name] > before[name] > 0
         assert after["starling_loss"] > 0
-        assert shell(health, tmp_path).startswith(
+        assert bash(health, tmp_path).startswith(
             "training: no other member is here, this node trains alone; invite others"
         )
 
@@ -81,14 +72,14 @@ def test_a_node_is_scraped_recorded_and_logged_while_it_trains(tmp_path):
 
 def test_a_recorded_demo_is_read_by_whatever_reads_records(tmp_path):
     demo, convert = BLOCKS["record"].strip().splitlines()
-    table = shell(demo, tmp_path)
+    table = bash(demo, tmp_path)
     assert "accuracy: mean" in table
     runs = [load(tmp_path / "my-demo" / f"node-{n}" / "record.jsonl") for n in range(2)]
     assert all(run[-1].round == 60 for run in runs)
     assert {event.name for event in runs[0][-1].events} >= {"listening", "peer_joined", "finished"}
     if importlib.util.find_spec("tensorboard") is not None:
         (tmp_path / "tools").symlink_to(ROOT / "tools")  # the page says it from a checkout
-        written = shell(convert, tmp_path)
+        written = bash(convert, tmp_path)
         assert re.findall(r"(node-\d)/record.jsonl: [1-9]\d* points", written) == ["node-0", "node-1"]
     if importlib.util.find_spec("pandas") is not None:
         subprocess.run([sys.executable, "-c", BLOCKS["pandas"]], cwd=tmp_path, env=ENVIRONMENT, check=True, timeout=60)

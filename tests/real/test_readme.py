@@ -2,9 +2,8 @@
 
 import itertools
 import re
-import subprocess
 import tomllib
-from pathlib import Path
+from functools import partial
 
 import click
 import msgspec
@@ -20,7 +19,7 @@ from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.config.toml import apply_set
 from starling.node.simulate import rules, sweep
 from starling.node.simulate.schema import Scenario
-from tests.harness.processes import ENVIRONMENT, ROOT, status_of, terminals
+from tests.harness.processes import ROOT, bash, status_of, terminals
 from tests.harness.schemas import valid
 
 README = (ROOT / "README.md").read_text()
@@ -28,6 +27,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 FENCE = re.compile(r"^```(?P<language>\w+)(?: (?P<name>\w+))?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = {match["name"]: match["text"] for match in FENCE.finditer(README) if match["name"]}
 OPERATING = {match["name"]: match["text"] for match in FENCE.finditer((ROOT / "docs/operating.md").read_text())}
+shell = partial(bash, timeout_s=200)
 FOLDERS = ("gossip", "robust", "node", "tui", "tests", "docs", "examples", "benchmarks", "newsfragments")
 PLACE = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*[\w/]|\w+\.(?:toml|txt|md)|Makefile)`")
 PLACES_OF_A_NODE = {"node.toml", "manifest.toml"}
@@ -207,11 +207,3 @@ def test_what_make_demo_runs_is_a_command():
     recipe = re.search(r"^demo:.*\n\t\$\(BIN\)/(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe
     assert "Run a swarm of real nodes" in shell(f"{recipe[1]} --help", ROOT)
-
-
-def shell(line, cwd: Path):
-    done = subprocess.run(
-        ["bash", "-c", line], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=200
-    )
-    assert done.returncode == 0, f"{line}: {done.stderr}"
-    return done.stdout

@@ -9,14 +9,13 @@ Ctrl-C where a node still runs.
 """
 
 import re
-import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from starling.node.status import final
-from tests.harness.processes import ENVIRONMENT, ROOT, status_of, terminals, until
+from tests.harness.processes import ROOT, bash, status_of, terminals, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("warm_engines")]
 
@@ -69,11 +68,7 @@ def test_a_page_can_be_typed(page, tmp_path):
                 (tmp_path / info).write_text(fence["text"])
             else:
                 for line in lines(fence["text"]):
-                    done = subprocess.run(
-                        ["bash", "-c", line.replace("INVITE", invite)], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True,
-                        check=False, timeout=120,
-                    )  # fmt: skip
-                    assert done.returncode == 0, f"{line}: {done.stderr}"
+                    bash(line.replace("INVITE", invite), tmp_path)
         for shell, _ in nodes:
             if shell.process.poll() is None:
                 assert shell.ctrl_c() == 0, shell.err

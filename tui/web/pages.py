@@ -87,7 +87,7 @@ def _node(_asked: Asked, view: View) -> list[Block]:
             "node",
             [
                 (Cell(f"{sign} {seen.state}", role), f"{figures}, {members(seen.members)}"),
-                (Cell(well, well_role), well_words + beside(view.reading.alone if view.reading is not None else None, seen)),
+                (Cell(well, well_role), well_words + beside(view.alone, seen)),
                 *((name or "method", text) for name, text in trains(seen)),
             ],
         ),

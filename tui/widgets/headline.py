@@ -34,7 +34,7 @@ def _lines(snapshot: StatusSnapshot, view: View) -> Text:
     text.append(f"  {members(snapshot.members)}\n")
     sign, role, words = health(snapshot, view.label)
     text.append(f"{sign} {words}", style=view.style(role))
-    text.append(beside(view.reading.alone if view.reading is not None else None, snapshot) + "\n")
+    text.append(beside(view.alone, snapshot) + "\n")
     how = () if snapshot.method else (("mix", snapshot.algorithm), ("overlay", snapshot.overlay))
     labelled = (("swarm", snapshot.name), ("task", snapshot.task), *how)
     for number, (name, words) in enumerate(labelled):
