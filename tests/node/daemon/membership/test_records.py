@@ -236,6 +236,7 @@ async def test_a_member_may_name_few_whom_nobody_met_and_more_as_they_are_met(pr
         await until(lambda: len(present()) == few, 1.0)
         met = Voice(victim.network._hub, "p00")
         await met.join(victim)
+        await until(lambda: victim.membership.last_frame("p00") is not None, 1.0)
         await teller.say(victim, Spread(tuple(record_of(f"q{each:02}") for each in range(30))))
         await until(lambda: sum(peer[0] == "q" for peer in victim.membership.members) == 1, 1.0)
         await until(lambda: present() == {"p00"}, 60.0)
