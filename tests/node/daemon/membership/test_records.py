@@ -48,6 +48,7 @@ class Processor:
 
 @pytest.fixture
 def processor(autojump_clock, monkeypatch):
+    """Tests name `autojump_clock` as well: pytest-trio runs by the clocks among a test's own arguments."""
     processor = Processor(autojump_clock)
     monkeypatch.setattr(service, "verify_record", processor.verify)
     monkeypatch.setattr(records.RecordVerifier, "offload", property(lambda _self: processor.offload, lambda *_: None))
@@ -128,7 +129,7 @@ async def victim_and(hub, *names):
 
 
 @pytest.mark.parametrize("name", ["MALLORY", "mallory"])
-async def test_honest_probes_are_answered_while_frames_of_fresh_records_pour_in(processor, name):
+async def test_honest_probes_are_answered_while_frames_of_fresh_records_pour_in(autojump_clock, processor, name):
     """The signatures of this flood are twice as much as a processor can verify."""
     async with victim_and(MemoryHub(), "asker", name) as (victim, asker, noisy), trio.open_nursery() as nursery:
         nursery.start_soon(noisy.flood, victim, 4.0)
@@ -138,7 +139,7 @@ async def test_honest_probes_are_answered_while_frames_of_fresh_records_pour_in(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_member_that_raises_the_versions_of_others_costs_no_more_than_its_budget(processor):
+async def test_a_member_that_raises_the_versions_of_others_costs_no_more_than_its_budget(autojump_clock, processor):
     """Fresh records of members that are there: no tokens of introductions, but signatures."""
     async with victim_and(MemoryHub(), "asker", "mallory", *(f"m{each}" for each in range(20))) as (
         victim,
@@ -163,7 +164,7 @@ async def test_a_member_that_raises_the_versions_of_others_costs_no_more_than_it
             nursery.cancel_scope.cancel()
 
 
-async def test_while_a_flood_waits_the_next_member_s_records_are_read_in_its_turn(processor, monkeypatch):
+async def test_while_a_flood_waits_the_next_member_s_records_are_read_in_its_turn(autojump_clock, processor, monkeypatch):
     monkeypatch.setattr(records, "THREAD_PER_S", 20.0)
     async with victim_and(MemoryHub(), "asker", "mallory", *(f"m{each}" for each in range(12))) as (
         victim,
@@ -179,7 +180,7 @@ async def test_while_a_flood_waits_the_next_member_s_records_are_read_in_its_tur
         await until(lambda: newest() == {100}, 2.0)
 
 
-async def test_a_record_is_verified_once_however_often_it_is_sent_also_a_forged_one(processor):
+async def test_a_record_is_verified_once_however_often_it_is_sent_also_a_forged_one(autojump_clock, processor):
     async with victim_and(MemoryHub(), "asker") as (victim, asker):
         forged = msgspec.structs.replace(record_of("asker", 9), signature=b"bad")
         before = processor.on_loop
@@ -190,7 +191,7 @@ async def test_a_record_is_verified_once_however_often_it_is_sent_also_a_forged_
         assert processor.on_loop - before == 1
 
 
-async def test_records_that_wait_for_the_thread_are_verified_once_however_often_they_are_sent(processor):
+async def test_records_that_wait_for_the_thread_are_verified_once_however_often_they_are_sent(autojump_clock, processor):
     """The search found it: a frame sent forty times before its records had their turn cost forty times as much."""
     many = [f"m{each}" for each in range(2 * records.FEW)]
     async with victim_and(MemoryHub(), "asker", *many) as (victim, asker, *_):
@@ -202,7 +203,7 @@ async def test_records_that_wait_for_the_thread_are_verified_once_however_often_
         assert processor.in_thread - before == len(many)
 
 
-async def test_a_stranger_speaks_for_itself_only(processor):
+async def test_a_stranger_speaks_for_itself_only(autojump_clock, processor):
     async with victim_and(MemoryHub(), "STRANGER") as (victim, stranger):
         await stranger.say(victim, Spread((record_of("a"), record_of("STRANGER"), record_of("b"))))
         await trio.sleep(1.0)
@@ -211,7 +212,7 @@ async def test_a_stranger_speaks_for_itself_only(processor):
         await until(lambda: {"a", "b"} <= set(victim.membership.members), 1.0)
 
 
-async def test_strangers_together_have_one_budget_and_members_keep_theirs(processor):
+async def test_strangers_together_have_one_budget_and_members_keep_theirs(autojump_clock, processor):
     """Each a Hello with a new version a tenth of a second: what is read of this is the strangers' share."""
     names = [f"S{each}" for each in range(60)]
     async with victim_and(MemoryHub(), "asker", *names) as (victim, asker, *strangers):
@@ -228,7 +229,7 @@ async def test_strangers_together_have_one_budget_and_members_keep_theirs(proces
         await until(lambda: victim.membership.table["asker"].record.version == 1, 1.0)
 
 
-async def test_a_member_may_name_few_whom_nobody_met_and_more_as_they_are_met(processor):
+async def test_a_member_may_name_few_whom_nobody_met_and_more_as_they_are_met(autojump_clock, processor):
     async with victim_and(MemoryHub(), "asker", "teller") as (victim, _, teller):
         few, began = int(records.UNMET_AT_ONCE), trio.current_time()
         await teller.say(victim, Spread(tuple(record_of(f"p{each:02}") for each in range(30))))
@@ -246,7 +247,7 @@ async def test_a_member_may_name_few_whom_nobody_met_and_more_as_they_are_met(pr
         assert len(present()) <= 1 + (trio.current_time() - began) * records.UNMET_PER_S, "a death gives no token back"
 
 
-async def test_whom_the_owner_named_may_name_all_others(processor):
+async def test_whom_the_owner_named_may_name_all_others(autojump_clock, processor):
     """A joiner learns of all members from the one it knows, without a look at any of them."""
     async with victim_and(MemoryHub(), "KNOWN") as (victim, known):
         victim.membership._records.greeted.add("KNOWN")
