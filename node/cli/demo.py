@@ -45,7 +45,7 @@ next:
   starling demo --kill 2@0.3 --join-late 0.4   one node is killed and comes back, one joins late
   starling found --example digits              a swarm of your own, whose invite others join by
   starling examples                            your own model, text, strangers: files to begin with"""
-ALONE = ("overlay=alone", "pace.quorum=1", "name=alone")
+ALONE = ("overlay=alone", "pace.quorum=1", "crew.stages=1", "name=alone")
 GROUP = re.compile(r"(?P<count>\d{1,6}):(?P<attack>\w+)")
 SHARE = re.compile(r"(?P<node>\d{1,6})@(?P<fraction>\d*\.?\d+)")
 HELP = "see `starling demo --help`"
@@ -166,10 +166,14 @@ def make_plan(
         raise ConfigError("--record: needs --dir, where the records stay; try `starling demo --record --dir my-demo`")
     kill = tuple(_kill(text, nodes) for text in kills)
     attackers = _byzantine(byzantine, nodes)
-    parts = nodes + (join_late is not None)
     wished = presets.load(Manifest, assignments=presets.asked(preset, (f"task={task}", *assignments)))
+    stages = wished.crew.stages
+    if nodes < stages:
+        raise ConfigError(f"--nodes: must be >= crew.stages = {stages}, got {nodes}; try `--nodes {2 * stages}`")
+    crews = nodes // stages
+    parts = crews + (join_late is not None and stages == 1)
     kind = wished.task.kind
-    derived = [f"task={task}", f"seed={seed}", f"pace.quorum={nodes}", f"partition.shards={parts}", *LOOPBACK]
+    derived = [f"task={task}", f"seed={seed}", f"pace.quorum={crews}", f"partition.shards={parts}", *LOOPBACK]
     derived += [] if wished.preset == presets.CUSTOM else ["admission.kind=allow"]  # all of them are ours
     derived += ["partition=by_file"] if kind == "text" else []
     derived += [f"task.nodes={parts}"] if kind in PER_NODE_TASKS else []
@@ -243,8 +247,10 @@ def _check_manifest(manifest: Manifest, nodes: int, seconds: float | None) -> No
         raise ConfigError(
             f"--seconds: excludes pace.rounds, got {seconds:g} and {pace.rounds}; drop `--set pace.rounds`"
         )
-    if pace.quorum > nodes:
-        raise ConfigError(f"pace.quorum: must be <= --nodes = {nodes}, got {pace.quorum}; try `--nodes {pace.quorum}`")
+    stages = manifest.crew.stages
+    if pace.quorum > nodes // stages:
+        most = f"--nodes = {nodes}" if stages == 1 else f"{nodes // stages}, the crews of {nodes} nodes"
+        raise ConfigError(f"pace.quorum: must be <= {most}, got {pace.quorum}; try `--nodes {pace.quorum * stages}`")
     check_files(manifest.task)
 
 

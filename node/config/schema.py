@@ -191,7 +191,7 @@ class PaceSection(PartSection, frozen=True):
     rounds: Count = 200
     """The run's length in rounds (slots in clock pace); 0 is endless."""
     quorum: AtLeastOne = 2
-    """Members that must be there before training begins; later a lone node goes on."""
+    """Members, in a swarm of crews whole crews, that must be there before training begins; later a lone one goes on."""
     slot_s: Seconds = 1.0
     """clock: seconds between a node's exchanges. steps: the time in which one exchange should be over, for the byte budget."""
     min_wait_s: Seconds = 0.25

@@ -141,7 +141,8 @@ class Training:
             if len(self.members.members) >= needed and (needed == 1 or now - since >= STABLE_S):
                 break
             if not announced:
-                self.context.report.event("waiting_for_quorum", f"waiting for {needed} members before the first round")
+                what = "members" if self.crew is None else "whole crews"
+                self.context.report.event("waiting_for_quorum", f"waiting for {needed} {what} before the first round")
                 announced = True
             await trio.sleep(0.05)
         if self.pace.kind == "clock":

@@ -201,7 +201,7 @@ class Demo:
             folder = self.folder / "alone"
             self.alone = Member(0, folder, Identity.load_or_create(RunDir.create(folder).key).peer_id)
             self.alone.forks = self._forks
-            operate.found(folder, self.plan.alone, self._config(0))
+            operate.found(folder, self.plan.alone, structs.replace(self._config(0), stage=-1))  # no crew
             self.alone.start()
 
     def _wait_for_alone(self, progress: Callable[[float, str], None]) -> None:
@@ -226,11 +226,13 @@ class Demo:
 
     def _config(self, index: int) -> NodeConfig:
         plan, connections = self.plan, 4 * (self.plan.nodes + 2)
+        place, stage = divmod(index, plan.manifest.crew.stages)
         attack = dict(plan.byzantine).get(index, "")
         crew: dict[str, Scalar] = {"crew": ",".join(self._peer(bad) for bad, _ in plan.byzantine)} if attack else {}
         return NodeConfig(
-            listen=("/ip4/127.0.0.1/tcp/0",), device="cpu", trust=True, shard=index % plan.manifest.partition.shards, threads=1,
+            listen=("/ip4/127.0.0.1/tcp/0",), device="cpu", trust=True, shard=place % plan.manifest.partition.shards, threads=1,
             checkpoint_s=2.0, linger_s=3600.0, limits=LimitsSection(connections=connections, connections_per_ip=connections),
+            stage=stage if plan.manifest.crew.stages > 1 else -1,
             attack=attack, attack_params=crew, attack_agreed=bool(attack), start=start.place(plan.manifest),
             record=RecordSection(every_s=RECORD_S if plan.record else 0.0),
         )  # fmt: skip
@@ -359,7 +361,7 @@ class Demo:
             swarm=self.swarm, wall_s=round(wall_s, 3), metric=statuses[0].metric, nodes=rows, ban=self.before_ban,
             rounds=max((m.snapshot.round for m in self._honest if m.snapshot is not None), default=0),
             mean=fmean(values) if values else None, min=min(values, default=None), max=max(values, default=None),
-            consensus_distance=self._consensus_distance(), dense_bytes=4 * (statuses[0].parameters or 0),
+            consensus_distance=self._consensus_distance(), dense_bytes=round(4 * fmean(s.parameters or 0 for s in statuses)),
             bytes_per_exchange=sum(s.payload_bytes for s in statuses) / committed if committed else None,
             alone=self._how_alone_did(),
         )  # fmt: skip
@@ -392,17 +394,19 @@ class Demo:
         )  # fmt: skip
 
     def _consensus_distance(self) -> float | None:
-        """Ξ of the honest nodes' exported models: Ξ² = mean_i ‖x_i − x̄‖²."""
+        """Ξ of the honest nodes' exported models: Ξ² = mean_i ‖x_i − x̄‖², of crews the sum over their stages."""
         import numpy as np  # noqa: PLC0415 - only needed at the very end
         from safetensors.numpy import load_file  # noqa: PLC0415
 
         files = [RunDir(member.run_dir).model for member in self._honest if not member.down]
-        models = (load_file(file) for file in files if file.exists())
-        vectors = [np.concatenate([x[name].ravel().astype(np.float64) for name in sorted(x)]) for x in models]
-        if len(vectors) < 2:
+        alike: dict[tuple[str, ...], list[np.ndarray]] = {}  # by names of tensors: of whole models, or of one stage
+        for x in (load_file(file) for file in files if file.exists()):
+            vector = np.concatenate([x[name].ravel().astype(np.float64) for name in sorted(x)])
+            alike.setdefault(tuple(sorted(x)), []).append(vector)
+        several = [np.stack(vectors) for vectors in alike.values() if len(vectors) > 1]
+        if not several:
             return None
-        stacked = np.stack(vectors)
-        return math.sqrt(float(((stacked - stacked.mean(0)) ** 2).sum(1).mean()))
+        return math.sqrt(sum(float(((stacked - stacked.mean(0)) ** 2).sum(1).mean()) for stacked in several))
 
 
 def _statuses(members: Iterable[Member]) -> list[StatusSnapshot]:

@@ -52,6 +52,26 @@ def test_a_byzantine_node_is_named_banned_and_not_waited_for(tmp_path):
 
 @pytest.mark.real
 @pytest.mark.slow
+@pytest.mark.acceptance
+def test_two_crews_of_three_begin_and_end_as_two_members(tmp_path):
+    """The quorum counts crews; with one of nodes they would wait for ever."""
+    text = tmp_path / "text.txt"
+    text.write_bytes(bytes(32 + (i * i % 97 + i % 13) % 90 for i in range(20_000)))
+    model = {"path": text, "width": 32, "layers": 3, "context": 32, "tied": "false"}
+    keys = {f"task.{key}": value for key, value in model.items()} | {
+        "crew.stages": 3,
+        "pace.local_steps": 5,
+        "partition": "iid",
+    }
+    settings = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+    table = demo(tmp_path, "--task", "text", "--nodes", 6, "--rounds", 6, *settings)
+    assert [(row["state"], row["local_steps"]) for row in table["nodes"]] == [("done", 30)] * 6
+    assert {row["exchanges"]["committed"] for row in table["nodes"]} == {6}
+    assert 0.0 < table["consensus_distance"] < 1.0
+
+
+@pytest.mark.real
+@pytest.mark.slow
 def test_ctrl_c_in_the_middle_leaves_nothing_behind(tmp_path):
     """No node, no engine, and an exit code that says why."""
     with terminals() as terminal:

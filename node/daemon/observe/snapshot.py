@@ -138,8 +138,11 @@ def _problem(node: Node) -> str | None:
                 port = node.network.port if node.network is not None else None
                 return f"no member can be dialled, this one neither: {FORWARD.format(port=port)}"
             if node.progress.state == "waiting":
-                quorum = running.context.manifest.pace.quorum
-                return f"waiting for {quorum} members, {members} here; invite others with the string `starling invite` prints"
+                needed, here = running.context.manifest.pace.quorum, len(running.members.members)
+                what = "whole crews" if running.crew else "members"
+                return (
+                    f"waiting for {needed} {what}, {here} here; invite others with the string `starling invite` prints"
+                )
             if running.training.cannot_save:
                 return "checkpoints cannot be written; free some disk space"
             if node.progress.state == "training" and members == 1:

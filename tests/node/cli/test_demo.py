@@ -8,8 +8,10 @@ import sys
 import tempfile
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from msgspec import structs
+from safetensors.numpy import save_file
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.node.cli import demo as command
@@ -126,6 +128,35 @@ def test_every_option_reaches_the_plan(canned, tmp_path):
     assert (plan.nodes, plan.join_late, plan.seconds, plan.folder) == (4, 0.6, None, tmp_path)
     assert (plan.manifest.pace.rounds, plan.manifest.seed, plan.manifest.mix.kind) == (9, 5, "dsgd")
     assert (plan.manifest.pace.quorum, plan.manifest.partition.shards) == (4, 5)  # a part for the one that joins late
+
+
+CREWS = ["--set", "task.path=x", "--set", "task.tied=false", "--set", "task.layers=3", "--set", "crew.stages=3"]
+
+
+def test_crews_have_a_part_and_a_vote_each_and_their_machines_one_stage_each(canned, tmp_path):
+    (tmp_path / "x").write_text("once upon a time\n" * 1000)
+    text = ["--set", f"task.path={tmp_path / 'x'}", "--set", "partition=iid"]
+    plan = planned(canned, "--task", "text", "--nodes", "7", *CREWS, *text, "--dir", str(tmp_path / "demo"))
+    assert (plan.manifest.pace.quorum, plan.manifest.partition.shards) == (2, 2)
+    with Demo(plan) as demo:
+        configs = [demo._config(index) for index in range(7)]
+    assert [(config.shard, config.stage) for config in configs] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+        (0, 0),
+    ]
+    assert plan.alone.crew.stages == 1
+
+
+def test_fewer_nodes_than_a_crew_has_stages_are_no_demo(canned, capsys):
+    refused(capsys, ["demo", "--task", "text", "--nodes", "2", *CREWS], "--nodes", "crew.stages = 3", "`--nodes 6`")
+    refused(
+        capsys, ["demo", "--task", "text", "--nodes", "6", *CREWS, "--set", "pace.quorum=3"], "2, the crews of 6 nodes"
+    )
 
 
 def test_seconds_make_an_endless_run_with_a_constant_step(canned, capsys):
@@ -397,6 +428,18 @@ def test_mean_and_minimum_are_of_the_honest(tmp_path):
     assert [row.byzantine for row in summary.nodes] == [False, False, True, True]
     assert (summary.mean, summary.min, summary.max) == (pytest.approx(0.85), 0.8, 0.9)
     assert demo._line() == "4 nodes (2 Byzantine), round 10, accuracy 0.850"
+
+
+def test_of_crews_the_consensus_distance_is_that_of_their_whole_models(tmp_path):
+    """Two crews of two stages, apart by 2 in three numbers of the first stage and by 4 in one of the second."""
+    demo = Demo(Plan(Manifest()))
+    demo.members = [member(tmp_path, index, 0.5) for index in range(4)]
+    values = [("a", 3, 1.0), ("b", 1, 2.0), ("a", 3, 3.0), ("b", 1, 6.0)]
+    for each, (name, count, value) in zip(demo.members, values, strict=True):
+        save_file({name: np.full(count, value, np.float32)}, RunDir(each.run_dir).model)
+    assert demo._consensus_distance() == pytest.approx(7.0**0.5)
+    demo.members = demo.members[:2]
+    assert demo._consensus_distance() is None
 
 
 def test_every_node_of_a_demo_has_the_file_that_its_swarm_begins_with(tmp_path):
