@@ -20,7 +20,7 @@ Shapes: m models of d parameters.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -44,22 +44,21 @@ class Agreement:
     outside: tuple[int, ...]  # indices of models that no honest member can have
 
 
-def agree(models: Sequence[Tensor], origin: Tensor, rounds: Sequence[int]) -> Agreement:
+def agree(
+    models: Sequence[Tensor], origin: Tensor, rounds: Sequence[int], passed: Callable[[], None] = lambda: None
+) -> Agreement:
     """Find the majority among m >= 1 models (d,), finite, of these claimed rounds; `origin` (d,) is the initial one.
 
     A model s − r <= LEAD rounds ahead may have travelled s/r times as far, at most twice; a larger claimed difference allows nothing.
-    Inputs are not modified; additional memory is one model. Raises ValueError: there is no model, or shapes or lengths differ.
+    Inputs are not modified and read from front to back, twice; additional memory is one model. `passed` is called after each part of them,
+    so that models that are pages of files need not be in memory. Raises ValueError: there is no model, or shapes or lengths differ.
     """
     if not models or len(rounds) != len(models) or any(model.shape != origin.shape for model in models):
         raise ValueError("models must be one or more of the origin's shape, with a round each")
     count = len(models)
     if count == 1:
         return Agreement(models[0].clone(), (0,), ())
-    distance = [[0.0] * count for _ in models]
-    for i in range(count):
-        for j in range(i):
-            distance[i][j] = distance[j][i] = _distance(models[i], models[j])
-    travelled = [_distance(model, origin) for model in models]
+    distance, travelled = _distances(models, origin, passed)
     nearest = [sorted(range(count), key=lambda j, i=i: (j != i, distance[i][j])) for i in range(count)]  # type: ignore[misc]
     needed = count // 2  # others, to be more than half with oneself
     center = min(range(count), key=lambda i: distance[i][nearest[i][needed]])
@@ -78,7 +77,7 @@ def agree(models: Sequence[Tensor], origin: Tensor, rounds: Sequence[int]) -> Ag
         and i not in cluster
         and min(distance[i][j] for j in cluster) > max(WIDE * diameter, APART * typical * _stretch(rounds[i], round_))
     )
-    return Agreement(_median([models[i] for i in cluster]), cluster, outside)
+    return Agreement(_median([models[i] for i in cluster], passed), cluster, outside)
 
 
 def _stretch(one: float, other: float) -> float:
@@ -87,16 +86,23 @@ def _stretch(one: float, other: float) -> float:
     return min(2.0, last / first) if last - first <= LEAD else 1.0
 
 
-def _distance(one: Tensor, other: Tensor) -> float:
-    """Euclidean distance in float64; inf where squares overflow."""
-    total = 0.0
-    for start in range(0, one.numel(), _CHUNK):
-        part = one[start : start + _CHUNK].double() - other[start : start + _CHUNK].double()
-        total += float(part.square().sum())
-    return math.sqrt(total)
+def _distances(
+    models: Sequence[Tensor], origin: Tensor, passed: Callable[[], None]
+) -> tuple[list[list[float]], list[float]]:
+    """Euclidean distances of each model to each other and to the origin, in float64; inf where squares overflow."""
+    count = len(models)
+    total = [[0.0] * (count + 1) for _ in models]
+    for start in range(0, origin.numel(), _CHUNK):
+        parts = [vector[start : start + _CHUNK].double() for vector in (*models, origin)]
+        for i in range(count):
+            for j in (*range(i), count):
+                total[i][j] += float((parts[i] - parts[j]).square().sum())
+        passed()
+    apart = [[math.sqrt(total[max(i, j)][min(i, j)]) for j in range(count)] for i in range(count)]
+    return apart, [math.sqrt(row[count]) for row in total]
 
 
-def _median(models: Sequence[Tensor]) -> Tensor:
+def _median(models: Sequence[Tensor], passed: Callable[[], None]) -> Tensor:
     """Coordinate-wise median."""
     out = torch.empty_like(models[0])
     half = len(models) // 2
@@ -105,4 +111,5 @@ def _median(models: Sequence[Tensor]) -> Tensor:
         ordered = torch.stack([model[start:stop].double() for model in models]).sort(0).values
         middle = ordered[half] if len(models) % 2 else (ordered[half - 1] + ordered[half]) / 2.0
         out[start:stop] = middle.to(out.dtype)
+        passed()
     return out

@@ -10,7 +10,7 @@ Shapes: d parameters.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -127,7 +127,9 @@ class Session:
         self._snapshots = file.parent if opening.checkpoint else None  # the folder of those that are read
         self._held: Snapshot | None = None
         self._read_at = clock()
-        self._candidates: dict[str, tuple[int, Tensor]] = {}  # round and model (d,) that a late joiner fetched, by peer
+        self._candidates: dict[
+            str, tuple[int, Mapping[str, Tensor]]
+        ] = {}  # round and model, x (d,), fetched by a late joiner
         self._joining_turn = 0
         self.opened = calls.Opened(
             learner.layout.dim, self._schema, learner.task.metric, learner.task.higher_is_better, learner.device,
@@ -469,7 +471,7 @@ class Session:
             self._candidates, self._joining_turn = {}, call.turn
         if len(self._candidates) >= MAX_CANDIDATES and call.peer not in self._candidates:
             raise LocalProtocolError(f"{MAX_CANDIDATES} models are held already")
-        self._candidates[call.peer] = (call.round, tensors["x"])
+        self._candidates[call.peer] = (call.round, tensors)
         return calls.Done()
 
     def agree(self, _call: calls.Agree) -> calls.Agreed:
@@ -478,9 +480,9 @@ class Session:
         if not self._candidates:
             raise LocalProtocolError("no model is held")
         peers = sorted(self._candidates)
-        rounds, models = zip(*(self._candidates[peer] for peer in peers), strict=True)
+        rounds, held = zip(*(self._candidates[peer] for peer in peers), strict=True)
         self._candidates = {}
-        agreement = model_agreement.agree(models, self.learner.offered_at_first.to(models[0].device), rounds)
+        agreement = self._compared(held, rounds)
         at = median_low(rounds[i] for i in agreement.cluster) if agreement.cluster else 0
         if agreement.state is not None:
             self.learner.install(agreement.state, at)
@@ -489,6 +491,17 @@ class Session:
             self._frozen, self._unfrozen, self._committed, self._round = None, False, [], at
         names = (tuple(peers[i] for i in which) for which in (agreement.cluster, agreement.outside))
         return calls.Agreed(at, *names)
+
+    def _compared(self, held: Sequence[Mapping[str, Tensor]], rounds: Sequence[int]) -> model_agreement.Agreement:
+        """What models agree on, of whose files no more is in memory than is being read."""
+        models = [tensors["x"] for tensors in held]
+        origin = self.learner.offered_at_first.to(models[0].device)
+
+        def passed() -> None:
+            for tensors in held:
+                tensor_file.release(tensors)
+
+        return model_agreement.agree(models, origin, rounds, passed)
 
     @property
     def _staged(self) -> stages.Stage:

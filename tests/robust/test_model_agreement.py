@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from starling.gossip.rng import generator
-from starling.robust.model_agreement import APART, NEAR, SAME, agree
+from starling.robust.model_agreement import _CHUNK, APART, NEAR, SAME, agree
 from tests.strategies import examples
 
 D = 200
@@ -155,6 +155,25 @@ def test_distances_are_right_beyond_one_chunk():
     assert agreed.outside == (2,)
     assert torch.equal(agreed.state, models[0])
     assert APART * math.sqrt(400_000) < 1999.0
+
+
+def test_models_are_read_a_part_at_a_time_from_front_to_back_twice():
+    """Parts of files that are behind need not be in memory: they are spoiled here as soon as they are."""
+    origin = torch.zeros(600_000)
+    models, behind = [torch.ones(600_000) for _ in range(3)], 0
+
+    def passed():
+        nonlocal behind
+        for model in models:
+            model[: behind % 3 * _CHUNK] = math.nan
+        behind += 1
+        if behind % 3 == 0:
+            for model in models:
+                model.fill_(1.0)
+
+    agreed = agree(models, origin, [9, 9, 9], passed)
+    assert behind == 6
+    assert torch.equal(agreed.state, torch.ones(600_000))
 
 
 def test_senseless_input_is_refused():

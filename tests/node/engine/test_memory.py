@@ -14,6 +14,7 @@ from tests.harness.engines import Inside, opening
 
 D = 150_000
 DEGREE = 3
+MOST = {"default": 36.0, "leanest+mask": 24.0, "lean+fragment": 24.0}
 HELD = {"plain": 28.0, "drift": 36.0, "lean": 18.0, "leanest+mask": 16.0}
 
 
@@ -44,3 +45,13 @@ def test_an_engine_holds_what_the_table_says(name, tmp_path, monkeypatch):
     ours = sum(storage.nbytes() for at, storage in alive().items() if at not in before)
     held = ours / sum(end.parameters for end in ends)
     assert HELD[name] - 0.1 <= held <= HELD[name] + 0.7
+
+
+@pytest.mark.acceptance
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", MOST)
+def test_no_phase_of_a_large_model_takes_more_than_promised(name):
+    """Of an engine process, by the kernel's count: rounds, evaluation, checkpoints, serving, resuming and joining."""
+    found = memory.measure(name, 30_000_000, DEGREE)
+    assert found.peak <= MOST[name], found
