@@ -53,7 +53,7 @@ NODE_OPTIONS = (
     click.option(
         "--announce", multiple=True, metavar="MULTIADDR", help="Addresses to give to peers instead, behind a NAT."
     ),
-    click.option("--map-port", is_flag=True, help="Ask the router (UPnP) to lead a port to this node."),
+    click.option("--map-port", is_flag=True, help="Ask the router (UPnP, NAT-PMP) to lead a port to this node."),
     click.option("--no-lan", is_flag=True, help="Neither look for members on the local network nor be found there."),
     click.option(
         "--relay", metavar="off|control|small", help="What to carry for members that nobody can dial. Default: control."

@@ -378,7 +378,7 @@ class NodeConfig(Section, frozen=True):
     lan: bool = True
     """Find members on the local network by multicast DNS, and be found there; needs no address of the invite to answer."""
     map_port: bool = False
-    """Ask the router by UPnP to lead a port to this node, and give it back at the end."""
+    """Ask the router by UPnP, else by NAT-PMP, to lead a port to this node, and give it back at the end."""
     relay: Literal["off", "control", "small"] = "control"
     """What this node, if others can dial it, carries for members that nobody can dial: nothing, their control messages (32 kB/s a member,
     128 kB/s in all), or small exchanges too (256 kB/s, 1 MB/s)."""

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from starling.node.net.port_lease import LEASE_S, PORTS, Lease, PortLease
+from starling.node.net.port_lease import LEAST_S, Lease, PortLease
 from tests.harness.daemons import Reports, until
 from tests.harness.libp2p_nodes import peer_of
 
@@ -11,71 +11,60 @@ HERE = (f"/ip4/192.168.1.7/tcp/4001/p2p/{peer_of('me')}",)
 
 
 class FakeRouter:
-    """As miniupnpc gives it: whatever goes wrong is an Exception."""
+    """It gives what it is told to, in turn, and then the last again."""
 
-    lanaddr, discoverdelay = "192.168.1.7", 0
+    def __init__(self, words, *gives):
+        self.words, self.gives, self.asked, self.ended = words, list(gives), [], []
 
-    def __init__(self, *, there=1, taken=(), endless=False):
-        self.there, self.taken, self.endless = there, set(taken), endless
-        self.mapped, self.asked = {}, []
+    async def lead(self, outside, port):
+        self.asked.append((outside, port, trio.current_time()))
+        return self.gives.pop(0) if len(self.gives) > 1 else self.gives[0]
 
-    def discover(self):
-        return self.there
-
-    def selectigd(self):
-        return "http://192.168.1.1/"
-
-    def externalipaddress(self):
-        return "9.9.9.9"
-
-    def addportmapping(self, outside, protocol, host, port, name, remote, lease_s):
-        self.asked.append((outside, lease_s))
-        if outside in self.taken:
-            raise Exception("ConflictInMappingEntry")
-        if self.endless and lease_s:
-            raise Exception("OnlyPermanentLeasesSupported")
-        self.mapped[outside] = (protocol, host, port)
-        return True
-
-    def deleteportmapping(self, port, protocol):
-        return self.mapped.pop(port)[0] == protocol
+    async def give_back(self, outside, port):
+        self.ended.append((outside, port))
 
 
-async def leased(router, addresses=HERE):
+async def leased(seconds, *routers):
     """What a node was told, and its events, when it stops."""
     given, reports = [], Reports()
-    lease = PortLease(lambda: addresses, given.append, reports, lambda: router)
+    lease = PortLease(lambda: HERE, given.append, reports, lambda: routers)
+    with trio.move_on_after(seconds):
+        await lease.serve()
+    return given, reports
+
+
+@pytest.mark.trio
+async def test_a_port_is_renewed_at_half_of_its_time_and_given_back_at_the_end(autojump_clock):
+    router = FakeRouter("A", Lease("9.9.9.9", 4003, 1000.0), Lease("9.9.9.9", 4003, 10.0))
+    given, reports = await leased(501.0 + LEAST_S, router)
+    assert given == [("9.9.9.9", 4003)]
+    begin = router.asked[0][2]
+    asked = [(outside, port, round(at - begin)) for outside, port, at in router.asked]
+    assert asked == [(4001, 4001, 0), (4003, 4001, 500), (4003, 4001, 500 + LEAST_S)]
+    assert router.ended == [(4003, 4001)]
+    assert reports.texts == ["the router leads its port 4003 to this node (A)"]
+
+
+@pytest.mark.trio
+async def test_who_gave_a_port_is_asked_first_and_when_it_no_longer_does_the_others_are(autojump_clock):
+    first, second = FakeRouter("A", None), FakeRouter("B", Lease("9.9.9.9", 4001), None)
+    given, reports = await leased(1801.0, first, second)
+    assert [len(it.asked) for it in (first, second)] == [2, 2]
+    assert second.asked[1][2] <= first.asked[1][2]
+    assert given == [("9.9.9.9", 4001), None]
+    assert reports.texts[-1] == "no router gives this node a port (A, B)"
+    assert (first.ended, second.ended) == ([], [])
+
+
+@pytest.mark.trio
+async def test_a_node_without_private_addresses_asks_nobody(autojump_clock):
+    router = FakeRouter("A", Lease("9.9.9.9", 4001))
+    addresses = [f"/ip4/8.8.8.8/tcp/4001/p2p/{peer_of('me')}"]
+    with trio.move_on_after(100.0):
+        await PortLease(lambda: addresses, print, Reports(), lambda: [router]).serve()
+    assert router.asked == []
+    addresses[:] = HERE
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lease.serve)
-        await until(lambda: reports.events, 5.0)
-        held = dict(router.mapped)
+        nursery.start_soon(PortLease(lambda: addresses, print, Reports(), lambda: [router]).serve)
+        await until(lambda: router.asked, 1.0)
         nursery.cancel_scope.cancel()
-    return given, held, reports
-
-
-@pytest.mark.trio
-async def test_a_port_is_led_to_this_node_for_an_hour_and_given_back_at_the_end():
-    router = FakeRouter()
-    given, held, reports = await leased(router)
-    assert given == [Lease("9.9.9.9", 4001)]
-    assert held == {4001: ("TCP", "192.168.1.7", 4001)}
-    assert router.asked == [(4001, LEASE_S)]
-    assert router.mapped == {}
-    assert reports.names == ["port_lease"]
-
-
-@pytest.mark.trio
-async def test_a_port_that_another_has_is_left_to_it_and_a_router_that_knows_no_end_is_asked_for_none():
-    router = FakeRouter(taken=(4001, 4002), endless=True)
-    given, _, _ = await leased(router)
-    assert given == [Lease("9.9.9.9", 4003)]
-    assert router.asked[-2:] == [(4003, LEASE_S), (4003, 0)]
-
-
-@pytest.mark.trio
-@pytest.mark.parametrize("router", [FakeRouter(there=0), FakeRouter(taken=range(4001, 4001 + PORTS))])
-async def test_without_a_router_that_gives_one_a_node_goes_on(router):
-    given, held, reports = await leased(router)
-    assert given == []
-    assert held == {}
-    assert "no router gives" in reports.events[0][1]
