@@ -6,6 +6,7 @@ from starling.gossip.catalogue import Catalogue, Entry, construct
 from starling.gossip.errors import ConfigError
 from starling.gossip.overlay.api import Overlay
 from starling.gossip.overlay.periodic import Periodic
+from starling.gossip.overlay.repeated import Repeated
 from starling.gossip.overlay.weights import Lazy
 
 OVERLAYS: Catalogue[Overlay, None] = Catalogue(
@@ -44,9 +45,9 @@ OVERLAYS: Catalogue[Overlay, None] = Catalogue(
 
 def overlay(
     kind: str, k: int, seed: int, *, average_every: int = 0, average_k: int | None = None, overlap: bool = False,
-    weights: str | None = None, trusted: bool = False, **params: Any,
+    gossips: int = 1, weights: str | None = None, trusted: bool = False, **params: Any,
 ) -> Overlay:  # fmt: skip
-    """The overlay of a manifest; the arguments are the keys of its section `overlay`, None is the default.
+    """The overlay of a manifest; the arguments are the keys of its section `overlay`, and `pace.gossips`, None is the default.
 
     Of `k` and `seed`, the swarm's root seed, a kind gets what it takes; it must take those of `params`, e.g. factor, basis or eta.
     `trusted`: the machine's owner agrees to import what "module:Class" names. Raises ConfigError: unknown kind, a parameter it does
@@ -68,7 +69,7 @@ def overlay(
     if not average_every:
         if overlap:
             raise ConfigError("overlay.overlap: there is nothing to overlap with while overlay.average_every = 0")
-        return part
+        return part if gossips == 1 else construct("pace", "gossips", Repeated, {"inner": part, "times": gossips})
     sweeps = {"inner": part, "every": average_every, "k": average_k or k, "overlap": overlap}
     return construct("overlay", "periodic", Periodic, sweeps)
 
@@ -79,7 +80,7 @@ def check(part: Overlay, n: int) -> None:
         case Periodic(inner=inner, k=k):
             _check_k(k, n)
             check(inner, n)
-        case Lazy(overlay=inner):
+        case Lazy(overlay=inner) | Repeated(inner=inner):
             check(inner, n)
         case _ if isinstance(getattr(part, "k", None), int):
             _check_k(part.k, n)  # type: ignore[attr-defined]

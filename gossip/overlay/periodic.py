@@ -21,18 +21,7 @@ from dataclasses import dataclass
 
 from starling.gossip.overlay.api import Overlay
 from starling.gossip.overlay.base_k import BaseK
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """What a round is for."""
-
-    local: bool  # local steps are done in it
-    first: bool  # its exchanges begin a sweep: what a node holds now is what gets averaged
-    last: bool  # its exchanges complete a sweep: what a node holds afterwards is the average
-
-
-ORDINARY = Stage(local=True, first=True, last=True)  # a round by itself, as all are without periodic averaging
+from starling.gossip.overlay.stages import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +71,3 @@ class Periodic:
             first=position == cycle - BaseK(self.k).period(n),
             last=position == cycle - 1,
         )
-
-
-def stage(overlay: Overlay, n: int, round: int) -> Stage:
-    """What this round is for, of n members; ORDINARY unless the overlay is Periodic."""
-    return overlay.stage(n, round) if isinstance(overlay, Periodic) else ORDINARY
-
-
-def turn(overlay: Overlay, n: int, round: int) -> int:
-    """Number of the averaging that this round belongs to: of its cycle, or of the round itself unless the overlay is Periodic."""
-    return round // overlay.cycle(n) if isinstance(overlay, Periodic) else round

@@ -54,9 +54,10 @@ def check(manifest: Manifest) -> None:
         raise ConfigError(
             f"mix.kind: {mix.kind} is of whole models, which no machine of a crew has; try `--set mix.kind=pet`"
         )
-    if pace.stop_after or manifest.overlay.rerank_every or manifest.overlay.average_every:
+    if pace.stop_after or pace.gossips > 1 or manifest.overlay.rerank_every or manifest.overlay.average_every:
         raise ConfigError(
-            "crew.stages: not with pace.stop_after, overlay.rerank_every or overlay.average_every in this version; leave them out"
+            "crew.stages: not with pace.stop_after, pace.gossips, overlay.rerank_every or overlay.average_every in this version; leave "
+            "them out"
         )
     section = manifest.optimizer
     if mix.kind == "seeds" or mix.personal or mix.own or section.sam or section.gradient != "plain":

@@ -42,7 +42,7 @@ _LATER: dict[str, dict[str, object]] = {
     "task": {"start": "", "fingerprint": (), "tied": True},
     "optimizer": {"clip_norm": None, "decay": "all", "sam": 0.0, "gradient": "plain"},
     "mix": {"drift_reach": 0.0, "flows": None, "typical_samples": None, "personal": (), "own": 0.0},
-    "pace": {"overlap": False, "stop_after": 0},
+    "pace": {"overlap": False, "stop_after": 0, "gossips": 1},
 }
 """Keys that format 2 did not begin with, and their defaults."""
 _SOME = 16  # members, a number for which every overlay exists: one that stands still for so many does for all
@@ -204,6 +204,11 @@ def _check_parts(manifest: Manifest, *, trusted: bool) -> None:
     if pace.kind == "clock" and overlay.average_every:
         raise ConfigError(
             "overlay.average_every: an exact average takes rounds, got clock pace; try `--set pace.kind=steps`"
+        )
+    if pace.gossips > 1 and (pace.kind != "steps" or pace.overlap or overlay.average_every):
+        raise ConfigError(
+            "pace.gossips: must be 1 in other paces than steps, with pace.overlap, and with overlay.average_every, whose sweeps are such "
+            f"rounds already, got {pace.gossips}; try `--set pace.gossips=1`"
         )
     if facts.static and not (graph.symmetric and graph.period(_SOME) == 1):
         raise ConfigError(

@@ -21,7 +21,7 @@ def overlay_of(manifest: Manifest, *, trusted: bool = True) -> Overlay:
     section, params = manifest.overlay, manifest.overlay.params()
     return catalogue.overlay(
         section.kind, params.pop("k", 1), manifest.seed, average_every=section.average_every, average_k=section.average_k,
-        overlap=section.overlap, weights=section.weights, trusted=trusted, **params,
+        overlap=section.overlap, gossips=manifest.pace.gossips, weights=section.weights, trusted=trusted, **params,
     )  # fmt: skip
 
 

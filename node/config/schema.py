@@ -188,6 +188,8 @@ class PaceSection(PartSection, frozen=True):
     sampled: a few train and a few average in each round, while all others sleep; for mix.kind = gather, among members one trusts."""
     local_steps: Annotated[int, Meta(ge=1, le=100_000)] = 20
     """steps: local steps of a round. clock: a guess of how many fit between two exchanges, until measured."""
+    gossips: Annotated[int, Meta(ge=1, le=8)] = 1
+    """steps: rounds of which only the first has local steps; the others average what they gave with further peers."""
     rounds: Count = 200
     """The run's length in rounds (slots in clock pace); 0 is endless."""
     quorum: AtLeastOne = 2

@@ -23,7 +23,7 @@ from starling.gossip.exchange.local_steps import LocalSteps
 from starling.gossip.exchange.sampled import Due
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.overlay.api import Overlay
-from starling.gossip.overlay.periodic import stage, turn
+from starling.gossip.overlay.stages import stage, turn
 from starling.gossip.overlay.sticky import StickyEdges
 from starling.node.config.schema import PaceSection
 from starling.node.daemon.context import NodeContext

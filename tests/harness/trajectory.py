@@ -11,8 +11,8 @@ from starling.gossip.compress.catalogue import quantizer
 from starling.gossip.compress.select.coordinates import Everything
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.overlay.links import directions
-from starling.gossip.overlay.periodic import stage, turn
 from starling.gossip.overlay.ranks import ranked
+from starling.gossip.overlay.stages import stage, turn
 from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
 from starling.node.catalogues import task

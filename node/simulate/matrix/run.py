@@ -27,7 +27,7 @@ from starling.gossip.mix.dsgd import Dsgd
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.personal import SHARES, Personal, chosen
 from starling.gossip.mix.seeds import Seeds
-from starling.gossip.overlay.periodic import stage, turn
+from starling.gossip.overlay.stages import stage, turn
 from starling.gossip.overlay.sticky import DEGREE
 from starling.gossip.rng import generator
 from starling.node.config.overlay import overlay_of

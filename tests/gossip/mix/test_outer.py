@@ -14,7 +14,7 @@ from starling.gossip.mix.dsgd import Dsgd
 from starling.gossip.mix.outer import Outer, disagreement_factor
 from starling.gossip.overlay.catalogue import overlay
 from starling.gossip.overlay.measure import matrix, symmetrised
-from starling.gossip.overlay.periodic import stage, turn
+from starling.gossip.overlay.stages import stage, turn
 from tests.harness.matrix_walk import walk
 from tests.harness.quadratics import gradients, quadratics, relative_error
 from tests.strategies import examples

@@ -27,6 +27,7 @@ VARIANTS = {
     "periodic ring": {"kind": "ring", "average_every": 4},
     "periodic base_k overlap": {"kind": "base_k", "average_every": 3, "overlap": True},
     "periodic directed": {"kind": "one_peer_exponential", "average_every": 3},
+    "repeated base_k": {"kind": "base_k", "gossips": 3},
 }
 APERIODIC = {"random_matching", "od_equi_dyn", "ou_equi_dyn", "ou_equi_dyn eta 1", "rendezvous", "pull"}
 PULLED = {"pull"}

@@ -9,7 +9,8 @@ from starling.gossip.overlay.base_k import BaseK
 from starling.gossip.overlay.catalogue import OVERLAYS, overlay
 from starling.gossip.overlay.measure import matrix, rows
 from starling.gossip.overlay.one_peer import OnePeerExponential, RandomMatching
-from starling.gossip.overlay.periodic import ORDINARY, Periodic, Stage, stage
+from starling.gossip.overlay.periodic import Periodic
+from starling.gossip.overlay.stages import ORDINARY, Stage, stage
 from starling.gossip.overlay.static import Alone, Ring
 
 inners = st.sampled_from([Alone(), Ring(), OnePeerExponential(), RandomMatching(4)])

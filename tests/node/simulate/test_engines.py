@@ -62,6 +62,7 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         ((*EXACT, "task.hidden=16", 'mix.personal=["2.*"]', "mix.own=0.3", "mix=dsgd", "overlay=random_matching"), 5),
         ((*BOWLS, "task.noise=0.1"), 9),
         ((*EXACT, "task.hidden=16", "optimizer.sam=0.1"), 5),
+        ((*EXACT, "task.hidden=16", "pace.gossips=3", "overlay=random_matching"), 5),
         ((*BOWLS, "optimizer.gradient=optimistic"), 9),
         ((*BOWLS, "optimizer.gradient=extragradient"), 9),
         ((*BOWLS, "mix=gradient_tracking", "overlay=one_peer_exponential", "simulate.nodes=5"), 9),
@@ -84,6 +85,7 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         "own_shares",
         "pet",
         "sharpness_aware",
+        "several_exchanges",
         "optimistic",
         "extragradient",
         "tracking",
@@ -108,6 +110,17 @@ def test_both_engines_walk_one_trajectory(settings_of, digits):
     for one, other in zip(figures(vectorised), figures(whole), strict=True):
         assert one == pytest.approx(other, rel=10.0**-digits, abs=1e-12)
     assert len({tuple(row) for row in figures(vectorised)}) == 4  # they do move
+
+
+@pytest.mark.parametrize("track", ["difference", "drift"])
+@pytest.mark.parametrize("select", ["full", "mask"])
+def test_with_several_exchanges_a_phase_pet_still_finds_the_common_optimum(track, select):
+    """Its gain is of one exchange after some steps, and three follow one another."""
+    outcome = run(
+        *BOWLS, "overlay=random_matching", "simulate.nodes=8", f"compress.select={select}", f"mix.track={track}",
+        "pace.local_steps=4", "pace.gossips=3", "pace.rounds=360", "pace.evaluate_every=120",
+    )  # fmt: skip
+    assert outcome.rows[-1].mean < 1e-5 * outcome.rows[0].mean
 
 
 @pytest.mark.parametrize("overlay", ["ring", pytest.param("base_k", marks=pytest.mark.acceptance)])

@@ -1,0 +1,49 @@
+"""Several exchanges after each phase of local steps: rounds of an overlay of which only each Q-th begins with local steps.
+
+The overlay's own rounds go on, so that all of a phase's exchanges are with other peers. DFedSAM with multiple gossip steps (MGS),
+Shi et al. 2023 (arXiv:2302.04083).
+
+Shapes: n members, ranks 0 … n − 1, Q exchanges a phase.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starling.gossip.overlay.api import Overlay
+from starling.gossip.overlay.stages import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """`inner`, in cycles of `times` rounds."""
+
+    inner: Overlay
+    times: int  # Q >= 1
+
+    def __post_init__(self) -> None:
+        if self.times < 1:
+            raise ValueError(f"gossips must be >= 1, got {self.times}")
+
+    @property
+    def symmetric(self) -> bool:
+        """As `inner` is."""
+        return self.inner.symmetric
+
+    def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
+        """Of the inner overlay."""
+        return self.inner.row(rank, n, round)
+
+    def period(self, n: int) -> int | None:
+        """Of the inner overlay in whole cycles."""
+        inner = self.inner.period(n)
+        return None if inner is None else math.lcm(inner, self.times)
+
+    def cycle(self, n: int) -> int:
+        """Rounds of a phase."""
+        return self.times
+
+    def stage(self, n: int, round: int) -> Stage:
+        """The first round of a phase has its local steps, the last leaves what was averaged."""
+        position = round % self.times
+        return Stage(local=position == 0, first=position == 0, last=position == self.times - 1)

@@ -1,0 +1,41 @@
+"""What a round is for: local steps or not, and where in the averaging of what they gave it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from starling.gossip.overlay.api import Overlay
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a round is for."""
+
+    local: bool  # local steps are done in it
+    first: bool  # its exchanges begin an averaging: what a node holds now is what gets averaged
+    last: bool  # its exchanges complete an averaging: what a node holds afterwards is the average
+
+
+ORDINARY = Stage(local=True, first=True, last=True)  # a round by itself
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """An overlay whose rounds are not all alike."""
+
+    def cycle(self, n: int) -> int:
+        """Rounds after which they are what they were, of n members."""
+
+    def stage(self, n: int, round: int) -> Stage:
+        """What this round is for, of n members."""
+
+
+def stage(overlay: Overlay, n: int, round: int) -> Stage:
+    """What this round is for, of n members; ORDINARY unless the overlay says otherwise."""
+    return overlay.stage(n, round) if isinstance(overlay, Staged) else ORDINARY
+
+
+def turn(overlay: Overlay, n: int, round: int) -> int:
+    """Number of the averaging that this round belongs to: of its cycle, or of the round itself."""
+    return round // overlay.cycle(n) if isinstance(overlay, Staged) else round
