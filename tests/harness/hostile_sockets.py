@@ -62,6 +62,11 @@ class RealStranger:
             at += 1.0 / per_s
             await trio.sleep_until(at)
 
+    async def hear_nothing(self) -> None:
+        """Take what others say, and do nothing with it."""
+        async for _ in self.network.inbound("control"):
+            pass
+
     async def be_a_member(self, peers: Sequence[str]) -> None:
         """Introduce itself, answer whatever keeps it a member, and refuse every exchange as busy."""
         async with trio.open_nursery() as nursery:
