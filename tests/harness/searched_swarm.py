@@ -37,10 +37,10 @@ MOST_ITEMS = 1500  # in all tables and queues of a node together
 CALLS_PER_ROUND, CALLS_PER_FRAME = 5, 2  # of an engine: for the round itself, and for what the liar sent to anybody
 VERIFIED, VERIFIED_PER_ROUND = 40, 12  # signatures, by all nodes: at the start, and of pulled vectors
 LOST_ROUNDS = 3
-"""Whoever waits in vain is left behind by those that do not, and skips rounds: so many each time that the liar withholds something.
+"""Of a node, beside one round in twenty, however often the liar keeps it waiting.
 
-So in a schedule that withholds often this bound says little, and is weaker than 95 % of all: it finds steps lost for nothing, not the
-price of lateness. `test_a_member_that_answers_one_node_late_takes_no_local_step_from_anybody` measures that over 40 s, without allowance.
+Who waits in vain is left behind by those that do not, and skips rounds. The peer it waited for is then given no more than is usual for 4
+rounds, for 8 the next time, then 16 (`gossip/exchange/timeouts.py`), so in a schedule of some 30 rounds this happens three times at most.
 """
 ROUND_S = 3.0  # a round of an honest node takes no longer, whatever a member does: see docs/protocol.md on deadlines
 PASSING = {
@@ -89,7 +89,6 @@ class SearchedSwarm:
         self.conduct = Conduct()
         self.liar: VirtualNode | None = None
         self.frames: deque[tuple[Lane, bytes]] = deque(maxlen=200)  # of the past, for replays
-        self.withheld = 0  # times that it began or ceased to keep others waiting
         self.sent = 0  # frames of the liar that reached somebody
         self.trusted = trusted
         self.calls: Counter[str] = Counter()  # of engines, by node
@@ -258,10 +257,8 @@ class SearchedSwarm:
             )
             if self.swarm.manifest.pace.kind == "steps":
                 done, due = node.progress.computed.steps, node.progress.round * self.swarm.manifest.pace.local_steps
-                spared = LOST_ROUNDS * self.withheld * self.swarm.manifest.pace.local_steps
-                assert done >= 0.95 * (due - spared), (
-                    f"{me} did {done} of {due} local steps, {self.withheld} times the liar withheld"
-                )
+                spared = LOST_ROUNDS * self.swarm.manifest.pace.local_steps
+                assert done >= 0.95 * due - spared, f"{me} did {done} of {due} local steps"
 
     async def settle(self) -> None:
         """The liar goes on as it likes; the honest go on too. Then it is silent for ever, and what it left is nothing."""

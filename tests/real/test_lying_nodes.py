@@ -11,6 +11,7 @@ from tests.harness.processes import ENDLESS, OWN, ROOT, starling, status_of, ter
 
 NODES, ROUNDS = 4, 60
 LOCAL_STEPS = 10  # of a round
+POINTS = 0.02  # of accuracy, by which equal runs of real processes differ; in virtual time the bound is one point
 AGREED = ENDLESS.replace("partition.shards=2", f"partition.shards={NODES}")
 TO_THE_END = (
     AGREED.replace("pace.rounds=0", f"pace.rounds={ROUNDS}")
@@ -54,7 +55,7 @@ def test_who_calls_everybody_late_takes_no_step_and_no_accuracy_from_real_nodes(
         accuracy[lie] = mean(it.value for it in ended)
         sys.stdout.write(f"\n{preset}, {lie}: {steps[lie]:.2f} of the local steps, accuracy {accuracy[lie]:.3f}\n")
     assert steps["late"] >= 0.95 * min(1.0, steps["useless"])
-    assert accuracy["late"] >= accuracy["useless"] - 0.01
+    assert accuracy["late"] >= accuracy["useless"] - POINTS
 
 
 @pytest.mark.timeout(200)
