@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import count, cycle
+from statistics import median
 
 import pytest
 import trio
@@ -141,6 +142,41 @@ def test_exchanges_of_real_processes_go_on_while_records_flap_and_pour_in(tmp_pa
         f"\n{what}, {who}: {during} of {without} exchanges: {during / without:.2f}; the attacker's processor {cpu}\n"
     )
     assert during >= LEFT * without
+
+
+@pytest.mark.timeout(400)
+def test_probes_of_a_member_are_answered_by_real_nodes_while_fresh_records_pour_in(tmp_path, warm_engines):
+    """Both from strangers and from a member, 20 frames a second to one node, which once lost 23 of 33 probes of an honest one."""
+    with terminals() as terminal:
+        folders = begun(terminal, tmp_path)
+        victim, swarm = status_of(folders[0]), status_of(folders[0]).swarm
+
+        async def attack() -> dict[str, list[float]]:
+            async with AsyncExitStack() as stack:
+                honest, *hostiles = [
+                    await stack.enter_async_context(stranger(swarm, name)) for name in ("honest", "a", "b", "member")
+                ]
+                nursery = await stack.enter_async_context(trio.open_nursery())
+                for each in (honest, *hostiles):
+                    await each.dial(victim.addresses[0])
+                for each in (honest, hostiles[-1]):
+                    nursery.start_soon(each.be_a_member, [victim.peer])
+                await trio.sleep(5.0)
+                waits = {"nobody": await honest.probe(victim.peer, SPAN_S)}
+                each_s = PER_S["fresh records"] / len(hostiles)
+                for hostile in hostiles:
+                    frames = iter(fresh_records(hostile, int(4 * SPAN_S * each_s)))
+                    nursery.start_soon(hostile.keep_saying, frames, [victim.peer], each_s)
+                waits["all"] = await honest.probe(victim.peer, 2 * SPAN_S)
+                nursery.cancel_scope.cancel()
+                return waits
+
+        waits = trio.run(attack)
+    shares = {who: sum(wait <= 1.0 for wait in each) / len(each) for who, each in waits.items()}
+    said = ", ".join(f"{who}: {shares[who]:.2f}, median {median(each):.3f} s" for who, each in waits.items())
+    sys.stdout.write(f"\nanswered within a second while records pour in of {said}\n")
+    assert shares["nobody"] >= 0.95
+    assert shares["all"] >= 0.95
 
 
 SYBILS = 10 * NODES
