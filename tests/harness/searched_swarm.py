@@ -75,6 +75,11 @@ class Conduct:
     altered: list[Alteration] = field(default_factory=list)
     excuse: tuple[str, int] | None = None
     """What it says to all who ask for a pairwise exchange, and how many rounds it claims to be ahead of them; None: it answers."""
+    whom: set[str] = field(default_factory=set)  # whom all of this meets, others meet an honest node; empty: everybody
+
+    def towards(self, peer: str) -> Conduct:
+        """What becomes of frames to and from a peer."""
+        return self if not self.whom or peer in self.whom else Conduct()
 
 
 class SearchedSwarm:
@@ -158,19 +163,20 @@ class SearchedSwarm:
 
         async def sent(peer: str, lane: Lane, frame: bytes) -> None:
             for each in self._forged(peer, lane, frame):
-                await trio.sleep(self.conduct.late_s.get(lane, 0.0))
+                await trio.sleep(self.conduct.towards(peer).late_s.get(lane, 0.0))
                 self._count(lane, each)
                 await send(peer, lane, each)
 
         def arrived(inbound: Inbound) -> None:
             self.frames.append((inbound.lane, inbound.frame))
             asked = self._learn(inbound.peer, inbound.lane, inbound.frame)
-            if self.conduct.excuse is not None and isinstance(asked, Request | Solicit):
-                reason, ahead = self.conduct.excuse
+            conduct = self.conduct.towards(inbound.peer)
+            if conduct.excuse is not None and isinstance(asked, Request | Solicit):
+                reason, ahead = conduct.excuse
                 seq = asked.seq if isinstance(asked, Request) else 0
                 busy = encode(Busy(asked.inc, seq, reason, asked.round + ahead))
                 trio.lowlevel.spawn_system_task(self.tell, inbound.peer, "exchange", busy, 1)
-            elif inbound.lane not in self.conduct.deaf:
+            elif inbound.lane not in conduct.deaf:
                 arrive(inbound)
 
         network.send, network.arrive = sent, arrived
@@ -192,17 +198,18 @@ class SearchedSwarm:
                     await self._say(peer, lane, frame)
 
     def _forged(self, peer: str, lane: Lane, frame: bytes) -> Iterator[bytes]:
-        if lane in self.conduct.silent:
+        conduct = self.conduct.towards(peer)
+        if lane in conduct.silent:
             return
         honest = self._learn(peer, lane, frame)
-        for it in self.conduct.altered:
+        for it in conduct.altered:
             if isinstance(honest, it.kind) and it.times and peer in self.peers:
                 it.times -= 1
                 victim = next(virtual for virtual in self.honest if virtual.peer_id == peer)
                 frame = encode(altered_by(it.field, it.value, honest, self.known, victim))
         self.frames.append((lane, frame))
         yield frame
-        if lane in self.conduct.twice:
+        if lane in conduct.twice:
             yield frame
 
     def _count(self, lane: Lane, frame: bytes) -> None:

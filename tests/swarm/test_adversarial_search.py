@@ -182,6 +182,12 @@ class Schedule(RuleBasedStateMachine):
         self.world.conduct.late_s[lane] = seconds
         self.then(then)
 
+    @rule(whom=st.sets(VICTIM, max_size=HONEST - 1), then=SOON)
+    def singles_out(self, whom, then):
+        """Who is late to all is waited for by all; who is late to some leaves these behind."""
+        self.world.conduct.whom = {self.victim(number).peer_id for number in whom}
+        self.then(then)
+
     @precondition(lambda self: self.world.liar)
     @rule(in_order=st.booleans(), then=SOON)
     def goes(self, in_order, then):
