@@ -36,11 +36,12 @@ MOST_TASKS = 60  # of a node at a time, beside control messages being sent, also
 MOST_ITEMS = 1500  # in all tables and queues of a node together
 CALLS_PER_ROUND, CALLS_PER_FRAME = 5, 2  # of an engine: for the round itself, and for what the liar sent to anybody
 VERIFIED, VERIFIED_PER_ROUND = 40, 12  # signatures, by all nodes: at the start, and of pulled vectors
-LOST_ROUNDS = 3
+LOST_ROUNDS = 1
 """Of a node, beside one round in twenty, however often the liar keeps it waiting.
 
-Who waits in vain is left behind by those that do not, and skips rounds. The peer it waited for is then given no more than is usual for 4
-rounds, for 8 the next time, then 16 (`gossip/exchange/timeouts.py`), so in a schedule of some 30 rounds this happens three times at most.
+Who waits in vain is left behind by those that do not, and skips rounds: three or four, if it waits to its deadline. The peer it waited for
+is then given no more than is usual for 4 rounds, for 8 the next time, then 16 (`gossip/exchange/timeouts.py`), so in a schedule of some
+30 rounds this could happen three times. None of those tried so far cost a whole round.
 """
 ROUND_S = 3.0  # a round of an honest node takes no longer, whatever a member does: see docs/protocol.md on deadlines
 PASSING = {
