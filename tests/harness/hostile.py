@@ -1,12 +1,14 @@
 """A kit of hostile peers: identities that say what a test gives them, and members that lie in one way.
 
 A `Stranger` is light: it has a place in the network and a key, and no engine. A member that lies is a whole node. Its frames are rewritten
-on their way out (`tests.harness.swarms.lie`), or it answers in place of its services (`answering`).
+on their way out (`tests.harness.swarms.lie`), or it answers in place of its services (`answering`), in memory and on real sockets:
+`tests.harness.lying_node` is a process whose node lies thus.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import count, cycle, islice
 
 import trio
@@ -17,6 +19,7 @@ from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import MAX_RECORDS, Busy, Lane, Message, Record, Request, Solicit, Spread, Sync
 from starling.node.identity import Identity
 from starling.node.net.api import Inbound
+from starling.node.net.libp2p import Libp2pNetwork
 from starling.node.net.memory import MemoryHub, MemoryNetwork, address_of
 
 
@@ -86,22 +89,26 @@ Answer = Callable[[Message], list[Message] | None]
 """What a liar sends back at once in place of what its services would; None: it leaves the message to them."""
 
 
-def answering(network: MemoryNetwork, lane: Lane, answer: Answer) -> None:
+def answering(network: MemoryNetwork | Libp2pNetwork, lane: Lane, answer: Answer) -> None:
     """From now on a member answers so what arrives on one lane, and begins nothing of its own there."""
-    arrive, send = network.arrive, network.send
+    inbox, send = network._inboxes[lane], network.send
+    put = inbox.put
 
-    def arrived(inbound: Inbound) -> None:
-        answers = answer(decode(lane, inbound.peer, inbound.frame)) if inbound.lane == lane else None
-        if answers is None:
-            arrive(inbound)
+    async def say(peer: str, message: Message) -> None:
+        with suppress(PeerUnreachable):
+            await send(peer, lane, encode(message))
+
+    def arrived(inbound: Inbound) -> tuple[str, ...]:
+        answers = answer(decode(lane, inbound.peer, inbound.frame))
         for message in answers or ():
-            trio.lowlevel.spawn_system_task(send, inbound.peer, lane, encode(message))
+            trio.lowlevel.spawn_system_task(say, inbound.peer, message)
+        return put(inbound) if answers is None else ()
 
     async def sent(peer: str, on: Lane, frame: bytes) -> None:
         if on != lane or not isinstance(decode(lane, "", frame), Request | Solicit):
             await send(peer, on, frame)
 
-    network.arrive, network.send = arrived, sent
+    inbox.put, network.send = arrived, sent
 
 
 def late(by: int) -> Answer:
@@ -116,3 +123,13 @@ def late(by: int) -> Answer:
         return None
 
     return answer
+
+
+def useless(message: Message) -> list[Message] | None:
+    """Whoever asks for an exchange is told that it is busy: of no use, and nothing false; what a lie may cost at most."""
+    match message:
+        case Request(inc=inc, seq=seq, round=round):
+            return [Busy(inc, seq, "busy", round)]
+        case Solicit(inc=inc, round=round):
+            return [Busy(inc, 0, "busy", round)]
+    return None

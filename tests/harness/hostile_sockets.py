@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import count, islice
+from math import inf
 
 import trio
 
@@ -33,6 +35,8 @@ class RealStranger:
         self.network, self.identity, self.peer = network, identity, identity.peer_id
         self._swarm, self._credential = swarm, credential
         self.asked: dict[str, int] = {}  # exchanges that others asked of it, by peer
+        self._nonces = count()
+        self._acknowledged: dict[int, float] = {}  # when each of its probes was
 
     def record(
         self, identity: Identity | None = None, incarnation: int = 1, version: int = 0, status: str = "alive"
@@ -62,6 +66,11 @@ class RealStranger:
             at += 1.0 / per_s
             await trio.sleep_until(at)
 
+    async def hear_nothing(self) -> None:
+        """Take what others say, and do nothing with it."""
+        async for _ in self.network.inbound("control"):
+            pass
+
     async def be_a_member(self, peers: Sequence[str]) -> None:
         """Introduce itself, answer whatever keeps it a member, and refuse every exchange as busy."""
         async with trio.open_nursery() as nursery:
@@ -77,8 +86,20 @@ class RealStranger:
             message = decode("control", inbound.peer, inbound.frame)
             if isinstance(message, Probe):
                 await self.tell(inbound.peer, Acknowledge(message.nonce, message.view, message.swarm_time))
+            elif isinstance(message, Acknowledge):
+                self._acknowledged[message.nonce] = trio.current_time()
             elif isinstance(message, Hello):
                 await self.tell(inbound.peer, Spread((self.record(),)))
+
+    async def probe(self, peer: str, seconds: float, per_s: float = 10.0) -> list[float]:
+        """Ask a peer again and again whether it is there. -> seconds until each answer; infinite where none came within two more"""
+        asked = {}
+        for nonce in islice(self._nonces, int(seconds * per_s)):
+            asked[nonce] = trio.current_time()
+            await self.tell(peer, Probe(nonce, DIGEST[:8], 0.0))
+            await trio.sleep_until(asked[nonce] + 1.0 / per_s)
+        await trio.sleep(2.0)
+        return [self._acknowledged.get(nonce, inf) - at for nonce, at in asked.items()]
 
     async def _refuse_exchanges(self) -> None:
         async for inbound in self.network.inbound("exchange"):

@@ -36,11 +36,12 @@ MOST_TASKS = 60  # of a node at a time, beside control messages being sent, also
 MOST_ITEMS = 1500  # in all tables and queues of a node together
 CALLS_PER_ROUND, CALLS_PER_FRAME = 5, 2  # of an engine: for the round itself, and for what the liar sent to anybody
 VERIFIED, VERIFIED_PER_ROUND = 40, 12  # signatures, by all nodes: at the start, and of pulled vectors
-LOST_ROUNDS = 3
-"""Whoever waits in vain is left behind by those that do not, and skips rounds: so many each time that the liar withholds something.
+LOST_ROUNDS = 1
+"""Of a node, beside one round in twenty, however often the liar keeps it waiting.
 
-So in a schedule that withholds often this bound says little, and is weaker than 95 % of all: it finds steps lost for nothing, not the
-price of lateness. `test_a_member_that_answers_one_node_late_takes_no_local_step_from_anybody` measures that over 40 s, without allowance.
+Who waits in vain is left behind by those that do not, and skips rounds: three or four, if it waits to its deadline. The peer it waited for
+is then given no more than is usual for 4 rounds, for 8 the next time, then 16 (`gossip/exchange/timeouts.py`), so in a schedule of some
+30 rounds this could happen three times. None of those tried so far cost a whole round.
 """
 ROUND_S = 3.0  # a round of an honest node takes no longer, whatever a member does: see docs/protocol.md on deadlines
 PASSING = {
@@ -75,6 +76,11 @@ class Conduct:
     altered: list[Alteration] = field(default_factory=list)
     excuse: tuple[str, int] | None = None
     """What it says to all who ask for a pairwise exchange, and how many rounds it claims to be ahead of them; None: it answers."""
+    whom: set[str] = field(default_factory=set)  # whom all of this meets, others meet an honest node; empty: everybody
+
+    def towards(self, peer: str) -> Conduct:
+        """What becomes of frames to and from a peer."""
+        return self if not self.whom or peer in self.whom else Conduct()
 
 
 class SearchedSwarm:
@@ -89,7 +95,6 @@ class SearchedSwarm:
         self.conduct = Conduct()
         self.liar: VirtualNode | None = None
         self.frames: deque[tuple[Lane, bytes]] = deque(maxlen=200)  # of the past, for replays
-        self.withheld = 0  # times that it began or ceased to keep others waiting
         self.sent = 0  # frames of the liar that reached somebody
         self.trusted = trusted
         self.calls: Counter[str] = Counter()  # of engines, by node
@@ -159,19 +164,20 @@ class SearchedSwarm:
 
         async def sent(peer: str, lane: Lane, frame: bytes) -> None:
             for each in self._forged(peer, lane, frame):
-                await trio.sleep(self.conduct.late_s.get(lane, 0.0))
+                await trio.sleep(self.conduct.towards(peer).late_s.get(lane, 0.0))
                 self._count(lane, each)
                 await send(peer, lane, each)
 
         def arrived(inbound: Inbound) -> None:
             self.frames.append((inbound.lane, inbound.frame))
             asked = self._learn(inbound.peer, inbound.lane, inbound.frame)
-            if self.conduct.excuse is not None and isinstance(asked, Request | Solicit):
-                reason, ahead = self.conduct.excuse
+            conduct = self.conduct.towards(inbound.peer)
+            if conduct.excuse is not None and isinstance(asked, Request | Solicit):
+                reason, ahead = conduct.excuse
                 seq = asked.seq if isinstance(asked, Request) else 0
                 busy = encode(Busy(asked.inc, seq, reason, asked.round + ahead))
                 trio.lowlevel.spawn_system_task(self.tell, inbound.peer, "exchange", busy, 1)
-            elif inbound.lane not in self.conduct.deaf:
+            elif inbound.lane not in conduct.deaf:
                 arrive(inbound)
 
         network.send, network.arrive = sent, arrived
@@ -193,17 +199,18 @@ class SearchedSwarm:
                     await self._say(peer, lane, frame)
 
     def _forged(self, peer: str, lane: Lane, frame: bytes) -> Iterator[bytes]:
-        if lane in self.conduct.silent:
+        conduct = self.conduct.towards(peer)
+        if lane in conduct.silent:
             return
         honest = self._learn(peer, lane, frame)
-        for it in self.conduct.altered:
+        for it in conduct.altered:
             if isinstance(honest, it.kind) and it.times and peer in self.peers:
                 it.times -= 1
                 victim = next(virtual for virtual in self.honest if virtual.peer_id == peer)
                 frame = encode(altered_by(it.field, it.value, honest, self.known, victim))
         self.frames.append((lane, frame))
         yield frame
-        if lane in self.conduct.twice:
+        if lane in conduct.twice:
             yield frame
 
     def _count(self, lane: Lane, frame: bytes) -> None:
@@ -258,10 +265,8 @@ class SearchedSwarm:
             )
             if self.swarm.manifest.pace.kind == "steps":
                 done, due = node.progress.computed.steps, node.progress.round * self.swarm.manifest.pace.local_steps
-                spared = LOST_ROUNDS * self.withheld * self.swarm.manifest.pace.local_steps
-                assert done >= 0.95 * (due - spared), (
-                    f"{me} did {done} of {due} local steps, {self.withheld} times the liar withheld"
-                )
+                spared = LOST_ROUNDS * self.swarm.manifest.pace.local_steps
+                assert done >= 0.95 * due - spared, f"{me} did {done} of {due} local steps"
 
     async def settle(self) -> None:
         """The liar goes on as it likes; the honest go on too. Then it is silent for ever, and what it left is nothing."""

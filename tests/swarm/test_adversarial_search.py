@@ -139,7 +139,6 @@ class Schedule(RuleBasedStateMachine):
         then=SOON,
     )
     def makes_excuses(self, reason, ahead, then):
-        self.world.withheld += reason != "late"  # who asks too early waits
         self.world.conduct.excuse = reason, ahead
         self.then(then)
 
@@ -170,40 +169,40 @@ class Schedule(RuleBasedStateMachine):
         then=SOON,
     )
     def alters(self, kinds, field, value, times, then):
-        self.world.withheld += 1
         self.world.conduct.altered += [Alteration(kind, field, value, times) for kind in kinds]
         self.then(then)
 
     @rule(lane=st.sampled_from(LANES), how=st.sampled_from(("silent", "deaf", "twice")), on=st.booleans(), then=SOON)
     def conducts_itself(self, lane, how, on, then):
-        self.world.withheld += 1
         (set.add if on else set.discard)(getattr(self.world.conduct, how), lane)
         self.then(then)
 
     @rule(lane=st.sampled_from(LANES), seconds=st.sampled_from((0.0, 0.1, 0.6, 2.0)), then=SOON)
     def dawdles(self, lane, seconds, then):
-        self.world.withheld += seconds > 0.0
         self.world.conduct.late_s[lane] = seconds
+        self.then(then)
+
+    @rule(whom=st.sets(VICTIM, max_size=HONEST - 1), then=SOON)
+    def singles_out(self, whom, then):
+        """Who is late to all is waited for by all; who is late to some leaves these behind."""
+        self.world.conduct.whom = {self.victim(number).peer_id for number in whom}
         self.then(then)
 
     @precondition(lambda self: self.world.liar)
     @rule(in_order=st.booleans(), then=SOON)
     def goes(self, in_order, then):
-        self.world.withheld += 1
         self.run.do(partial(self.world.go, in_order=in_order))
         self.then(then)
 
     @precondition(lambda self: not self.world.liar)
     @rule(then=SOON)
     def comes_back(self, then):
-        self.world.withheld += 1
         self.run.do(self.world.come)
         self.then(then)
 
     @precondition(lambda self: self.world.liar)
     @rule(to=VICTIM, then=SOON)
     def hangs_up(self, to, then):
-        self.world.withheld += 1
         self.world.swarm.hub.sever(self.world.known.identity.peer_id, self.victim(to).peer_id)
         self.then(then)
 

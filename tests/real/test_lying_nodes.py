@@ -1,0 +1,81 @@
+"""Real nodes of which one lies as the kit says: the same lies as in virtual time, by processes on real sockets."""
+
+from __future__ import annotations
+
+import sys
+from statistics import mean
+
+import pytest
+
+from tests.harness.processes import ENDLESS, OWN, ROOT, starling, status_of, terminals, training, until
+
+NODES, ROUNDS = 4, 60
+LOCAL_STEPS = 10  # of a round
+POINTS = 0.02  # of accuracy, by which equal runs of real processes differ; in virtual time the bound is one point
+AGREED = ENDLESS.replace("partition.shards=2", f"partition.shards={NODES}")
+TO_THE_END = (
+    AGREED.replace("pace.rounds=0", f"pace.rounds={ROUNDS}")
+    + f" --set pace.quorum={NODES} --set pace.local_steps={LOCAL_STEPS}"
+)
+
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance]
+
+
+def with_one_that_is(lie: str, agreed: str, terminal, folder) -> list:
+    """Honest nodes and one that lies from its first moment on. -> folders of the honest"""
+    folder.mkdir()
+    founder = terminal(f"starling found {agreed} {OWN} --shard 0 --dir 0", folder, "0")
+    founder.until(founder.first_line)
+    until("the founder does not begin", lambda: status_of(folder / "0"))
+    liar = f"env PYTHONPATH={ROOT} {sys.executable} -m tests.harness.lying_node {lie}"
+    for index in range(1, NODES):
+        invite = starling("invite", "--dir", "0", cwd=folder).split()[-1]
+        command = liar if index == NODES - 1 else "starling"
+        terminal(f"{command} join {invite} {OWN} --shard {index} --dir {index}", folder, str(index))
+    return [folder / str(index) for index in range(NODES - 1)]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("preset", ["custom", "vouched"])
+def test_who_calls_everybody_late_takes_no_step_and_no_accuracy_from_real_nodes(tmp_path, warm_engines, preset):
+    """Beside one that refuses all exchanges, and says nothing false."""
+    steps, accuracy = {}, {}
+    for lie in ("useless", "late"):
+        with terminals() as terminal:
+            folders = with_one_that_is(lie, f"{TO_THE_END} --set preset={preset}", terminal, tmp_path / lie)
+            ended = [
+                until(
+                    "it does not finish",
+                    lambda it=it: (now := status_of(it)) and now.state == "finished" and now,
+                    patience_s=180.0,
+                )
+                for it in folders
+            ]
+        steps[lie] = min(it.local_steps for it in ended) / (ROUNDS * LOCAL_STEPS)
+        accuracy[lie] = mean(it.value for it in ended)
+        sys.stdout.write(f"\n{preset}, {lie}: {steps[lie]:.2f} of the local steps, accuracy {accuracy[lie]:.3f}\n")
+    assert steps["late"] >= 0.95 * min(1.0, steps["useless"])
+    assert accuracy["late"] >= accuracy["useless"] - POINTS
+
+
+@pytest.mark.timeout(200)
+def test_a_real_node_that_sends_garbage_is_shut_out_by_all_and_the_others_go_on(tmp_path, warm_engines):
+    with terminals() as terminal:
+        folders = with_one_that_is("garbled", AGREED, terminal, tmp_path / "garbled")
+        until("they do not begin", lambda: all((now := training(it)) and now.members >= NODES - 1 for it in folders))
+        honest = {status_of(it).peer for it in folders}
+
+        def shut_out(folder):
+            now = status_of(folder)
+            return {it.peer for it in now.peers if it.state in {"quarantined", "banned"}} if now else set()
+
+        until("it is not shut out", lambda: all(shut_out(it) for it in folders))
+        before = [status_of(it).exchanges.committed for it in folders]
+        until(
+            "they do not go on",
+            lambda: all(
+                (now := status_of(it)) and now.exchanges.committed > was + 10
+                for it, was in zip(folders, before, strict=True)
+            ),
+        )
+        assert all(len(shut_out(it)) == 1 and not shut_out(it) & honest for it in folders)
