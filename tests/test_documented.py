@@ -3,11 +3,12 @@
     ```bash run OPTIONS    every line is run as it stands; OPTIONS are added to `starling simulate`, for a shorter run
     ```bash NAME           a test reads the lines by that name
     ```bash type           typed by tests/real/test_typed.py, which says more
+    ```bash gallery        run by tools/gallery.py, as it stands, with --json; a figure outside what its page accepts is a failure
     ```bash not-run: WHY   each command of ours exists with its options and settings (tests/real/test_readme.py), but is not run
 
 Blocks in Python and TOML have such a string too; `text` is for what is printed or drawn.
 
-Commands that only print (QUICK) are run wherever they are shown, also between words.
+Commands that only print (QUICK) are run also where they stand between words. A command stands in no other kind of block.
 """
 
 import re
@@ -15,7 +16,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -24,11 +24,12 @@ from starling.node.config import manifest as manifests
 from starling.node.config import presets
 from starling.node.config.schema import Manifest
 from starling.node.simulate import executors, rules, sweep
+from tests.harness import pages
+from tests.harness.pages import PAGES
 from tests.harness.processes import ENVIRONMENT, PATIENCE_S, ROOT
 from tests.harness.tui.terminal import Terminal
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r"^```(?P<language>\w*)(?: (?P<info>[^\n]+))?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+PROGRAMS = "starling|python|pytest|pip|make|docker|docker-compose|kubectl|git|curl|sudo|export|source"
 INLINE = re.compile(r"`(starling [^`]+)`")
 QUICK = re.compile(r"starling (?:config show|manifest (?:show|check)|overlay \w+|examples|help|\w+ --help)\b")
 GIVEN = {"KIND": "torus", "MANIFEST.toml": "examples/digits.toml", "…": "ring,base_k"}  # what a reader puts there
@@ -37,27 +38,13 @@ NOT_ALONE = re.compile(
 )  # these need more than is shown
 
 
-def fences(page: Path) -> Iterator[re.Match[str]]:
-    return FENCE.finditer(page.read_text())
-
-
-def lines(text: str) -> list[str]:
-    """Commands of a block, without comments and prompts."""
-    joined = text.replace("\\\n", " ").splitlines()
-    return [bare.removeprefix("$ ") for line in joined if (bare := " ".join(re.sub(r"(^|\s)#.*$", "", line).split()))]
-
-
 def to_run() -> Iterator[tuple[str, str]]:
     """(command as shown, options for a shorter run), of all pages."""
     for page in PAGES:
-        for fence in fences(page):
-            kind, _, options = (fence["info"] or "").partition(" ")
-            for line in lines(fence["text"]) if fence["language"] in {"bash", ""} else []:
-                if kind == "run":
-                    yield line, options if line.startswith("starling simulate") else ""
-                elif QUICK.match(line) and not kind:
-                    yield line, ""
-        for found in INLINE.finditer(FENCE.sub("", page.read_text())):
+        for block in pages.blocks(page, "run"):
+            for line in block.lines:
+                yield line, block.options if line.startswith("starling simulate") else ""
+        for found in INLINE.finditer(pages.prose(page)):
             line = " ".join(found[1].split())
             if QUICK.match(line) and not NOT_ALONE.search(line):
                 yield line, ""
@@ -82,10 +69,10 @@ def test_pages_have_commands_to_run():
     assert sum(line.startswith("starling simulate") for line, _ in COMMANDS) >= 8
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=pages.name)
 def test_every_named_block_is_read_by_a_test(page):
     """By its name, in a test that knows the page."""
-    names = {fence["info"] for fence in fences(page) if fence["language"] == "bash" and fence["info"]}
+    names = {block.info for block in pages.blocks(page) if block.language == "bash" and block.info}
     for name in {name for name in names if name.split()[0] not in {"run", "type", "not-run:"}}:
         readers = [
             path
@@ -95,26 +82,26 @@ def test_every_named_block_is_read_by_a_test(page):
         assert readers, f"no test reads the block {name!r} of {page.name}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=pages.name)
 def test_every_block_is_executed_or_says_why_not(page):
     """What runs it, or `not-run:` and a reason, stands in its info string."""
-    for fence in fences(page):
-        assert fence["language"], f"no language: {fence['text'][:80]!r}; `text` if nobody types it"
-        info = fence["info"] or ""
-        assert info or fence["language"] == "text", f"neither run nor marked: {fence['text'][:80]!r}"
-        assert not info.startswith("not-run") or re.fullmatch(r"not-run: \S.{5,}", info), info
+    for block in pages.blocks(page):
+        assert block.language, f"no language: {block.text[:80]!r}; `text` if nobody types it"
+        assert block.info or block.language == "text", f"neither run nor marked: {block.text[:80]!r}"
+        assert not block.info.startswith("not-run") or re.fullmatch(r"not-run: \S.{5,}", block.info), block.info
+    assert re.findall(rf"^ +(?:```.*|(?:{PROGRAMS}) .+)$", pages.prose(page), re.MULTILINE) == [], "not in a block"
 
 
 def test_the_blocks_in_toml_are_files_that_are_accepted(tmp_path):
     """`scenario` and `manifest`; a package's pyproject.toml is read by tests/node/test_plugins.py."""
-    found = [fence for page in PAGES for fence in fences(page) if fence["language"] == "toml"]
-    assert {fence["info"].split()[0] for fence in found} <= {"scenario", "manifest", "package", "type"}
-    for number, fence in enumerate(found):
+    found = [block for page in PAGES for block in pages.blocks(page) if block.language == "toml"]
+    assert {block.reader for block in found} <= {"scenario", "manifest", "package", "type"}
+    for number, block in enumerate(found):
         path = tmp_path / f"{number}.toml"
-        path.write_text(fence["text"])
-        if fence["info"] == "scenario":
+        path.write_text(block.text)
+        if block.info == "scenario":
             rules.check(sweep.read(path, [])[1])
-        elif fence["info"] == "manifest":
+        elif block.info == "manifest":
             manifests.check(presets.load(Manifest, path, []))
 
 
@@ -170,8 +157,7 @@ def test_make_knows_how(target):
 
 @pytest.mark.skipif(shutil.which("apt-cache") is None, reason="needs apt")
 def test_the_system_packages_are_known_to_apt():
-    block = next(fence["text"] for fence in fences(ROOT / "README.md") if fence["info"] == "system")
-    packages = lines(block)[0].partition(" install ")[2].split()
+    packages = pages.block(ROOT / "README.md", "system").lines[0].partition(" install ")[2].split()
     if "Candidate" not in (
         policy := subprocess.run(["apt-cache", "policy", *packages], capture_output=True, text=True, check=True).stdout
     ):

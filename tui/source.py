@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from starling.node.status import demo_folder
 from starling.node.status import format as show
 from starling.node.status.control import ControlError, NotRunning, Watch
 from starling.node.status.record import RECORD_NAME, load
@@ -19,7 +20,6 @@ from starling.node.status.snapshot import StatusSnapshot
 from starling.tui.replay import Playback
 
 ATTACH_S = 1.0  # between attempts to attach
-ALONE = "alone"  # directory of the one that does not take part
 SILENT_S = 5.0  # a record has a line a second
 
 
@@ -116,13 +116,14 @@ class DemoSource:
         """One reading per node, by number."""
         if self._clock() >= self._next_look:
             self._next_look = self._clock() + ATTACH_S
-            for number, path in _node_dirs(self._folder).items():
+            for number, path in demo_folder.nodes(self._folder).items():
                 self._nodes.setdefault(number, SocketSource(path, self._clock, self._prefix + path.name))
-            if self._alone is None and (self._folder / ALONE).is_dir():
-                self._alone = SocketSource(self._folder / ALONE, self._clock)
+            lone = self._folder / demo_folder.ALONE
+            if self._alone is None and lone.is_dir():
+                self._alone = SocketSource(lone, self._clock)
         readings = [reading for number in sorted(self._nodes) for reading in self._nodes[number].poll()]
-        (lone,) = self._alone.poll() if self._alone is not None else (None,)
-        value = lone.snapshot.value if lone is not None and lone.snapshot is not None else None
+        (beside,) = self._alone.poll() if self._alone is not None else (None,)
+        value = beside.snapshot.value if beside is not None and beside.snapshot is not None else None
         return tuple(replace(reading, alone=value) for reading in readings)
 
     def close(self) -> None:
@@ -177,7 +178,7 @@ def open_sources(
 
 def source_for(path: Path, name: str = "", *, alone: bool = True) -> StatusSource:
     """A demo's folder or a run directory, whichever `path` is; `alone`: the only source, so a demo's nodes need no prefix."""
-    if _node_dirs(path):
+    if demo_folder.nodes(path):
         return DemoSource(path, prefix="" if alone else f"{name}/")
     return SocketSource(path, name=name)
 
@@ -199,9 +200,3 @@ def names_of(paths: Sequence[Path]) -> list[str]:
         again = places[:number].count(place)
         names.append(f"{name} ({again + 1})" if again else name)
     return names
-
-
-def _node_dirs(folder: Path) -> dict[int, Path]:
-    """Run directories of a demo's folder, by number."""
-    numbered = ((path.name.removeprefix("node-"), path) for path in folder.glob("node-*") if path.is_dir())
-    return {int(number): path for number, path in numbered if number.isdecimal()}

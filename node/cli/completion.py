@@ -21,6 +21,7 @@ from click.shell_completion import (
 )
 
 from starling.node.cli.help import command
+from starling.node.status import demo_folder
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_STARLING_COMPLETE"
@@ -113,7 +114,7 @@ class RunDirectories(RunDirectory):
     def candidates(self, folder: Path) -> Iterator[Path]:
         """What `folder` offers."""
         yield from super().candidates(folder)
-        if any(folder.glob("node-*")):
+        if demo_folder.nodes(folder):
             yield folder
 
 

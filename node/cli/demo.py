@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from starling.node.demo.swarm import Plan
 
 ROUNDS = 400  # some fifteen seconds: long enough for a killed node to be missed, restarted and at par again
+EARLY = "pace.evaluate_every=10"  # the lone node's accuracy beside the swarm's is what a newcomer waits for
 LOOPBACK = ("membership.probe_s=0.5", "membership.timeout_s=0.25", "membership.suspicion_s=1.0")  # no link here is slow
 NEXT = """
 next:
@@ -173,7 +174,7 @@ def make_plan(
     crews = nodes // stages
     parts = crews + (join_late is not None and stages == 1)
     kind = wished.task.kind
-    derived = [f"task={task}", f"seed={seed}", f"pace.quorum={crews}", f"partition.shards={parts}", *LOOPBACK]
+    derived = [f"task={task}", f"seed={seed}", f"pace.quorum={crews}", f"partition.shards={parts}", EARLY, *LOOPBACK]
     derived += [] if wished.preset == presets.CUSTOM else ["admission.kind=allow"]  # all of them are ours
     derived += ["partition=by_file"] if kind == "text" else []
     derived += [f"task.nodes={parts}"] if kind in PER_NODE_TASKS else []

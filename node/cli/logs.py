@@ -20,6 +20,7 @@ import msgspec
 from starling.gossip.errors import ConfigError, GossipError
 from starling.node.cli.common import console, dir_and_json, discard_output, emit_plain
 from starling.node.cli.help import command
+from starling.node.status import demo_folder
 from starling.node.status.control import typed
 from starling.node.status.log_line import LOG_NAME, log_line
 from starling.node.status.record import earlier
@@ -160,8 +161,7 @@ def _log_of(run_dir: Path) -> Path:
     path = run_dir / LOG_NAME
     if path.exists() or (run_dir / "node.toml").exists():
         return path
-    nodes = sorted(each for each in run_dir.glob("node-*") if each.is_dir())
-    if nodes:
+    if nodes := list(demo_folder.nodes(run_dir).values()):
         raise ConfigError(f"--dir: {run_dir} is a demo's folder; try `starling logs --dir {typed(nodes[0])}`")
     raise ConfigError(f"--dir: {run_dir} holds no node; start one with `starling join INVITE --dir {typed(run_dir)}`")
 

@@ -31,6 +31,7 @@ from starling.node.config.schema import LimitsSection, Manifest, NodeConfig, Rec
 from starling.node.demo.summary import DemoAlone, DemoBan, DemoNode, DemoSummary, NodeState
 from starling.node.forks import Servers
 from starling.node.identity import Identity
+from starling.node.status import demo_folder
 from starling.node.status.control import ControlError
 from starling.node.status.snapshot import StatusSnapshot
 from starling.node.storage.run_dir import RunDir
@@ -134,7 +135,7 @@ class Demo:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--dir: {self.folder} cannot be used: {error.strerror}; name another folder") from error
-        if any(self.folder.glob("node-*")):
+        if demo_folder.nodes(self.folder):
             raise ConfigError(f"--dir: {self.folder} holds an earlier demo; name another folder or delete it")
         if forks.available():
             sockets = self._open.enter_context(tempfile.TemporaryDirectory(prefix="starling-forks-"))
@@ -198,7 +199,7 @@ class Demo:
     def _start_alone(self) -> None:
         """A whole node like the others, in a swarm of its own and in no window of the terminal UI."""
         if self.plan.alone is not None:
-            folder = self.folder / "alone"
+            folder = self.folder / demo_folder.ALONE
             self.alone = Member(0, folder, Identity.load_or_create(RunDir.create(folder).key).peer_id)
             self.alone.forks = self._forks
             operate.found(folder, self.plan.alone, structs.replace(self._config(0), stage=-1))  # no crew
@@ -218,7 +219,7 @@ class Demo:
         alone.poll()
 
     def _member(self, index: int) -> Member:
-        folder, attack = self.folder / f"node-{index}", dict(self.plan.byzantine).get(index, "")
+        folder, attack = demo_folder.place(self.folder, index), dict(self.plan.byzantine).get(index, "")
         member = Member(index, folder, self._peer(index), attack)
         member.forks = self._forks
         self.members.append(member)
@@ -239,7 +240,7 @@ class Demo:
 
     def _peer(self, index: int) -> str:
         """A node's peer id; it gets its key if it has none yet."""
-        return Identity.load_or_create(RunDir.create(self.folder / f"node-{index}").key).peer_id
+        return Identity.load_or_create(RunDir.create(demo_folder.place(self.folder, index)).key).peer_id
 
     @property
     def _honest(self) -> list[Member]:

@@ -1,7 +1,6 @@
 """`import starling`: lazy, typed, and what docs/api.md shows works as it stands there."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,10 +12,11 @@ import pytest
 
 import starling
 from starling.gossip.errors import ConfigError
+from tests.harness import pages
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "api.md").read_text()
-SCRIPTS = re.findall(r"^```python script\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+SCRIPTS = [block.text for block in pages.blocks(ROOT / "docs" / "api.md", "script")]
 
 
 def in_child(program, **options):

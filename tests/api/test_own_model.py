@@ -1,24 +1,24 @@
 """What docs/own-model*.md show runs as it stands: four whole nodes, simulated in virtual time."""
 
-import re
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.harness import pages
+
 DOCS = Path(__file__).parents[2] / "docs"
-BLOCK = re.compile(r"^```python (\S+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = ("own-model.md", "own-model-adapters.md", "tutorials/lora.md")
 
 
 def examples():
     """(needed package, name of the task's file, its text, the script that follows it) of each example on the pages."""
     for page in PAGES:
-        blocks = BLOCK.findall((DOCS / page).read_text())
-        for (file, needs, text), (script, _, run) in zip(blocks[::2], blocks[1::2], strict=True):
-            assert script == "script"
-            yield pytest.param(needs or "torch", file, text, run, id=file.removesuffix(".py"))
+        shown = [block for block in pages.blocks(DOCS / page) if block.language == "python"]
+        for task, script in zip(shown[::2], shown[1::2], strict=True):
+            assert script.info == "script"
+            yield pytest.param(task.options or "torch", task.reader, task.text, script.text, id=Path(task.reader).stem)
 
 
 def write_books(folder):

@@ -20,11 +20,11 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.node.config.schema import CompressSection, Manifest
 from starling.node.engine.compression import exchange_codec, selection
-from tests.harness import packages
+from tests.harness import packages, pages
 from tests.harness.codecs import Chain
 
-PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
-BLOCKS = re.findall(r"```(?:python|toml) package\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
+PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
+BLOCKS = [re.match(r"# (\S+)\n(.*)", block.text, re.DOTALL).groups() for block in pages.blocks(PAGE, "package")]
 PACKAGES = list(zip(BLOCKS[0::2], BLOCKS[1::2], strict=True))  # a module, then its pyproject.toml
 
 
@@ -177,7 +177,7 @@ def test_a_name_that_is_not_installed_is_an_error_that_says_so(shelf):
         Catalogue("compress.select", "starling.selectors", {"full": Entry(""), "mask": Entry("")}).check("every_nth")
     said = "compress.select: 'every_nth' is unknown, choose one of {}; `pip install` the package that offers it (starling.selectors)"
     assert str(caught.value) == said.format("full, mask, other") + ": peers send names, never code"
-    assert said.format("…") in " ".join(PAGE.split())
+    assert said.format("…") in " ".join(PAGE.read_text().split())
 
 
 @pytest.mark.parametrize("code", [5, 127, 256, -1])

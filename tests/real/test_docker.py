@@ -22,23 +22,19 @@ from starling.node.cli.config import check
 from starling.node.config import toml as settings
 from starling.node.config.parts import convert
 from starling.node.config.schema import Manifest
+from tests.harness import pages
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docker"
-PAGE = (ROOT / "docs" / "containers.md").read_text()
-FENCE = re.compile(r"^```bash (?P<name>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = {
-    match["name"]: [line.partition(" #")[0].strip() for line in match["text"].splitlines()]
-    for match in FENCE.finditer(PAGE)
-}
+BLOCKS = {block.reader: block.lines for block in pages.blocks(ROOT / "docs" / "containers.md")}
 PROGRAMS = {1: ("docker-compose",), 2: ("docker", "compose")}
 BUILD_S = 1800.0
 START_S = 240.0  # six nodes that load torch on a busy machine
 LEARN_S = 600.0
 SCENARIO_S = 900.0
-LARGEST_BYTES = 1_600_000_000
+LARGEST_BYTES = 1_300_000_000
 HEALTHY_S = 20.0
 GOOD = 0.95
 VOLUNTEERS = 5

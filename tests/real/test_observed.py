@@ -12,12 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from starling.node.daemon.observe.recorder import Totals, round_fields
 from starling.node.status.record import load
+from tests.harness import pages
 from tests.harness.processes import ENVIRONMENT, ROOT, bash, status_of, terminals
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("warm_engines")]
 
-PAGE = (ROOT / "docs/observing.md").read_text()
-BLOCKS = dict(re.findall(r"^```\w+ (\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+BLOCKS = {block.reader: block for block in pages.blocks(ROOT / "docs/observing.md")}
 ENDLESS = (
     "--set pace.quorum=1 --set pace.rounds=0 --set optimizer.schedule=constant --listen /ip4/127.0.0.1/tcp/0 --dir node"
 )
@@ -32,8 +32,8 @@ def test_a_node_is_scraped_recorded_and_logged_while_it_trains(tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    serve = BLOCKS["serve"].strip().replace("127.0.0.1:9464", address)
-    metrics, health = (line.replace("127.0.0.1:9464", address) for line in BLOCKS["scrape"].strip().splitlines())
+    (serve,) = (line.replace("127.0.0.1:9464", address) for line in BLOCKS["serve"].lines)
+    metrics, health = (line.replace("127.0.0.1:9464", address) for line in BLOCKS["scrape"].lines)
     node, other = tmp_path / "node", tmp_path / "other"
     with terminals() as terminal:
         first = terminal(f"{serve} {ENDLESS}", tmp_path, "first")
@@ -71,7 +71,7 @@ def test_a_node_is_scraped_recorded_and_logged_while_it_trains(tmp_path):
 
 
 def test_a_recorded_demo_is_read_by_whatever_reads_records(tmp_path):
-    demo, convert = BLOCKS["record"].strip().splitlines()
+    demo, convert = BLOCKS["record"].lines
     table = bash(demo, tmp_path)
     assert "accuracy: mean" in table
     runs = [load(tmp_path / "my-demo" / f"node-{n}" / "record.jsonl") for n in range(2)]
@@ -82,4 +82,6 @@ def test_a_recorded_demo_is_read_by_whatever_reads_records(tmp_path):
         written = bash(convert, tmp_path)
         assert re.findall(r"(node-\d)/record.jsonl: [1-9]\d* points", written) == ["node-0", "node-1"]
     if importlib.util.find_spec("pandas") is not None:
-        subprocess.run([sys.executable, "-c", BLOCKS["pandas"]], cwd=tmp_path, env=ENVIRONMENT, check=True, timeout=60)
+        subprocess.run(
+            [sys.executable, "-c", BLOCKS["pandas"].text], cwd=tmp_path, env=ENVIRONMENT, check=True, timeout=60
+        )

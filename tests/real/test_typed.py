@@ -15,18 +15,13 @@ from pathlib import Path
 import pytest
 
 from starling.node.status import final
-from tests.harness.processes import ROOT, bash, status_of, terminals, until
+from tests.harness import pages
+from tests.harness.processes import bash, status_of, terminals, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("warm_engines")]
 
-FENCE = re.compile(r"^```(?:bash|python|toml) type(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 IN_EVERY_RUN = {"first-swarm", "own-data"}  # a page is half a minute of processor time: the others nightly
-PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if FENCE.search(page.read_text())]
-
-
-def lines(text):
-    joined = text.replace("\\\n", " ").splitlines()
-    return [bare for line in joined if (bare := " ".join(re.sub(r"(^|\s)# .*$", "", line).split()))]
+PAGES = [page for page in pages.PAGES if pages.blocks(page, "type")]
 
 
 def under_way(shell, run_dir: Path, nodes):
@@ -40,8 +35,8 @@ def under_way(shell, run_dir: Path, nodes):
 
 def test_the_tutorials_are_typed():
     """A change of the markup must not leave this file without pages."""
-    pages = {"first-swarm", "own-data", "behind-a-router", "open-swarm", "resume", "caps", "debugging", "key-backup"}
-    assert {page.stem for page in PAGES} >= pages
+    typed = {"first-swarm", "own-data", "behind-a-router", "open-swarm", "resume", "caps", "debugging", "key-backup"}
+    assert {page.stem for page in PAGES} >= typed
 
 
 @pytest.mark.parametrize(
@@ -54,20 +49,19 @@ def test_the_tutorials_are_typed():
 def test_a_page_can_be_typed(page, tmp_path):
     invite, nodes = "INVITE", []
     with terminals() as terminal:
-        for fence in FENCE.finditer(page.read_text()):
-            info = fence["info"].strip()
-            if info == "node":
-                for line in lines(fence["text"]):
+        for block in pages.blocks(page, "type"):
+            if block.options == "node":
+                for line in block.lines:
                     shell = terminal(line.replace("INVITE", invite), tmp_path, f"node-{len(nodes)}")
                     nodes.append((shell, tmp_path / re.search(r"--dir (\S+)", line)[1]))
                     if invite == "INVITE":
                         invite = shell.until(shell.first_line)
                 for shell, run_dir in nodes:
                     until(f"{line}: no training", partial(under_way, shell, run_dir, len(nodes)))
-            elif info:
-                (tmp_path / info).write_text(fence["text"])
+            elif block.options:
+                (tmp_path / block.options).write_text(block.text)
             else:
-                for line in lines(fence["text"]):
+                for line in block.lines:
                     bash(line.replace("INVITE", invite), tmp_path)
         for shell, _ in nodes:
             if shell.process.poll() is None:

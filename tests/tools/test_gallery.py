@@ -8,6 +8,7 @@ import pytest
 
 from starling.node.config import presets
 from starling.node.simulate.schema import Scenario
+from tests.harness import pages
 from tools import gallery
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,24 @@ def test_an_example_has_one_command_and_its_own_figures_are_accepted(name):
         assert "starling simulate" in example.command
         assert scenario.name in example.command
     assert f"]({name}/README.md)" in (ROOT / "examples/README.md").read_text()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_line_of_the_page_is_the_one_that_is_run(name, monkeypatch, capsys):
+    """To the letter, from the repository's root; only --json is added. So a block of `gallery` counts as executed."""
+    page = ROOT / "examples" / name / "README.md"
+    (line,) = pages.block(page, "gallery").lines
+    typed = []
+
+    def run(words, *, cwd, shell, **options):
+        typed.append((words, cwd, shell))
+        return subprocess.CompletedProcess(words, 1)
+
+    monkeypatch.setattr(gallery.Example, "missing", [])
+    monkeypatch.setattr(gallery.subprocess, "run", run)
+    assert gallery.main([name]) == 1  # nothing was printed in which its figures could be
+    assert typed == [(f"{line} --json", ROOT, True)]
+    assert f"{name}: {line}\n" in capsys.readouterr().out
 
 
 def test_there_are_as_many_as_the_index_says():

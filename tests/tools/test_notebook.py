@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.harness.processes import ENVIRONMENT
 from tests.harness.records import recorded
 from tools import notebook
 
@@ -66,8 +66,7 @@ def test_the_blocks_of_a_tutorial_run_as_they_stand(page, tmp_path):
     """In one session, and leave no process behind."""
     (tmp_path / "session.py").write_text("\n".join(notebook.cells(page.read_text())))
     done = subprocess.run(
-        [sys.executable, "session.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, "session.py"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=280
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

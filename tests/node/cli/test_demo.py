@@ -202,6 +202,13 @@ def test_a_preset_is_what_members_agree_on_and_they_are_listed(preset, canned):
     assert planned(canned, "--preset", preset, "--set", f"admission.kind={kept}").manifest.admission.kind == kept
 
 
+def test_a_demo_evaluates_early_for_who_waits_to_see_that_nodes_help_one_another(canned):
+    """Of the seconds before the swarm's first accuracy stands beside the lone node's, rounds are what a demo can choose."""
+    plan = planned(canned)
+    assert plan.manifest.pace.evaluate_every == plan.alone.pace.evaluate_every == 10
+    assert planned(canned, "--set", "pace.evaluate_every=3").manifest.pace.evaluate_every == 3
+
+
 def test_set_goes_before_a_preset_and_before_what_is_derived(canned):
     """As in every other command."""
     manifest = planned(

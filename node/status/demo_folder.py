@@ -1,0 +1,17 @@
+"""Where a demo keeps its nodes: a folder of run directories node-0, node-1 …, and ALONE beside them."""
+
+from pathlib import Path
+
+ALONE = "alone"  # trains by itself, on the data of node-0
+_PREFIX = "node-"
+
+
+def place(folder: Path, number: int) -> Path:
+    """The run directory of a node, whether it is there yet or not."""
+    return folder / f"{_PREFIX}{number}"
+
+
+def nodes(folder: Path) -> dict[int, Path]:
+    """The run directories that are there, by number and in its order; none where `folder` is no demo's."""
+    found = ((path.name.removeprefix(_PREFIX), path) for path in folder.glob(f"{_PREFIX}*") if path.is_dir())
+    return dict(sorted((int(number), path) for number, path in found if number.isdecimal()))
