@@ -57,14 +57,15 @@ class Gradients:
     dot: Tensor  # (…, 1) running mean from 0 of ⟨g, e⟩, over gradients later than c; e is the `correction`
     dot_squared: Tensor  # (…, 1) that of ⟨g, e⟩²
     norm_squared: Tensor  # (…, 1) that of ‖e‖²
-    weight: Tensor  # (…, 1) that of 1, by which the three are divided for means without a bias towards 0
+    coincidence: Tensor  # (…, 1) that of the variance of ⟨mean − e, e⟩ if its terms had signs by chance
+    weight: Tensor  # (…, 1) that of 1, by which the four are divided for means without a bias towards 0
 
 
 def start(x: Tensor, *, limited: bool = False) -> Gradients:
     """No correction, no gradients."""
     zero = torch.zeros_like(x[..., :1])
     power = zeros(x if limited else x[..., :0])
-    means = (zero.clone() for _ in range(4))
+    means = (zero.clone() for _ in range(5))
     return Gradients(zeros(x), zeros(x), zero, zero.clone(), zero.bool(), zero.clone(), power, *means)
 
 
@@ -97,28 +98,30 @@ def corrected(state: Gradients, gradient: Tensor, limit: float, *, owned: bool =
     """
     direction = gradient if owned else torch.empty_like(gradient)
     share = trust(state) if state.power.shape[-1] else None
-    dot, norm_squared = torch.zeros_like(state.dot), torch.zeros_like(state.norm_squared)
+    dot, norm_squared, coincidence = (torch.zeros_like(state.dot) for _ in range(3))
     for part, _ in stretches(slice(None), gradient.shape[-1], FINE if owned else 0):
         g, cut = gradient[..., part], replace(state, c=state.c[..., part], power=state.power[..., part])
         c = correction(cut, limit)
         if share is not None:
             dot += (g * c).sum(-1, keepdim=True)
             norm_squared += c.square().sum(-1, keepdim=True)
+            coincidence += ((state.mean[..., part] - c) * c).square().sum(-1, keepdim=True)
             c *= share
         direction[..., part] = g - c
-    return direction, state if share is None else _compared(state, dot, norm_squared)
+    return direction, state if share is None else _compared(state, dot, norm_squared, coincidence)
 
 
-def _compared(state: Gradients, dot: Tensor, norm_squared: Tensor) -> Gradients:
+def _compared(state: Gradients, dot: Tensor, norm_squared: Tensor, coincidence: Tensor) -> Gradients:
     """The running means with one more gradient; one whose products are not finite is left out."""
-    known = torch.isfinite(dot.square()) & torch.isfinite(norm_squared)
+    known = torch.isfinite(dot.square()) & torch.isfinite(norm_squared) & torch.isfinite(coincidence)
 
     def moved(mean: Tensor, value: Tensor) -> Tensor:
         return torch.where(known, REMEMBERED * mean + (1.0 - REMEMBERED) * value, mean)
 
     return replace(
         state, dot=moved(state.dot, dot), dot_squared=moved(state.dot_squared, dot.square()),
-        norm_squared=moved(state.norm_squared, norm_squared), weight=moved(state.weight, torch.ones_like(dot)),
+        norm_squared=moved(state.norm_squared, norm_squared), coincidence=moved(state.coincidence, coincidence),
+        weight=moved(state.weight, torch.ones_like(dot)),
     )  # fmt: skip
 
 
@@ -127,14 +130,17 @@ def trust(state: Gradients) -> Tensor:
 
     β = ⟨g, e⟩/‖e‖² with the correction e and gradients later than c is 1 where e is what they differ by, and 0 where it is the noise of
     earlier ones. Only an e with β > 1/2 is nearer to the true difference δ than no correction is: ‖δ − e‖² < ‖δ‖². What is compared is β
-    less STANDARD_ERRORS of its standard errors, so that a short e is not believed by chance.
+    less STANDARD_ERRORS of its standard errors, so that a short e is not believed by chance: that of batches, and that of how e happens to
+    lie to what all nodes' gradients have in common, which is the same for all gradients of a round.
     """
     weight = state.weight.clamp_min(_LEAST)
     mean = state.dot / weight
     equivalent = (
         (1.0 + REMEMBERED) / (1.0 - REMEMBERED) * weight / (2.0 - weight)
     )  # gradients of equal weight, for the same variance
-    error = ((state.dot_squared / weight - mean.square()).clamp_min(0.0) / equivalent.clamp_min(1.0)).sqrt()
+    rounds = (equivalent / state.averaged.clamp_min(1.0)).clamp_min(1.0)
+    by_batches = (state.dot_squared / weight - mean.square()).clamp_min(0.0) / equivalent.clamp_min(1.0)
+    error = (by_batches + state.coincidence / (weight * rounds)).sqrt()
     beta = (mean - STANDARD_ERRORS * error) * weight / state.norm_squared.clamp_min(_LEAST)
     return ((beta - NONE_UP_TO) / (ALL_FROM - NONE_UP_TO)).clamp(0.0, 1.0)
 

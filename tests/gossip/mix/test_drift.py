@@ -132,13 +132,16 @@ def test_a_coordinate_counts_by_its_share_above_the_noise_of_means(seed, before,
 
 
 def taken(own, flows, optimizer="adamw", seed=5):
-    """Of the correction, what is taken from a gradient after five rounds of ten noisy ones of the mean `own`: its length over all of it."""
+    """Of the correction, what is taken from a gradient after five rounds of ten noisy ones of the mean `own`: its length over all of it.
+
+    `flows` have one more dimension than `own` where they are others after each round.
+    """
     pet = mixer(toml.apply_set(Manifest(), [f"optimizer={optimizer}", "mix.track=drift"]))
     state = pet.start(own)
-    for number in range(5):
+    for number, c in enumerate(flows if flows.dim() > own.dim() else [flows] * 5):
         for noise in gaussian(seed + number, 10, *own.shape):
             seen, state = pet.correct(state, own + noise)
-        state = pet.corrected(drift.mixed(state), flows)
+        state = pet.corrected(drift.mixed(state), c)
     seen, _ = pet.correct(state, own)
     return (own - seen).norm(dim=-1) / drift.correction(drift.observe(state, own), pet.drift_limit or 0.0).norm(dim=-1)
 
@@ -157,6 +160,12 @@ def test_a_correction_far_below_the_noise_of_gradients_is_not_believed_by_chance
     """Of 400 nodes alike, whose share found in gradients is chance, half are above one half; two standard errors leave one in eighty."""
     own, flows = torch.zeros(400, DIM), torch.stack([0.02 * gaussian(seed) for seed in range(400)])
     assert float((taken(own, flows) > 0.0).to(torch.float64).mean()) <= 0.03
+
+
+def test_a_correction_that_happens_to_lie_along_what_all_have_in_common_is_not_believed():
+    """The mean gradient of all is ten times the noise of batches. What e shares with it is none of theirs, and opened two nodes of ten."""
+    own, flows = 10.0 * gaussian(1).expand(200, DIM), 0.02 * gaussian(2, 5, 200, DIM)
+    assert float((taken(own, flows) > 0.0).to(torch.float64).mean()) <= 0.05
 
 
 def test_a_gradient_that_is_not_finite_does_not_end_the_trust_in_corrections():
