@@ -166,3 +166,34 @@ def test_beside_other_projects_of_our_folders_names_a_demo_runs_from_anywhere(bu
     assert digits == (ROOT / "examples" / "digits.toml").read_text()
     hashed = {hashlib.sha256(path.read_bytes()).hexdigest() for path in site.glob("gossip/*.py")}
     assert len(hashed) == 2
+
+
+def interpreters():
+    """Other Pythons that are supported and here, of pyenv, whose names on the path may lead nowhere, or on the path."""
+    for minor in (12, 13):
+        of_pyenv = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python"))
+        found = of_pyenv[-1] if of_pyenv else shutil.which(f"python3.{minor}")
+        missing = pytest.mark.skipif(found is None, reason=f"no python3.{minor} is here")
+        yield pytest.param(found, marks=missing, id=f"3.{minor}")
+
+
+READ = """
+import sys, warnings, zipfile
+warnings.simplefilter("error")
+wheel = sys.argv[1]
+for name in zipfile.ZipFile(wheel).namelist():
+    if name.endswith(".py"):
+        compile(zipfile.ZipFile(wheel).read(name), name, "exec")
+sys.path.insert(0, wheel)
+import starling
+print(starling.__file__, len(starling.__all__))
+"""
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_every_supported_python_that_is_here_reads_the_wheel(built, python):
+    """All files, with warnings as errors; and what `import starling` loads needs no other package. All tests there are a person's to run."""
+    wheel, _ = built
+    file, names = run(python, "-c", READ, wheel).split()
+    assert Path(file).is_relative_to(wheel)
+    assert int(names) > 10
