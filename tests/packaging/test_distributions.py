@@ -192,7 +192,7 @@ print(starling.__file__, len(starling.__all__))
 
 @pytest.mark.parametrize("python", list(interpreters()))
 def test_every_supported_python_that_is_here_reads_the_wheel(built, python):
-    """All files, with warnings as errors; and what `import starling` loads needs no other package. Whole runs of tests there are by hand."""
+    """All files, with warnings as errors; and what `import starling` loads needs no other package."""
     wheel, _ = built
     file, names = run(python, "-c", READ, wheel).split()
     assert Path(file).is_relative_to(wheel)
