@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import cache_from_source
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -129,13 +130,19 @@ def outcome(mutant: Mutant, tree: Path) -> str:
         return "STALE: no such test"
     if unchanged_fails(tree, tuple(tests)):
         return "STALE: its tests fail without it"
-    path.write_text(whole.replace(mutant.text, mutant.broken))
+    _replace(path, whole.replace(mutant.text, mutant.broken))
     try:
         return "killed" if fails(tree, tests) else "LIVES"
     except subprocess.TimeoutExpired:
         return "killed by the time limit"
     finally:
-        path.write_text(whole)
+        _replace(path, whole)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Without its bytecode, which Python takes for that of another text of the same length and second."""
+    path.write_text(text)
+    Path(cache_from_source(str(path))).unlink(missing_ok=True)
 
 
 def run(mutants: Iterable[Mutant]) -> int:
