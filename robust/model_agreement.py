@@ -45,20 +45,21 @@ class Agreement:
 
 
 def agree(
-    models: Sequence[Tensor], origin: Tensor, rounds: Sequence[int], passed: Callable[[], None] = lambda: None
+    models: Sequence[Tensor], origin: Tensor, rounds: Sequence[int], after_part: Callable[[], None] = lambda: None
 ) -> Agreement:
     """Find the majority among m >= 1 models (d,), finite, of these claimed rounds; `origin` (d,) is the initial one.
 
     A model s − r <= LEAD rounds ahead may have travelled s/r times as far, at most twice; a larger claimed difference allows nothing.
-    Inputs are not modified and read from front to back, twice; additional memory is one model. `passed` is called after each part of them,
-    so that models that are pages of files need not be in memory. Raises ValueError: there is no model, or shapes or lengths differ.
+    Inputs are not modified and read from front to back, twice; additional memory is one model. `after_part` is called when a part of each
+    was read, so that a caller whose models are pages of files can give these back.
+    Raises ValueError: there is no model, or shapes or lengths differ.
     """
     if not models or len(rounds) != len(models) or any(model.shape != origin.shape for model in models):
         raise ValueError("models must be one or more of the origin's shape, with a round each")
     count = len(models)
     if count == 1:
         return Agreement(models[0].clone(), (0,), ())
-    distance, travelled = _distances(models, origin, passed)
+    distance, travelled = _distances(models, origin, after_part)
     nearest = [sorted(range(count), key=lambda j, i=i: (j != i, distance[i][j])) for i in range(count)]  # type: ignore[misc]
     needed = count // 2  # others, to be more than half with oneself
     center = min(range(count), key=lambda i: distance[i][nearest[i][needed]])
@@ -77,7 +78,7 @@ def agree(
         and i not in cluster
         and min(distance[i][j] for j in cluster) > max(WIDE * diameter, APART * typical * _stretch(rounds[i], round_))
     )
-    return Agreement(_median([models[i] for i in cluster], passed), cluster, outside)
+    return Agreement(_median([models[i] for i in cluster], after_part), cluster, outside)
 
 
 def _stretch(one: float, other: float) -> float:
@@ -87,7 +88,7 @@ def _stretch(one: float, other: float) -> float:
 
 
 def _distances(
-    models: Sequence[Tensor], origin: Tensor, passed: Callable[[], None]
+    models: Sequence[Tensor], origin: Tensor, after_part: Callable[[], None]
 ) -> tuple[list[list[float]], list[float]]:
     """Euclidean distances of each model to each other and to the origin, in float64; inf where squares overflow."""
     count = len(models)
@@ -97,12 +98,12 @@ def _distances(
         for i in range(count):
             for j in (*range(i), count):
                 total[i][j] += float((parts[i] - parts[j]).square().sum())
-        passed()
+        after_part()
     apart = [[math.sqrt(total[max(i, j)][min(i, j)]) for j in range(count)] for i in range(count)]
     return apart, [math.sqrt(row[count]) for row in total]
 
 
-def _median(models: Sequence[Tensor], passed: Callable[[], None]) -> Tensor:
+def _median(models: Sequence[Tensor], after_part: Callable[[], None]) -> Tensor:
     """Coordinate-wise median."""
     out = torch.empty_like(models[0])
     half = len(models) // 2
@@ -111,5 +112,5 @@ def _median(models: Sequence[Tensor], passed: Callable[[], None]) -> Tensor:
         ordered = torch.stack([model[start:stop].double() for model in models]).sort(0).values
         middle = ordered[half] if len(models) % 2 else (ordered[half - 1] + ordered[half]) / 2.0
         out[start:stop] = middle.to(out.dtype)
-        passed()
+        after_part()
     return out

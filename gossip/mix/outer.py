@@ -166,7 +166,7 @@ def _needs_of_momentum(agreed: Any) -> list[str]:
             "local-steps.md); try `--set optimizer.schedule=cosine --set optimizer.warmup=0.1`"
             + ("" if rounds else " and an end, pace.rounds")
         )
-    cycle = 1
+    cycle = agreed.pace.gossips
     if overlay.average_every:
         sweeps = Periodic(Alone(), overlay.average_every, overlay.average_k, overlap=overlay.overlap)
         cycle = sweeps.cycle(agreed.pace.quorum)

@@ -128,6 +128,11 @@ class Training:
         rate = self.progress.speed.per_busy_s()
         return self.pace.local_steps / rate if rate else 0.0
 
+    @property
+    def whom(self) -> str:
+        """What `members` are, for people."""
+        return "members" if self.crew is None else "whole crews"
+
     async def quorum(self, *, begun: bool) -> None:
         """Wait until enough members are here and their list is stable; a node whose training has begun goes on alone."""
         needed = 1 if begun else self.pace.quorum
@@ -141,8 +146,8 @@ class Training:
             if len(self.members.members) >= needed and (needed == 1 or now - since >= STABLE_S):
                 break
             if not announced:
-                what = "members" if self.crew is None else "whole crews"
-                self.context.report.event("waiting_for_quorum", f"waiting for {needed} {what} before the first round")
+                text = f"waiting for {needed} {self.whom} before the first round"
+                self.context.report.event("waiting_for_quorum", text)
                 announced = True
             await trio.sleep(0.05)
         if self.pace.kind == "clock":

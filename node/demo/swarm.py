@@ -202,7 +202,7 @@ class Demo:
             folder = self.folder / demo_folder.ALONE
             self.alone = Member(0, folder, Identity.load_or_create(RunDir.create(folder).key).peer_id)
             self.alone.forks = self._forks
-            operate.found(folder, self.plan.alone, structs.replace(self._config(0), stage=-1))  # no crew
+            operate.found(folder, self.plan.alone, self._config(0, self.plan.alone))
             self.alone.start()
 
     def _wait_for_alone(self, progress: Callable[[float, str], None]) -> None:
@@ -225,16 +225,18 @@ class Demo:
         self.members.append(member)
         return member
 
-    def _config(self, index: int) -> NodeConfig:
+    def _config(self, index: int, manifest: Manifest | None = None) -> NodeConfig:
+        """Of a node of the demo's swarm, or of another."""
         plan, connections = self.plan, 4 * (self.plan.nodes + 2)
-        place, stage = divmod(index, plan.manifest.crew.stages)
+        manifest = manifest or plan.manifest
+        stages = manifest.crew.stages
         attack = dict(plan.byzantine).get(index, "")
         crew: dict[str, Scalar] = {"crew": ",".join(self._peer(bad) for bad, _ in plan.byzantine)} if attack else {}
         return NodeConfig(
-            listen=("/ip4/127.0.0.1/tcp/0",), device="cpu", trust=True, shard=place % plan.manifest.partition.shards, threads=1,
+            listen=("/ip4/127.0.0.1/tcp/0",), device="cpu", trust=True, shard=index // stages % manifest.partition.shards, threads=1,
             checkpoint_s=2.0, linger_s=3600.0, limits=LimitsSection(connections=connections, connections_per_ip=connections),
-            stage=stage if plan.manifest.crew.stages > 1 else -1,
-            attack=attack, attack_params=crew, attack_agreed=bool(attack), start=start.place(plan.manifest),
+            stage=index % stages if stages > 1 else -1,
+            attack=attack, attack_params=crew, attack_agreed=bool(attack), start=start.place(manifest),
             record=RecordSection(every_s=RECORD_S if plan.record else 0.0),
         )  # fmt: skip
 

@@ -127,9 +127,8 @@ class Session:
         self._snapshots = file.parent if opening.checkpoint else None  # the folder of those that are read
         self._held: Snapshot | None = None
         self._read_at = clock()
-        self._candidates: dict[
-            str, tuple[int, Mapping[str, Tensor]]
-        ] = {}  # round and model, x (d,), fetched by a late joiner
+        # By peer: the round and the model, x (d,), that a late joiner fetched.
+        self._candidates: dict[str, tuple[int, Mapping[str, Tensor]]] = {}
         self._joining_turn = 0
         self.opened = calls.Opened(
             learner.layout.dim, self._schema, learner.task.metric, learner.task.higher_is_better, learner.device,
@@ -493,15 +492,15 @@ class Session:
         return calls.Agreed(at, *names)
 
     def _compared(self, held: Sequence[Mapping[str, Tensor]], rounds: Sequence[int]) -> model_agreement.Agreement:
-        """What models agree on, of whose files no more is in memory than is being read."""
+        """The agreement of models, of whose files only the part that is being read is in memory."""
         models = [tensors["x"] for tensors in held]
         origin = self.learner.offered_at_first.to(models[0].device)
 
-        def passed() -> None:
+        def release() -> None:
             for tensors in held:
                 tensor_file.release(tensors)
 
-        return model_agreement.agree(models, origin, rounds, passed)
+        return model_agreement.agree(models, origin, rounds, release)
 
     @property
     def _staged(self) -> stages.Stage:

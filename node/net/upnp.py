@@ -11,7 +11,7 @@ from starling.node.net.lan import in_thread
 from starling.node.net.port_lease import LEASE_S, Lease
 
 DISCOVER_MS = 2000
-PORTS = 8  # tried, from the one that is wished on
+PORTS = 8  # tried, beginning with the one that is asked for
 NAME = "starling"
 
 

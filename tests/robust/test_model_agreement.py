@@ -162,7 +162,7 @@ def test_models_are_read_a_part_at_a_time_from_front_to_back_twice():
     origin = torch.zeros(600_000)
     models, behind = [torch.ones(600_000) for _ in range(3)], 0
 
-    def passed():
+    def spoil():
         nonlocal behind
         for model in models:
             model[: behind % 3 * _CHUNK] = math.nan
@@ -171,7 +171,7 @@ def test_models_are_read_a_part_at_a_time_from_front_to_back_twice():
             for model in models:
                 model.fill_(1.0)
 
-    agreed = agree(models, origin, [9, 9, 9], passed)
+    agreed = agree(models, origin, [9, 9, 9], spoil)
     assert behind == 6
     assert torch.equal(agreed.state, torch.ones(600_000))
 

@@ -6,6 +6,7 @@ import trio
 from msgspec import structs
 
 from starling.node.config.schema import CrewSection, OptimizerSection, PartitionSection, TaskSection
+from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.net.faults import delay, loss
 from tests.harness.crews import PLAIN, one_machine, text_in
 from tests.harness.swarms import (
@@ -126,6 +127,18 @@ async def test_two_crews_of_two_gossip_and_beat_each_alone():
             await swarm.finished()
             apart += values(swarm)
     assert min(together) > max(apart) + 0.2
+
+
+@virtual
+async def test_a_quorum_of_crews_is_not_one_of_machines_and_a_node_says_which_it_waits_for():
+    """Three machines make one crew of two, and two crews are asked for."""
+    swarm = story(structs.replace(digits(2, rounds=8, quorum=2), crew=CrewSection(stages=2, micro_batches=2)), 0)
+    async with swarm.running(3):
+        await until(lambda: all(virtual.node.progress.state == "waiting" for virtual in swarm.nodes.values()))
+        await trio.sleep(30.0)
+        for virtual in swarm.nodes.values():
+            assert virtual.node.progress.state == "waiting"
+            assert take_snapshot(virtual.node).problem.startswith("waiting for 2 whole crews, 1 here; invite others")
 
 
 @pytest.mark.acceptance

@@ -1,8 +1,13 @@
 """The table of lines that can be broken fits the code, and the run tells what its tests notice from what they do not."""
 
+import os
+import py_compile
+import subprocess
+import sys
+
 import pytest
 
-from tools.mutants import MUTANTS, ROOT, Mutant, outcome
+from tools.mutants import MUTANTS, ROOT, Mutant, _replace, outcome
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.file}: {mutant.text}")
@@ -33,3 +38,16 @@ def test_a_change_that_no_test_notices_lives_and_the_line_is_put_back(tmp_path, 
     (tmp_path / "tests" / "test_fails.py").write_text("def test_fails():\n    assert False\n")
     assert outcome(Mutant("two.py", text, broken, (tests,)), tmp_path) == expected
     assert code.read_text() == before
+
+
+def test_a_text_of_the_same_length_and_second_is_not_run_from_the_bytecode_of_the_other(tmp_path):
+    module = tmp_path / "two.py"
+    module.write_text("value = 2")
+    py_compile.compile(str(module))
+    second = module.stat().st_mtime_ns
+    _replace(module, "value = 3")
+    os.utime(module, ns=(second, second))
+    printed = subprocess.run(
+        [sys.executable, "-c", "import two; print(two.value)"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert printed.stdout == "3\n"

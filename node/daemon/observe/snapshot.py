@@ -139,9 +139,9 @@ def _problem(node: Node) -> str | None:
                 return f"no member can be dialled, this one neither: {FORWARD.format(port=port)}"
             if node.progress.state == "waiting":
                 needed, here = running.context.manifest.pace.quorum, len(running.members.members)
-                what = "whole crews" if running.crew else "members"
+                whom = running.training.whom
                 return (
-                    f"waiting for {needed} {what}, {here} here; invite others with the string `starling invite` prints"
+                    f"waiting for {needed} {whom}, {here} here; invite others with the string `starling invite` prints"
                 )
             if running.training.cannot_save:
                 return "checkpoints cannot be written; free some disk space"

@@ -203,6 +203,7 @@ def test_what_is_perhaps_not_meant_is_one_warning(assignments, key):
     assert "\n" not in warning
 
 
+NOLOCO = ("overlay=random_matching", "overlay.average_every=0", "mix.outer_momentum=0.5")
 DILOCO = ("mix=outer", "overlay=alone", "overlay.average_every=1", "mix.clip_norm=1")
 
 
@@ -218,6 +219,8 @@ DILOCO = ("mix=outer", "overlay=alone", "overlay.average_every=1", "mix.clip_nor
         (["pace.rounds=99", "overlay.average_every=2"], ["pace.rounds"]),
         (["pace.rounds=100", "overlay.average_every=2"], []),
         (["pace.rounds=49", "overlay=random_matching", "overlay.average_every=0", "mix.outer_momentum=0.5"], ["pace.rounds"]),
+        (["pace.rounds=149", "pace.gossips=3", *NOLOCO], ["pace.rounds"]),
+        (["pace.rounds=150", "pace.gossips=3", *NOLOCO], []),
         (["pace.rounds=2", "optimizer.schedule=constant", "mix.outer_momentum=0"], []),
     ],
 )  # fmt: skip
