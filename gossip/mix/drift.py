@@ -33,11 +33,7 @@ from starling.gossip.vector import products, squares, stretches, zeros
 
 LIMIT = 1.0  # with any optimiser but sgd, how many times its noise is held against a coordinate of c (decision 80)
 REMEMBERED = 0.98  # share of a running mean that a local step keeps
-NONE_UP_TO, ALL_FROM = (
-    0.5,
-    0.75,
-)  # shares of c found in later gradients at which none and all of it counts (decision 82)
-STANDARD_ERRORS = 2.0  # that are subtracted from the share before it is compared
+STANDARD_ERRORS = 2.0  # that are subtracted from the share of c found in later gradients (decision 82)
 FINE = 1 << 17  # coordinates at a time where memory counts
 _FARTHEST = 1e100
 _LEAST = 1e-30  # a square that is as good as 0
@@ -129,9 +125,9 @@ def trust(state: Gradients) -> Tensor:
     """Share of the `correction` that counts, (…, 1) in [0, 1].
 
     β = ⟨g, e⟩/‖e‖² with the correction e and gradients later than c is 1 where e is what they differ by, and 0 where it is the noise of
-    earlier ones. Only an e with β > 1/2 is nearer to the true difference δ than no correction is: ‖δ − e‖² < ‖δ‖². What is compared is β
-    less STANDARD_ERRORS of its standard errors, so that a short e is not believed by chance: that of batches, and that of how e happens to
-    lie to what all nodes' gradients have in common, which is the same for all gradients of a round.
+    earlier ones. With the true difference δ, ‖δ − τe‖² <= ‖δ‖² for τ up to 2β: the share is the largest that is no farther from δ than no
+    correction is. β is less STANDARD_ERRORS of its standard errors, so that a short e is not believed by chance: that of batches, and that
+    of how e happens to lie to what all nodes' gradients have in common, which is the same for all gradients of a round.
     """
     weight = state.weight.clamp_min(_LEAST)
     mean = state.dot / weight
@@ -142,7 +138,7 @@ def trust(state: Gradients) -> Tensor:
     by_batches = (state.dot_squared / weight - mean.square()).clamp_min(0.0) / equivalent.clamp_min(1.0)
     error = (by_batches + state.coincidence / (weight * rounds)).sqrt()
     beta = (mean - STANDARD_ERRORS * error) * weight / state.norm_squared.clamp_min(_LEAST)
-    return ((beta - NONE_UP_TO) / (ALL_FROM - NONE_UP_TO)).clamp(0.0, 1.0)
+    return (2.0 * beta).clamp(0.0, 1.0)
 
 
 def correction(state: Gradients, limit: float) -> Tensor:

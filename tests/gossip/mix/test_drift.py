@@ -156,6 +156,16 @@ def test_a_correction_counts_where_sources_differ_and_not_where_it_is_noise():
     assert float(taken(gaussian(3) * 0.1, noise, "sgd")) == pytest.approx(1.0), "sgd takes all of it"
 
 
+@pytest.mark.parametrize(("found", "counted"), [(-0.5, 0.0), (0.1, 0.2), (0.3, 0.6), (0.5, 1.0), (1.0, 1.0)])
+def test_twice_the_share_that_gradients_confirm_counts_as_that_is_no_farther_from_them_than_nothing(found, counted):
+    """‖δ − τe‖² <= ‖δ‖² up to τ = 2⟨δ, e⟩/‖e‖². So many coordinates that coincidence is worth hundredths."""
+    difference = gaussian(1, 40_000)
+    state = replace(drift.start(difference, limited=True), c=difference)
+    for _ in range(60):
+        _, state = drift.corrected(drift.observe(state, found * difference), found * difference, 0.0)
+    assert float(drift.trust(state)) == pytest.approx(counted, abs=0.03)
+
+
 def test_a_correction_far_below_the_noise_of_gradients_is_not_believed_by_chance():
     """Of 400 nodes alike, whose share found in gradients is chance, half are above one half; two standard errors leave one in eighty."""
     own, flows = torch.zeros(400, DIM), torch.stack([0.02 * gaussian(seed) for seed in range(400)])
