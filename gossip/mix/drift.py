@@ -33,7 +33,7 @@ from starling.gossip.vector import products, squares, stretches, zeros
 
 LIMIT = 1.0  # with any optimiser but sgd, how many times its noise is held against a coordinate of c (decision 80)
 REMEMBERED = 0.98  # share of a running mean that a local step keeps
-STANDARD_ERRORS = 2.0  # that are subtracted from the share of c found in later gradients (decision 82)
+STANDARD_ERRORS = 3.0  # that are subtracted from the share of c found in later gradients (decision 82)
 FINE = 1 << 17  # coordinates at a time where memory counts
 _FARTHEST = 1e100
 _LEAST = 1e-30  # a square that is as good as 0
