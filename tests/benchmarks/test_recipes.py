@@ -212,6 +212,17 @@ def test_every_recipe_can_be_read_and_bounds_only_figures_that_are_measured(path
 
 
 @pytest.mark.parametrize("path", ALL)
+def test_differences_are_claimed_of_three_seeds_or_more(path):
+    """One run says what a case can do, not that it does more than another: so there is no comparison and no bound on one."""
+    recipe = recipes.load(path)
+    if len(getattr(recipe, "seeds", ())) not in (1, 2):
+        return
+    assert not recipe.compare
+    compared = [name for name in (*recipe.at_least, *recipe.at_most) if "-" in name or "/" in name]
+    assert not compared, f"take three seeds, or leave out the bounds on {', '.join(compared)}"
+
+
+@pytest.mark.parametrize("path", ALL)
 def test_every_command_line_is_one_that_the_command_takes(path):
     """So that a recipe does not fail after ten minutes because a key was renamed."""
     recipe = recipes.load(path)
