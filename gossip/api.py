@@ -60,6 +60,7 @@ class Phase:
     climb: float = 1.0  # times its value at the highest lr that the gain of flows may climb to, with exchanges of whole vectors, >= 1
     speed: float = 1.0  # factor on a damping that adapts: `starling.gossip.mix.edge_ledger.sped`
     memory: float = 1.0  # local steps until a correction moves the model in full, >= 1: 1/(1 − momentum) for sgd
+    members: int = 1  # that exchange with each other, this node included, >= 1; 1 where they are not counted
 
 
 @dataclass(frozen=True, slots=True)

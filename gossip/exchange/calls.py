@@ -27,6 +27,7 @@ class Offer(TransactionCall, frozen=True, tag="offer"):
     budget_bytes: int = 0  # what both payloads together may cost; 0 = no limit known
     give: float | None = None  # weight the peer gives to what we send, where links have a direction; else theta
     take: float | None = None  # weight we give to what the peer sends, likewise
+    members: int = 1  # that exchange with each other, as far as known
 
 
 class Offered(Call, frozen=True, tag="offered"):

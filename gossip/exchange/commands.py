@@ -31,6 +31,7 @@ class Outstanding:
     budget_bytes: int = 0
     give: float | None = None
     take: float | None = None
+    members: int = 1
     copy: int = 1  # how often the request was sent
 
 

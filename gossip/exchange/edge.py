@@ -107,12 +107,13 @@ class Edge:
         return self.outstanding is not None or self.pending is not None
 
     def begin(
-        self, round: int, view: bytes, theta: float, budget_bytes: int = 0, give: float | None = None, take: float | None = None
+        self, round: int, view: bytes, theta: float, budget_bytes: int = 0, give: float | None = None, take: float | None = None,
+        members: int = 1,
     ) -> list[EdgeCommand]:  # fmt: skip
         """Initiator: start a transaction if `ready`, else LocalProtocolError; arguments as in `calls.Offer` and the wire's `Request`."""
         if not self.ready:
             raise LocalProtocolError(f"edge to {self.peer}: cannot begin now")
-        self.outstanding = Outstanding(0, round, view, theta, "greeting", None, budget_bytes, give, take)
+        self.outstanding = Outstanding(0, round, view, theta, "greeting", None, budget_bytes, give, take, members)
         return self._offer() if self.agreed else self.greet()
 
     def solicit(self, round: int, view: bytes) -> list[EdgeCommand]:
@@ -355,7 +356,9 @@ class Edge:
         assert self.outstanding is not None
         out = self.outstanding = replace(self.outstanding, seq=self.next_seq, phase="offering")
         self.next_seq += 1
-        return [Offer(self.peer, self.inc, out.seq, out.round, out.theta, out.budget_bytes, out.give, out.take)]
+        return [
+            Offer(self.peer, self.inc, out.seq, out.round, out.theta, out.budget_bytes, out.give, out.take, out.members)
+        ]
 
     def _close(self) -> list[EdgeCommand]:
         """Close, if we are closing and know all that we committed."""

@@ -66,6 +66,8 @@ class Pairwise:
     """Whether a peer is notified at once that its edge starts anew: an alive member."""
     budget: Callable[[str], int] = lambda _peer: 0
     """Bytes that both payloads of one exchange with a peer may take; 0 is no limit known."""
+    members: Callable[[], int] = lambda: 1
+    """How many exchange with each other, this node included; 1 where they are not counted."""
     edges: dict[str, Edge] = field(default_factory=dict)
     totals: Counter[str] = field(default_factory=Counter)  # how exchanges ended, those of both roles
     committed: Counter[str] = field(default_factory=Counter)  # exchanges committed, by peer
@@ -375,8 +377,9 @@ class Pairwise:
 
     def _begin(self, peer: str, now: float) -> None:
         edge, pace = self._edge(peer), self.pace
-        weights = self._weights(peer)
-        self._do(peer, edge.begin(pace.round, pace.view, pace.theta(peer), self.budget(peer), *weights), now)
+        give, take = self._weights(peer)
+        budget, members = self.budget(peer), self.members()
+        self._do(peer, edge.begin(pace.round, pace.view, pace.theta(peer), budget, give, take, members), now)
 
     def _retry(self, peer: str) -> None:
         if (edge := self.edges.get(peer)) is not None:

@@ -5,6 +5,7 @@ Shapes: d parameters, k coordinates of one exchange.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -22,16 +23,29 @@ SETTLED_EDGES = 8
 MAX_GAIN = 1e9  # of a message (`starling.gossip.wire.schema.Request`)
 MAX_CLIMB = 10.0  # `Phase.climb` at most
 KNOWN_KAPPA = 0.3
-_ROUNDED = 1e-9  # 1/(1 − .9) is a little more than 10
+_ROUNDED = 1e-9  # 1/(1 − .9) is a little more than 10, and .6/3 a little less than .2
 BESIDE_DRIFT = 0.1  # largest kappa known to be stable where gradients move flows as well; the default there
+IN_A_TURN = 0.6  # of what a turn of exchanges may correct of a difference; from 1 on it is over-corrected by more than it was (decision 81)
 
 
-def chosen_kappa(ratio: float, local_steps: float, memory: float) -> float:
+def chosen_kappa(ratio: float, local_steps: float, memory: float, members: int = 1) -> float:
     """κ where the manifest leaves it open: .2, and .1 where a coordinate is exchanged again before a correction of it has taken effect.
 
-    A coordinate is in every 1/ratio-th exchange, of which one follows after K = `local_steps` > 0; `memory` is `Phase.memory`.
+    A coordinate is in every 1/ratio-th exchange, of which one follows after K = `local_steps` > 0; `memory` and `members` are those of
+    `Phase`. Never more than among so many is stable (`steady_kappa`).
     """
-    return 0.2 if local_steps >= memory * ratio * (1.0 - _ROUNDED) else 0.1
+    alone = 0.2 if local_steps >= memory * ratio * (1.0 - _ROUNDED) else 0.1
+    most = IN_A_TURN * steady_kappa(members)
+    return alone if alone <= most * (1.0 + _ROUNDED) else most
+
+
+def steady_kappa(members: int) -> float:
+    """The κ from which on flows of n nodes grow without end where losses do not hold them back, 1/⌈log2 n⌉; infinite for one.
+
+    One-peer overlays average in a turn of ⌈log2 n⌉ exchanges, in which each flow acts that often before it is compared again: the
+    difference that it makes then is 1 − 2κ⌈log2 n⌉ of the one before.
+    """
+    return 1.0 / (members - 1).bit_length() if members > 1 else math.inf
 
 
 def chosen_track(agreed: Any) -> Track:
@@ -67,15 +81,17 @@ class Pet(MixerBase):
 
     At θ = 1/2 with two nodes and linear f, one exchange per K local steps multiplies the error of c_12 by exactly 1 − 2κ. With a leak it
     settles at 2κ/(2κ + leak) of its value: the price of forgetting, with DSGD as the limit.
-    Measured stable with faults: κ <= 0.2, and 0.1 for whole vectors where rounds are shorter than the optimiser's memory; 0.5 diverges.
+    Among n nodes it is stable below κ = 1/⌈log2 n⌉ (`steady_kappa`); measured so with faults: κ <= 0.2 with eight, and 0.1 for whole vectors
+    where rounds are shorter than the optimiser's memory.
 
     Source: the damped, per-edge form of local exact diffusion (Alghunaim 2023, arXiv:2302.00620), which is edge-wise ADMM on
     random pairs; undamped it diverges on a changing overlay.
 
     Args:
         kappa: damping of the correction by differences, in [0, 0.5]. 0: none. Left out: 0.2, or 0.1 where rounds are shorter than the
-            optimiser's memory or gradients move flows as well; where differences alone move them, up to 1.5 times that while the rate
-            is below its highest and flows still grow along themselves.
+            optimiser's memory or gradients move flows as well, and at most 0.6/⌈log2 n⌉ among n members; where differences alone move
+            them, up to 1.5 times that while the rate is below its highest and flows still grow along themselves. From 1/⌈log2 n⌉ on
+            flows grow without end.
         flow_limit: bound of every |c_ij| coordinate, in the units of c, > 0.
         leak: share of a flow that an exchange forgets where it moves it, in [0, 1): what a Byzantine peer put into it decays.
         settled_edges: flows of orderly closed edges that stay revocable.
@@ -163,9 +179,10 @@ class Pet(MixerBase):
             return 0.0
         kappa = self.kappa
         if kappa is None:
-            chosen = chosen_kappa(ratio, phase.local_steps, phase.memory)
+            chosen = chosen_kappa(ratio, phase.local_steps, phase.memory, phase.members)
             falling = phase.lr < phase.highest_lr  # at a constant rate errors of lost exchanges would raise it as well
-            kappa = BESIDE_DRIFT if self.track == "both" else chosen * (phase.speed if falling else 1.0)
+            faster = phase.speed if falling else 1.0
+            kappa = min(BESIDE_DRIFT, chosen) if self.track == "both" else chosen * faster
         lr = max(phase.lr, phase.highest_lr / max(1.0, phase.climb * ratio))
         return 2.0 * kappa * theta * ratio / (phase.local_steps * lr)
 

@@ -124,8 +124,9 @@ class Exchanges:
         if wish is not None and isinstance(support, Indices):
             support = with_wish(support, wish, self._limit)
         gain = self._gain(
-            self._edge, call.theta, support.ratio(self._dim), local_steps, call.round, self._learner.ledger.speed
-        )
+            self._edge, call.theta, support.ratio(self._dim), local_steps, call.round, self._learner.ledger.speed,
+            max(1, call.members),
+        )  # fmt: skip
         chance, most, reach = self._chance(call), 0.0, math.inf
         try:
             payload = self.codec.encode_request(shared, support, chance)
@@ -284,10 +285,10 @@ class Exchanges:
             kept_by_peer.clear()
 
     def _gain(
-        self, averaging: Averaging, theta: float, ratio: float, local_steps: float, round: int, speed: float
-    ) -> float:
+        self, averaging: Averaging, theta: float, ratio: float, local_steps: float, round: int, speed: float, members: int = 1,
+    ) -> float:  # fmt: skip
         phase = self._learner.phase(round, local_steps, shared=True)
-        return averaging.gain(theta, ratio, replace(phase, speed=speed))
+        return averaging.gain(theta, ratio, replace(phase, speed=speed, members=members))
 
     def _less_under_way(self, shared: Tensor, peer: str) -> Tensor:
         """The vector after the commits of transactions with others, as far as their effects are known."""

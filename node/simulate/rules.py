@@ -5,7 +5,7 @@ from pathlib import Path
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
-from starling.gossip.mix.pet import chosen_track
+from starling.gossip.mix.pet import chosen_kappa, chosen_track, steady_kappa
 from starling.node.config import consent, presets
 from starling.node.config import manifest as manifests
 from starling.node.config.overlay import check_members
@@ -80,7 +80,7 @@ def check_one(scenario: Scenario) -> list[str]:
             f"simulate.running_mean: is about sgd's momentum, got optimizer={scenario.optimizer.kind}; "
             "try `--set simulate.running_mean=false`"
         )
-    warnings += _check_attack(scenario)
+    warnings += _check_attack(scenario) + _check_kappa(scenario)
     if not simulate.model and pace.kind == "clock":
         raise ConfigError("simulate.model: false averages round by round; try `--set pace.kind=steps`")
     return warnings
@@ -129,6 +129,18 @@ def _check_whole(scenario: Scenario) -> None:
             f"simulate.nodes: must be <= {WHOLE_NODES} with engine = virtual, got {scenario.simulate.nodes}; "
             "try `--set simulate.engine=matrix`"
         )
+
+
+def _check_kappa(scenario: Scenario) -> list[str]:
+    """Whether flows of so many nodes die out -> warnings. A manifest does not know how many there will be."""
+    mix, nodes = scenario.mix, scenario.simulate.nodes
+    most = steady_kappa(nodes)
+    if mix.kind != "pet" or mix.kappa is None or mix.kappa < most:
+        return []
+    return [
+        f"mix.kappa: {mix.kappa:g} is not below {most:g}, from where on flows of {nodes} nodes may grow without end; leave it out, or try "
+        f"`--set mix.kappa={chosen_kappa(1.0, math.inf, 1.0, nodes):.2g}`"
+    ]
 
 
 def _check_attack(scenario: Scenario) -> list[str]:

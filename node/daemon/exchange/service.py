@@ -82,7 +82,9 @@ class Exchange:
         self._watch = SlowWatch(context.report, context.limits)
         self._budget = budget = Budget(context.manifest, context.limits)
         pace = _pace(context.manifest, context.swarm, sticky)
-        self._core = core = Pairwise(context.me, pace, fresh_inc, lambda peer: peer in members.members, budget)
+        self._core = core = Pairwise(
+            context.me, pace, fresh_inc, lambda peer: peer in members.members, budget, lambda: len(members.roster)
+        )
         self._admits = members.admits
         self.sticky = sticky
         self._directions = directions

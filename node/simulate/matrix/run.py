@@ -185,7 +185,8 @@ class _Run:
         return None
 
     def _phase(self, round: int, local_steps: float) -> Phase:
-        return phase(self._agreed.optimizer, self._rates, round, local_steps)
+        now = phase(self._agreed.optimizer, self._rates, round, local_steps)
+        return replace(now, members=max(1, int(self._members.sum())))
 
     def _round(self, round: int) -> None:
         """Steps pace."""

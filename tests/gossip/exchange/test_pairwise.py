@@ -219,6 +219,13 @@ def test_weights_of_a_link_with_a_direction_reach_the_engine():
     assert (offer.give, offer.take, offer.budget_bytes) == (0.3, 0.4, 77)
 
 
+def test_the_engine_is_told_among_how_many_an_exchange_is():
+    m = at("computing")
+    m.members = lambda: 40
+    m.begin_round(ROUND, LINKS, VIEW, 1.0)
+    assert [it.members for it in m.tick(1.0) if isinstance(it, calls.Offer)] == [40]
+
+
 def test_a_link_is_tried_a_few_times_in_a_round_and_no_more():
     m = at("exchanging")
     begun = 0

@@ -15,7 +15,8 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.mix import edge_ledger
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.exchange_codec import ExchangeCodec
-from starling.gossip.mix.pet import KNOWN_KAPPA, Pet, chosen_kappa
+from starling.gossip.mix.pet import KNOWN_KAPPA, Pet, chosen_kappa, steady_kappa
+from starling.gossip.overlay.catalogue import overlay
 from starling.gossip.overlay.static import Ring
 from starling.node.config.schema import Manifest, MixSection
 from starling.node.engine.mixing import mixer
@@ -202,6 +203,45 @@ def test_where_the_highest_rate_is_unknown_the_gain_has_the_rate_of_the_moment()
 def test_kappa_is_chosen_by_how_long_a_coordinate_is_left_alone_and_by_momentum(ratio, steps, memory, kappa):
     """Decision 23 has what it was measured on."""
     assert chosen_kappa(ratio, steps, memory) == kappa
+
+
+def apart(kind, n, share, rounds=150):
+    """Of models that agree at first but for a little, with no gradient to hold them: how much farther apart κ = share·steady leaves them."""
+    graph, pet = overlay(kind, 1, 1), Pet(share * steady_kappa(n))
+    gain = 2.0 * pet.gain(THETA, 1.0, PHASE) * STEPS * LR  # of a flow per round and unit of W, in units of models
+    x = torch.randn(n, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
+    flows, before = torch.zeros(n, n, 4, dtype=torch.float64), float((x - x.mean(0)).norm())
+    for round in range(rounds):
+        rows = torch.zeros(n, n, dtype=torch.float64)
+        for i in range(n):
+            for j, weight in graph.row(i, n, round).items():
+                rows[i, j] = weight
+        x = x + flows.sum(1)
+        moved = ((rows + rows.T) / 2)[:, :, None] * (x[None] - x[:, None])
+        x, flows = x + moved.sum(1), flows + gain * moved
+    return float((x - x.mean(0)).norm()) / before
+
+
+@pytest.mark.parametrize("n", [8, 12, 32, 64])
+@pytest.mark.parametrize("kind", ["sticky", "one_peer_exponential", "base_k", "random_matching"])
+def test_below_one_over_the_length_of_a_turn_flows_die_out_whatever_gradients_do(kind, n):
+    """Flat directions of a loss hold nothing back. From there on flows of one-peer overlays grow without end, however small they were."""
+    chosen = chosen_kappa(1.0, 100.0, 1.0, n) / steady_kappa(n)
+    assert apart(kind, n, chosen) < 1e-6
+    if (kind, n) != ("base_k", 12):  # its turn is longer; flows that swing bring the speed down
+        assert apart(kind, n, edge_ledger.FASTEST * chosen) < 0.01
+    if kind != "random_matching":
+        assert apart(kind, n, 1.2) > 100.0
+
+
+@pytest.mark.parametrize(("members", "kappa"), [(1, 0.2), (2, 0.2), (8, 0.2), (9, 0.15), (32, 0.12), (1024, 0.06)])
+def test_kappa_is_chosen_smaller_among_many(members, kappa):
+    assert chosen_kappa(1.0, 100.0, 1.0, members) == pytest.approx(kappa)
+    assert Pet().gain(THETA, 1.0, replace(PHASE, members=members)) == Pet(kappa).gain(THETA, 1.0, PHASE)
+    assert Pet(track="both").gain(THETA, 1.0, replace(PHASE, members=members)) == pytest.approx(
+        Pet(min(kappa, 0.1), track="both").gain(THETA, 1.0, PHASE)
+    )
+    assert Pet(0.3).gain(THETA, 1.0, replace(PHASE, members=members)) == Pet(0.3).gain(THETA, 1.0, PHASE), "as given"
 
 
 def test_a_kappa_that_is_given_is_used_as_it_is_and_else_chosen():

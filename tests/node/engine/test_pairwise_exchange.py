@@ -268,6 +268,17 @@ def test_two_answers_under_way_do_not_pull_twice():
     assert float((x_of(engines["c"]) - target).norm()) == pytest.approx(apart / 4, rel=1e-3)
 
 
+def test_the_gain_shrinks_with_the_members_that_exchange():
+    """Flows of many overlap before they are compared again."""
+    engines = pair(manifest(local_steps=4))
+    few, many = (
+        done(engines["a"], calls.Offer("b", 0, seq, 0, 0.5, 0, members=members)).gain
+        for seq, members in ((1, 2), (2, 1 << 12))
+    )
+    assert many == pytest.approx(few * chosen_kappa(1.0, 4.0, 10.0, 1 << 12) / chosen_kappa(1.0, 4.0, 10.0, 2))
+    assert many < few
+
+
 def test_the_gain_shrinks_with_the_local_steps_that_fit_between_exchanges():
     """G divides by K, or a node that meets others rarely would correct too much."""
     fixed = MixSection(kappa=chosen_kappa(1.0, 16.0, 10.0))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from starling.gossip.errors import ConfigError
+from starling.gossip.mix.pet import chosen_kappa
 from starling.node.config import toml
 from starling.node.simulate import results, rules
 from starling.node.simulate.engines import check, simulate
@@ -61,6 +62,7 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         ((*EXACT, "task.hidden=16", 'mix.personal=["2.*"]'), 5),
         ((*EXACT, "task.hidden=16", 'mix.personal=["2.*"]', "mix.own=0.3", "mix=dsgd", "overlay=random_matching"), 5),
         ((*BOWLS, "task.noise=0.1"), 9),
+        ((*BOWLS, "simulate.nodes=12"), 9),
         ((*EXACT, "task.hidden=16", "optimizer.sam=0.1"), 5),
         ((*EXACT, "task.hidden=16", "pace.gossips=3", "overlay=random_matching"), 5),
         ((*BOWLS, "optimizer.gradient=optimistic"), 9),
@@ -84,6 +86,7 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         "heads_at_home",
         "own_shares",
         "pet",
+        "pet_of_twelve",
         "sharpness_aware",
         "several_exchanges",
         "optimistic",
@@ -110,6 +113,19 @@ def test_both_engines_walk_one_trajectory(settings_of, digits):
     for one, other in zip(figures(vectorised), figures(whole), strict=True):
         assert one == pytest.approx(other, rel=10.0**-digits, abs=1e-12)
     assert len({tuple(row) for row in figures(vectorised)}) == 4  # they do move
+
+
+@pytest.mark.parametrize("engine", ["matrix", "virtual"])
+def test_both_engines_choose_kappa_by_how_many_exchange(engine, monkeypatch):
+    counted = set()
+
+    def chosen(ratio, local_steps, memory, members=1):
+        counted.add(members)
+        return chosen_kappa(ratio, local_steps, memory, members)
+
+    monkeypatch.setattr("starling.gossip.mix.pet.chosen_kappa", chosen)
+    run(*BOWLS, *SHORT, "simulate.nodes=16", f"simulate.engine={engine}")
+    assert counted - {1} == {16}, "a responder bounds gains by those among fewer"
 
 
 @pytest.mark.parametrize("track", ["difference", "drift"])

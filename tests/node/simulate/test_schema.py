@@ -339,3 +339,11 @@ def test_the_command_line_half_imports_no_torch():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_kappa_that_is_too_large_for_so_many_nodes_is_warned_of():
+    (note,) = rules.check(cells(scenario("mix.kappa=0.25", "simulate.nodes=16")))
+    assert note.startswith("mix.kappa: 0.25 is not below 0.25, from where on flows of 16 nodes may grow without end")
+    assert note.endswith("try `--set mix.kappa=0.15`")
+    assert rules.check(cells(scenario("mix.kappa=0.25", "simulate.nodes=8"))) == []
+    assert rules.check(cells(scenario("mix=dsgd", "simulate.nodes=16"))) == []
