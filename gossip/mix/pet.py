@@ -81,8 +81,8 @@ class Pet(MixerBase):
 
     At θ = 1/2 with two nodes and linear f, one exchange per K local steps multiplies the error of c_12 by exactly 1 − 2κ. With a leak it
     settles at 2κ/(2κ + leak) of its value: the price of forgetting, with DSGD as the limit.
-    Among n nodes it is stable below κ = 1/⌈log2 n⌉ (`steady_kappa`); measured so with faults: κ <= 0.2 with eight, and 0.1 for whole vectors
-    where rounds are shorter than the optimiser's memory.
+    Among n nodes it is stable below κ = 1/⌈log2 n⌉ (`steady_kappa`); measured so with faults: κ <= 0.2 with eight, and 0.1 for whole
+    vectors where rounds are shorter than the optimiser's memory.
 
     Source: the damped, per-edge form of local exact diffusion (Alghunaim 2023, arXiv:2302.00620), which is edge-wise ADMM on
     random pairs; undamped it diverges on a changing overlay.

@@ -137,9 +137,9 @@ def _check_kappa(scenario: Scenario) -> list[str]:
     most = steady_kappa(nodes)
     if mix.kind != "pet" or mix.kappa is None or mix.kappa < most:
         return []
+    better = f"leave it out, or try `--set mix.kappa={chosen_kappa(1.0, math.inf, 1.0, nodes):.2g}`"
     return [
-        f"mix.kappa: {mix.kappa:g} is not below {most:g}, from where on flows of {nodes} nodes may grow without end; leave it out, or try "
-        f"`--set mix.kappa={chosen_kappa(1.0, math.inf, 1.0, nodes):.2g}`"
+        f"mix.kappa: {mix.kappa:g} is not below {most:g}, from where on flows of {nodes} nodes may grow without end; {better}"
     ]
 
 

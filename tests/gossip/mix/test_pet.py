@@ -206,15 +206,15 @@ def test_kappa_is_chosen_by_how_long_a_coordinate_is_left_alone_and_by_momentum(
 
 
 def apart(kind, n, share, rounds=150):
-    """Of models that agree at first but for a little, with no gradient to hold them: how much farther apart κ = share·steady leaves them."""
+    """How much farther apart κ = share·steady leaves models that no gradient holds."""
     graph, pet = overlay(kind, 1, 1), Pet(share * steady_kappa(n))
     gain = 2.0 * pet.gain(THETA, 1.0, PHASE) * STEPS * LR  # of a flow per round and unit of W, in units of models
     x = torch.randn(n, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
     flows, before = torch.zeros(n, n, 4, dtype=torch.float64), float((x - x.mean(0)).norm())
-    for round in range(rounds):
+    for turn in range(rounds):
         rows = torch.zeros(n, n, dtype=torch.float64)
         for i in range(n):
-            for j, weight in graph.row(i, n, round).items():
+            for j, weight in graph.row(i, n, turn).items():
                 rows[i, j] = weight
         x = x + flows.sum(1)
         moved = ((rows + rows.T) / 2)[:, :, None] * (x[None] - x[:, None])
