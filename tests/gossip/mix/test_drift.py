@@ -173,7 +173,7 @@ def test_a_correction_far_below_the_noise_of_gradients_is_not_believed_by_chance
 
 
 def test_a_correction_that_happens_to_lie_along_what_all_have_in_common_is_not_believed():
-    """What e shares with the mean gradient of all, here ten times the noise of batches, is no difference. Two errors open one in a hundred."""
+    """What e shares with the mean gradient of all, here ten times the noise of batches, is no difference. Two errors open one in 100."""
     own, flows = 10.0 * gaussian(1).expand(2000, DIM), 0.02 * gaussian(2, 5, 2000, DIM)
     assert float((taken(own, flows) > 0.0).to(torch.float64).mean()) <= 0.001
 
