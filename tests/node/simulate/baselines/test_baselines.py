@@ -96,6 +96,16 @@ def test_a_round_of_scafcom_by_hand():
         controlled("scafcom", lambda _i, x: x, np.zeros(3), 1, lr=0.5, steps=2, kept=4, seed=0)
 
 
+def test_what_scallion_sends_is_unbiased():
+    """One node, one of two numbers drawn and twice as large: after one round the server has moved by that, over and under the mean."""
+    rounds = controlled(
+        "scallion", lambda _i, x: x - np.array([3.0, -1.0]), np.zeros(2), 1, lr=0.5, steps=2, kept=1, seed=0
+    )
+    moved = next(rounds).model
+    (at,) = np.flatnonzero(moved)
+    assert moved[at] == pytest.approx(2.0 * 0.75 * (3.0, -1.0)[at])
+
+
 # --- beside nodes -------------------------------------------------------------------------------------------------
 
 
