@@ -3,7 +3,7 @@
 Shapes: n members, ranks 0 … n − 1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol, runtime_checkable
 
 
@@ -22,6 +22,29 @@ class Overlay(Protocol):
 
     def period(self, n: int) -> int | None:
         """Rounds after which the sequence repeats; None if it does not."""
+
+
+class LastingEdges(Protocol):
+    """The edges that a node keeps in clock pace, changed as little as possible under churn. No clock, no messages."""
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Peers with an edge, sorted."""
+
+    def visits(self, turn: int) -> tuple[str, ...]:
+        """Of these, those one of which is to be visited in a turn."""
+
+    def measured(self, peer: str, bytes_per_s: float) -> None:
+        """An exchange with a peer went at this rate, >= 0; 0: it did not come to its end."""
+
+    def update(self, me: str, alive: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """-> peers to open an edge to, most wanted first, and peers whose edge to close in order"""
+
+    def accept(self, peer: str) -> bool:
+        """A peer that is alive opened an edge to us -> whether we hold it from now on."""
+
+    def drop(self, peer: str) -> None:
+        """The other end refused or closed the edge."""
 
 
 class Static:

@@ -9,14 +9,16 @@ Shapes: n members, ranks 0 … n − 1, tau = ⌈log2 n⌉.
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
-from starling.gossip.bounds import Degree
+from starling.gossip.bounds import Degree, Steps
+from starling.gossip.errors import ConfigError
 from starling.gossip.overlay.api import doublings
 from starling.gossip.overlay.ranks import ranked
 from starling.gossip.seeds import derive
 
 DEGREE = 6
+LEAST_CHOOSING = 3  # degree below which no edge would be left to draw where fast ones are chosen
 SPARE_EDGES = 2  # edges beyond the degree that a node keeps rather than disturb a peer
 
 
@@ -33,11 +35,39 @@ class Sticky:
 
     Args:
         degree: clock pace: edges a node keeps.
+        choose: clock pace: who they are. fast: a third of them drawn, the others those with whom this node's own exchanges are fastest.
+            Left out: all are drawn, by hash rings.
+        choose_every: choose = fast: slots between two changes of an edge; left out, 30.
     """
 
     seed: int
     degree: Degree = DEGREE
+    choose: Literal["fast"] | None = None
+    choose_every: Steps | None = None
     symmetric: ClassVar[bool] = True
+
+    @staticmethod
+    def check(agreed: Any) -> list[str]:
+        """Rules for the manifest; no warnings."""
+        overlay = agreed.overlay
+        if overlay.choose is None:
+            if overlay.choose_every is not None:
+                raise ConfigError(
+                    f"overlay.choose_every: has no effect without choose = fast, got {overlay.choose_every}; "
+                    "try `--set overlay.choose=fast`, or leave it out"
+                )
+            return []
+        if agreed.pace.kind != "clock":
+            raise ConfigError(
+                f"overlay.choose: fast edges are each node's own choice, and with pace={agreed.pace.kind} all must name the same; "
+                "try `--set pace.kind=clock`"
+            )
+        if overlay.degree < LEAST_CHOOSING:
+            raise ConfigError(
+                f"overlay.degree: must be >= {LEAST_CHOOSING} with choose = fast, where one edge in three is drawn, got "
+                f"{overlay.degree}; try `--set overlay.degree={LEAST_CHOOSING}`"
+            )
+        return []
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
         """One entry, or none for an idle node."""
@@ -103,6 +133,13 @@ class StickyEdges:
     def peers(self) -> tuple[str, ...]:
         """Peers with an edge, sorted."""
         return tuple(sorted(self._edges))
+
+    def visits(self, turn: int) -> tuple[str, ...]:
+        """Peers one of which is to be visited in a turn: any."""
+        return self.peers
+
+    def measured(self, peer: str, bytes_per_s: float) -> None:
+        """An exchange with a peer went at this rate, which makes no difference."""
 
     def update(self, me: str, alive: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """React to joins, leaves and refused edges; `alive` are the peers that `me` may have an edge to.

@@ -138,10 +138,12 @@ def found(
 )
 @click.argument("invite", required=False)
 @file_option("--invite-file", help="Holds the invite, instead of INVITE.")
+@click.option("--anyway", is_flag=True, help="Also where less memory is free than the task is expected to take.")
 @node_options
 def join(
     invite: str | None,
     invite_file: Path | None,
+    anyway: bool,
     assignments: tuple[str, ...],
     run_dir: Path,
     as_json: bool,
@@ -162,7 +164,7 @@ def join(
         say(
             "note: this invite admits whoever has it, and all users of a machine see its commands; safer is `starling join - < FILE`"
         )
-    ours, theirs = _split(assignments)
+    ours, theirs = _split((*assignments, "memory_check=false") if anyway else assignments)
     if theirs:
         raise ConfigError(
             f"--set: {theirs[0].partition('=')[0]!r} is no key of a node; those of the manifest are signed by the founder. A node sets "

@@ -76,6 +76,11 @@ def parameters(manifest: Manifest) -> int | None:
     if keyed := TASKS.keyed(manifest.task.kind):
         built: int = keyed(**manifest.task.params()).size().parameters
         return built
+    return written(manifest)
+
+
+def written(manifest: Manifest) -> int | None:
+    """Parameters of a model that the founder's node wrote down, if all of them are trained; None: it did not, or some are frozen."""
     lines = [line.split(" ", 3) for line in manifest.task.fingerprint]
     lines = [words for words in lines if len(words) == 4]
     model, tensors = ([words for words in lines if (words[0] == "model") is is_model] for is_model in (True, False))

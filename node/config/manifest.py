@@ -41,6 +41,7 @@ _SIGN_DOMAIN = b"starling/manifest/1\0"
 _LATER: dict[str, dict[str, object]] = {
     "task": {"start": "", "fingerprint": (), "tied": True},
     "optimizer": {"clip_norm": None, "decay": "all", "sam": 0.0, "gradient": "plain"},
+    "overlay": {"choose": None, "choose_every": None},
     "mix": {"drift_reach": 0.0, "flows": None, "typical_samples": None, "personal": (), "own": 0.0},
     "pace": {"overlap": False, "stop_after": 0, "gossips": 1},
 }

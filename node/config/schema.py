@@ -395,6 +395,8 @@ class NodeConfig(Section, frozen=True):
     limits: LimitsSection = LimitsSection()
     operator: Annotated[str, Meta(max_length=64)] = ""
     """Who runs this node, the same word on all of one's nodes: peers do not take too many of one operator for neighbors."""
+    memory_check: bool = True
+    """When it joins: refuse where less memory is free than the task is expected to take. `starling join --anyway` sets it to false."""
     privacy: PrivacySection = PrivacySection()
     numerics: NumericsSection = NumericsSection()
     attack: Annotated[str, Meta(max_length=64)] = ""

@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node.config import attack_consent, consent, crew, hours
+from starling.node.config import attack_consent, consent, crew, hours, room
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.context import Limits, NodeContext, NodeSetup
@@ -185,6 +185,8 @@ class Node:
         manifest = self.setup.manifest
         if manifest is None:
             manifest = await bootstrap.fetch_manifest(transfer, network, self.setup.swarm)
+            if (free := room.here(self.setup.config)) is not None:
+                room.check(manifest, self.setup.config, free)
             self.setup.keep_manifest(manifest)
         check_agreed(manifest, self.setup.config, ours=manifest.founder == network.peer_id)
         return manifest

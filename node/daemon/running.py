@@ -12,12 +12,14 @@ from starling.gossip.errors import EngineError
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
 from starling.gossip.mix.catalogue import MIXERS
-from starling.gossip.overlay.api import Overlay
+from starling.gossip.overlay.api import LastingEdges, Overlay
+from starling.gossip.overlay.chosen import EVERY, ChosenEdges
 from starling.gossip.overlay.sticky import DEGREE, StickyEdges
 from starling.gossip.seeds import derive
 from starling.gossip.wire.schema import Beacon, BeaconQuery, Dialed, DialMe, StopVote
 from starling.node.config import weight
 from starling.node.config.overlay import overlay_of
+from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext, SecondNodes
 from starling.node.daemon.crew.seats import Crewmates, CrewNeighbors
 from starling.node.daemon.crew.service import CrewService
@@ -112,11 +114,7 @@ class RunningNode:
     def _open_pairwise(self, overlay: Overlay, transactions: Transactions) -> None:
         context, members, numbers = self.context, self.members, count(1)
         manifest = context.manifest
-        sticky = (
-            StickyEdges(manifest.overlay.params().get("degree", DEGREE), context.swarm.encode())
-            if manifest.pace.kind == "clock"
-            else None
-        )
+        sticky = _lasting(manifest, context.swarm.encode()) if manifest.pace.kind == "clock" else None
         plain = OverlayNeighbors(overlay, lambda: members.roster, context.me, self.beacons.salt, may_meet=self.may_meet)
         named = CrewNeighbors(members, plain) if isinstance(members, Crewmates) else plain
         self.neighbors = named
@@ -331,3 +329,14 @@ class RunningNode:
                 for peer in self._cut:
                     nursery.start_soon(self.exchange.revoke, peer)
                 self._cut.clear()
+
+
+def _lasting(manifest: Manifest, salt: bytes) -> LastingEdges:
+    """The edges of a node in clock pace; an overlay that is a schedule names neighbors itself, and these are for who is accepted."""
+    params = manifest.overlay.params()
+    degree = params.get("degree", DEGREE)
+    return (
+        ChosenEdges(degree, salt, params["choose_every"] or EVERY)
+        if params.get("choose") == "fast"
+        else StickyEdges(degree, salt)
+    )

@@ -22,9 +22,8 @@ from starling.gossip.errors import EngineError
 from starling.gossip.exchange.local_steps import LocalSteps
 from starling.gossip.exchange.sampled import Due
 from starling.gossip.exchange.swarm_clock import SwarmClock
-from starling.gossip.overlay.api import Overlay
+from starling.gossip.overlay.api import LastingEdges, Overlay
 from starling.gossip.overlay.stages import stage, turn
-from starling.gossip.overlay.sticky import StickyEdges
 from starling.node.config.schema import PaceSection
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.crew.service import CrewService
@@ -74,7 +73,7 @@ class Training:
     crew: CrewService | None = None  # with which local steps are done
     undone_rounds: int = 0  # one after the other in which all local steps were undone
     cannot_save: str = ""  # why the last attempt to save failed; "" if it succeeded
-    edges: StickyEdges | None = None  # clock pace with sticky edges: the edges this node holds
+    edges: LastingEdges | None = None  # clock pace with sticky edges: the edges this node holds
     paused: str = ""
     """Why the owner wants no local steps, while exchanges go on at the swarm's speed; "": they are done."""
     _rest_s: float = 0.0  # while paused: what the local steps of a round would take; 0 until it is known
@@ -401,14 +400,14 @@ class Training:
             slot = max(slot + 1, self.clock.slot(trio.current_time(), pace.slot_s))
         await self.engine.call(calls.Free(on=False, round=slot))
 
-    async def _contact(self, exchange: Exchange, edges: StickyEdges, slot: int) -> None:
+    async def _contact(self, exchange: Exchange, edges: LastingEdges, slot: int) -> None:
         """One contact: the next of our edges, or this slot's partners where the overlay is a schedule."""
         if self.context.manifest.overlay.kind == "sticky":
             members = tuple(filter(self.may_meet, self.members.roster))
             _opened, closed = edges.update(self.context.me, members)
             for peer in closed:
                 await exchange.settle(peer)
-            await exchange.contact_next(edges.peers, slot)
+            await exchange.contact_next(edges.visits(slot), slot)
             return
         for peer in self.neighbors.weights(slot):
             await exchange.contact(peer, slot)

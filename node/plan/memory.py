@@ -7,12 +7,10 @@ keeps where attention is fused; `published_floats` is the estimate that planners
 
 from __future__ import annotations
 
+from starling.node.config.room import EXCHANGE, GATES, MODEL, PARTS, SUM
 from starling.node.plan.schema import ModelSection, TrainSection
 
 MOMENTS = {"sgd": 0, "momentum": 4, "adamw": 8}
-PARTS = {"float32": 1.0, "bfloat16": 0.5, "int8": 0.25}
-MODEL, SUM, GATES = 4, 4, 8  # parameters; sum of flows; mean and mean square of gradients, where drift moves flows
-EXCHANGE = 14  # at the most while a whole vector is exchanged, which is more than a local step's gradient
 KEPT = 15.0  # numbers of float32 that a block keeps for each of s · h, attention fused
 KEPT_RECOMPUTED = 2.0  # its input, and one block computed again, spread over all
 

@@ -62,6 +62,10 @@ def check_one(scenario: Scenario) -> list[str]:
     _check_members(scenario)
     if simulate.engine == "virtual":
         _check_whole(scenario)
+    elif scenario.overlay.params().get("choose") == "fast":
+        raise ConfigError(
+            "overlay.choose: rows of an array measure no lines, by which edges are chosen; try `--set simulate.engine=virtual`"
+        )
     elif pace.overlap:
         raise ConfigError(
             "pace.overlap: rows of an array take their steps and exchanges in turn; try `--set simulate.engine=virtual`"

@@ -69,6 +69,17 @@ def test_settings_for_the_name_in_a_paper_are_accepted_together(row):
     assert all((ROOT / path).is_file() for path in re.findall(r"`([\w/]+\.py)`", row[1]))
 
 
+@pytest.mark.parametrize("row", rows("By the name in a paper"), ids=lambda row: re.sub(r"\W+", "_", row[0])[:30])
+def test_the_name_in_a_paper_has_a_test_of_what_it_is_here(row):
+    """Which speaks of a value, a key or a module of the row, written in any way."""
+    _, here, tests = row
+    (path,) = re.findall(r"`(tests/[\w/]+\.py)`", tests)
+    words = re.findall(r"=\[?\"?(\w+)", here) + re.findall(r"(\w+)\.py", here) + re.findall(r"`\w+\.(\w+)=", here)
+    words += re.findall(r"`(?:[\w.]+\.)?([a-z_]+)`", here)
+    found = re.sub(r"\W|_", "", (ROOT / path).read_text()).lower()
+    assert any(len(word) > 2 and word.replace("_", "").lower() in found for word in words), (path, words)
+
+
 @pytest.mark.parametrize("row", rows("Not here"), ids=lambda row: re.sub(r"\W+", "_", row[0])[:30])
 def test_what_is_said_to_be_missing_is_missing(row):
     method, why, named = row

@@ -17,8 +17,9 @@ from starling.gossip.exchange.edge import Edge
 from starling.gossip.exchange.pace import Rounds, Slots
 from starling.gossip.exchange.pairwise import MAX_LEAD, Pairwise
 from starling.gossip.exchange.timeouts import TRIES, Deadline, Timeouts
+from starling.gossip.limits import keep
+from starling.gossip.overlay.api import LastingEdges
 from starling.gossip.overlay.periodic import Periodic
-from starling.gossip.overlay.sticky import StickyEdges
 from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import Exchange as Exchanged
 from starling.gossip.wire.schema import Pulling
@@ -34,6 +35,7 @@ from starling.node.status.snapshot import Exchanges
 
 SEND_S = 60.0  # A peer that takes no frame for so long is unreachable
 SMOOTHING = 0.3
+MAX_MOVED = 256  # peers
 
 
 class Budget:
@@ -76,7 +78,7 @@ class Exchange:
     def __init__(
         self, context: NodeContext, members: Members, fresh_inc: Callable[[], int], *,
         directions: Callable[[int], Mapping[str, tuple[float, float]]], transactions: Transactions,
-        noted: Callable[[Mapping[str, Outcome], Collection[str]], None], sticky: StickyEdges | None,
+        noted: Callable[[Mapping[str, Outcome], Collection[str]], None], sticky: LastingEdges | None,
     ) -> None:  # fmt: skip
         self._report, self._told_slow = context.report, False
         self._watch = SlowWatch(context.report, context.limits)
@@ -90,6 +92,7 @@ class Exchange:
         self._directions = directions
         self._noted = noted
         self._transactions = transactions
+        self._moved_bytes: dict[str, int] = {}  # by peer, since it was last visited
         self._shell = Shell(
             context, core, send_s=SEND_S, transactions=transactions,
             sent=self._measure,
@@ -137,6 +140,7 @@ class Exchange:
         if not self._admits(peer):
             return
         message = decode("exchange", peer, frame)
+        self._moved(peer, len(frame))
         if isinstance(message, Pulling):
             raise RemoteProtocolError(peer, "wrong_kind_of_exchange")
         commands = self._core.receive(peer, message, trio.current_time())
@@ -147,6 +151,7 @@ class Exchange:
     def _measure(self, peer: str, message: Exchanged | Pulling, count: int, seconds: float) -> None:
         """A frame was handed to the network: learn the peer's rate, and how long exchanges may take."""
         self._budget.observe(peer, count, seconds)
+        self._moved(peer, count)
         self._watch.sent(peer, message, count, seconds)
         if not payload_bytes(message):
             return
@@ -161,6 +166,16 @@ class Exchange:
                 "a smaller compress.budget_bytes or a longer pace.slot_s, makes them frequent"
             )
             self._report.event("exchanges_slow", text, level="warning")
+
+    def _moved(self, peer: str, count: int) -> None:
+        if self.sticky is not None:
+            keep(self._moved_bytes, peer, self._moved_bytes.get(peer, 0) + count, MAX_MOVED)
+
+    def _rate(self, peer: str, outcome: Outcome, seconds: float) -> None:
+        """How fast a visit was, for who chooses edges by it: bytes both ways over all of its time, the peer's computing included."""
+        moved = self._moved_bytes.pop(peer, 0)
+        if self.sticky is not None and outcome in {"committed", "timeout"}:
+            self.sticky.measured(peer, moved / seconds if outcome == "committed" and seconds > 0.0 else 0.0)
 
     async def _chase(self) -> None:
         while True:
@@ -203,13 +218,15 @@ class Exchange:
 
     async def contact(self, peer: str, slot: int) -> Outcome:
         """Visit one peer: begin an exchange, or ask it to begin. -> how it ended"""
-        core, shell = self._core, self._shell
+        core, shell, began = self._core, self._shell, trio.current_time()
+        self._moved_bytes.pop(peer, None)
         shell.do(core.enter_slot(slot, trio.current_time()))
         shell.do(core.visit(peer, trio.current_time()))
         try:
             await shell.until_done()
         finally:
             shell.do(core.end(trio.current_time()))
+            self._rate(peer, core.pace.outcomes.get(peer, "timeout"), trio.current_time() - began)
         outcome = core.pace.outcomes[peer]
         self._noted({peer: outcome}, core.take_clipped([peer]))
         return outcome
@@ -255,7 +272,7 @@ class Exchange:
             await self._shell.rest(peer)
 
 
-def _pace(manifest: Manifest, swarm: str, sticky: StickyEdges | None) -> Rounds | Slots:
+def _pace(manifest: Manifest, swarm: str, sticky: LastingEdges | None) -> Rounds | Slots:
     pace = manifest.pace
     longest_s = pace.max_wait_s if pace.kind == "steps" else pace.slot_s  # a visit is over when its slot is
     timeouts = Timeouts(Deadline(min(pace.min_wait_s, longest_s), longest_s))

@@ -297,6 +297,13 @@ def test_join_again_goes_on_with_the_old_settings_and_the_new_options(daemon, he
     assert place.key.read_bytes() == key
 
 
+def test_join_anyway_is_a_setting_that_is_kept(daemon, here):
+    main(["join", INVITE, "--anyway"])
+    assert not RunDir.existing(here / "starling-node").read_config().memory_check
+    main(["join", INVITE])
+    assert not RunDir.existing(here / "starling-node").read_config().memory_check
+
+
 def test_join_refuses_the_directory_of_another_swarm_s_node(daemon, here, capsys):
     main(["join", INVITE])
     before = files(here)

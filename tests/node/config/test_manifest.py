@@ -261,6 +261,9 @@ def test_what_is_fine_passes_in_silence(assignments):
         (["compress.select=every_nth"], "compress.select", "is unknown, choose one of"),
         (["overlay=erdos_renyi", "overlay.weights=uniform"], "overlay.weights", "one way"),
         (["overlay.overlap=true"], "overlay.overlap", "average_every"),
+        (["overlay.choose=fast"], "overlay.choose", "pace.kind=clock"),
+        (["overlay.choose=fast", "pace=clock", "overlay.degree=2"], "overlay.degree", ">= 3"),
+        (["overlay.choose_every=9", "pace=clock"], "overlay.choose_every", "choose=fast"),
         (["overlay.eta=0.5"], "overlay.eta", "sticky"),
     ],
 )

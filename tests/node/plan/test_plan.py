@@ -7,6 +7,7 @@ import pytest
 
 from starling.node.cli import examples
 from starling.node.cli.main import main
+from starling.node.config import room
 from starling.node.plan import memory
 from starling.node.plan.decide import block_costs, plan
 from starling.node.plan.schema import LinkSection, MachineSection, ModelSection, TrainSection, World, line, load
@@ -137,6 +138,28 @@ def test_without_machines_it_is_planned_for_this_one(file, capsys):
     file.write_text(TEXT.partition("[[machine]]")[0].replace("layers = 8", "layers = 1").replace("32000", "10"))
     assert main(["plan", "plan.toml"]) == 0
     assert "this machine" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_manifests_task_is_planned_for_this_machine_by_timing_its_operations(tmp_path, capsys, monkeypatch):
+    (tmp_path / "m.toml").write_text('[task]\nkind = "digits"\n')
+    given = ["plan", "--manifest", str(tmp_path / "m.toml"), "--json"]
+    assert main(given) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["parameters"] == 4810
+    assert [it["name"] for it in found["members"]] == ["this machine"]
+    assert 0.0 < found["members"][0]["step_s"] < 1.0
+    monkeypatch.setattr(room, "here", lambda _config: 10**8)
+    assert main(given) == 1
+    (unused,) = json.loads(capsys.readouterr().out)["unused"]
+    assert "100 MB are free" in unused["why"]
+
+
+def test_a_manifest_that_cannot_be_planned_is_one_line(file, tmp_path, capsys):
+    (tmp_path / "m.toml").write_text('[task]\nkind = "mine:Task"\n')
+    refused(capsys, ["plan", "--manifest", "m.toml"], "task.kind", "starling task check mine:Task")
+    refused(capsys, ["plan", "plan.toml", "--manifest", "m.toml"], "--manifest", "leave out FILE")
+    refused(capsys, ["plan"], "needs FILE", "starling examples plan-crowd")
 
 
 def test_machines_and_links_may_have_files_of_their_own(file, tmp_path, capsys):

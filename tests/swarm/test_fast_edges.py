@@ -1,0 +1,44 @@
+"""Whole nodes that choose whom to exchange with by how fast their own exchanges were."""
+
+import pytest
+from msgspec import structs
+
+from starling.gossip.overlay.sticky import StickyEdges
+from starling.node.config.schema import OverlaySection
+from starling.node.net.memory import Deliver
+from tests.harness.sections import taken
+from tests.harness.stories import virtual
+from tests.harness.swarms import assert_flows_cancel, digits, drain, story, until
+
+NODES, SLOW = 8, 200_000.0  # bytes a second of every other node; the others have eight times as much
+CHOOSE = taken(OverlaySection, kind="sticky", choose="fast", degree=3, choose_every=2)
+
+
+def lines(swarm):
+    """Frames take as long as on the slower of both lines."""
+    ids = {swarm.identity(index).peer_id: index for index in range(NODES)}
+    return lambda src, dst, _now: Deliver(0.001, SLOW if ids[src] % 2 or ids[dst] % 2 else 8 * SLOW)
+
+
+@pytest.mark.slow
+@virtual(1)
+async def test_fast_nodes_find_one_another_keep_what_is_drawn_and_no_flow_is_lost_on_the_way():
+    agreed = structs.replace(digits(NODES, pace="clock", rounds=40, quorum=NODES), overlay=CHOOSE)
+    swarm = story(agreed, 1)
+    swarm.hub.rules.append(lines(swarm))
+    async with swarm.running(NODES):
+        await until(lambda: all(it.node.progress.round >= 32 for it in swarm.nodes.values()))
+        found, ids = 0, {it.peer_id: index for index, it in swarm.nodes.items()}
+        for index, it in swarm.nodes.items():
+            edges = it.node.running.exchange.sticky
+            drawn = StickyEdges(1, edges.salt)
+            drawn.update(it.peer_id, ids.keys() - {it.peer_id})
+            assert set(drawn.targets) <= set(edges.peers)
+            fastest = max(edges._rates, key=edges._rates.__getitem__)
+            assert index % 2 or ids[fastest] % 2 == 0
+            found += index % 2 == 0 and any(ids[peer] % 2 == 0 for peer in edges.fast)
+        assert found >= NODES / 2 - 1
+        await swarm.finished()
+        assert min(it.node.progress.value for it in swarm.nodes.values()) >= 0.8
+        await drain(swarm)
+        assert assert_flows_cancel(swarm) > 0.0

@@ -1,0 +1,60 @@
+"""A newcomer learns from the manifest what it will need, and asks before it fetches a model."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+import trio
+
+from starling.gossip.errors import ConfigError
+from starling.node.config import room
+from starling.node.daemon.app import Node
+from starling.node.daemon.events import Events
+from starling.node.simulate.virtual.swarm import VirtualSwarm
+from tests.harness.stories import virtual
+from tests.harness.swarms import digits, until
+
+
+@virtual(0)
+async def test_who_has_too_little_free_memory_is_refused_before_an_engine_starts_and_joins_if_its_owner_says_so(seed):
+    swarm = VirtualSwarm(digits(3, seed=seed, rounds=1000, quorum=2), seed=seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "here", lambda _config: 10**8)
+        async with swarm.running(1), trio.open_nursery() as nursery:  # who has the manifest already is not asked
+            setup, other = [await _ended(swarm, index) for index in (1, 2)]
+            kept, started = [], []
+
+            def never(*given):
+                started.append(given)
+                raise AssertionError
+
+            late = replace(setup, manifest=None, keep_manifest=kept.append)
+            poor = Node(replace(late, start_engine=never), Events(None, clock=setup.unix_time))
+            with pytest.raises(ConfigError, match=r"memory: this swarm's task.*100 MB are free.*--anyway") as refused:
+                await _run(poor)
+            assert "\n" not in str(refused.value)
+            assert (kept, started) == ([], [])
+            anyway = msgspec.structs.replace(setup.config, memory_check=False)
+            node = Node(replace(other, manifest=None, config=anyway), Events(None, clock=setup.unix_time))
+            nursery.start_soon(node.run)
+            await until(lambda: node.progress.state == "training")
+            nursery.cancel_scope.cancel()
+
+
+async def _run(node):
+    try:
+        await node.run()
+    except* ConfigError as group:
+        error = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+    else:
+        return
+    raise error
+
+
+async def _ended(swarm, index):
+    """What a node was started with that is gone again."""
+    setup = (await swarm.start(index)).node.setup
+    await swarm.crash(index)
+    return setup
