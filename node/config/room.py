@@ -18,12 +18,8 @@ from starling.node.config import frame, memory
 from starling.node.config.schema import Manifest, NodeConfig, NumericsSection
 from starling.node.status.format import size as shown
 
-MODEL, GRADIENT, SUM, GATES = (
-    4,
-    4,
-    4,
-    8,
-)  # bytes a parameter; sum of flows; mean and mean square of gradients, where drift moves flows
+MODEL, GRADIENT = 4, 4  # bytes a parameter, as the others
+SUM, GATES = 4, 8  # of flows; mean and mean square of gradients, where drift moves flows
 EXCHANGE = 14  # at the most while a whole vector is exchanged; twice that where drift is tracked
 PARTS = {"float32": 1.0, "bfloat16": 0.5, "int8": 0.25}
 ADAMS = frozenset({"adam", "adamw", "nadam", "radam"})
