@@ -10,6 +10,7 @@ from starling.tui.source import DemoSource, SocketSource, names_of, open_sources
 from tests.harness.snapshots import snapshot
 
 pytestmark = pytest.mark.real
+ATTACHED_S = 5.0  # a source has connected before a node accepts: where it did not, it looks in another directory
 
 
 class Clock:
@@ -27,6 +28,7 @@ class FakeNode:
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(self.path))
         self.listener.listen()
+        self.listener.settimeout(ATTACHED_S)
         self.streams = []
 
     def say(self, *snapshots, cut=0):
