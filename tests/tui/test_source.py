@@ -67,6 +67,20 @@ def test_the_newest_of_several_snapshots_is_shown_and_half_a_line_waits(node, so
     assert source.poll()[0].snapshot.round == 3
 
 
+def test_of_several_snapshots_one_is_decoded_and_where_nothing_is_new_none(node, source, monkeypatch):
+    """What a look costs: a demo's page polls eight nodes a second, and a snapshot of a large swarm is a megabyte."""
+    decoded = []
+    decode = control.snapshots.decode
+    monkeypatch.setattr(control.snapshots, "decode", lambda line: decoded.append(line) or decode(line))
+    source.poll()
+    node.say(*(snapshot(round=number) for number in range(1, 6)))
+    (first,) = source.poll()
+    assert (len(decoded), first.snapshot.round) == (1, 5)
+    (again,) = source.poll()
+    assert len(decoded) == 1
+    assert again is first
+
+
 def test_a_vanished_node_leaves_its_last_snapshot_and_is_attached_again(tmp_path, node, source):
     source.poll()
     node.say(snapshot(round=5))

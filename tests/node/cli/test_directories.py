@@ -9,7 +9,8 @@ from starling.node.cli.main import COMMANDS, main
 TOO_LONG = "n" * 300
 PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
 COMMAND_LINES = (
-    "run", "pause", "resume", "limits", "leave", "status", "status --watch", "status --json", "peers", "logs", "logs -f", "eval", "ask hello",
+    "run", "pause", "resume", "limits", "leave",
+    "status", "status --watch", "status --json", "peers", "logs", "logs -f", "eval", "ask hello",
     "export mine.safetensors", "track csv figures.csv", "invite", "revoke 3", f"ban {PEER}", f"unban {PEER}", f"trust {PEER}",
     "manifest show --dir", "config show --dir", "upgrade-check", "tui", "web",
 )  # fmt: skip
