@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -111,8 +110,9 @@ def terminal(paths: tuple[Path, ...]) -> int:
             raise click.UsageError(f"{path} is not there; a node with `--set record.every_s=1` writes one")
         if not os.access(path, os.F_OK) or path.is_dir():  # else a record, whatever its name
             check_holds_node(path, "DIR", or_demo=True)
-    # A process of its own: it has an event loop, and may be killed at any time.
-    return subprocess.run([sys.executable, "-m", "starling.tui", *map(str, shown)], check=False).returncode
+    # This process becomes the UI: it has an event loop of its own, and a signal must reach it.
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "starling.tui", *map(str, shown)])  # noqa: S606
 
 
 def snapshot_of(run_dir: Path) -> tuple[StatusSnapshot, FinalStatus | None]:

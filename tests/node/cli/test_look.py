@@ -349,15 +349,10 @@ def test_a_refusal_of_the_node_is_an_error_line(tmp_path, capsys):
 
 @pytest.fixture
 def at_a_terminal(monkeypatch):
-    """Terminals at both ends, and a record of what would be started."""
+    """Terminals at both ends, and a record of what this process would become."""
     started = []
-
-    def run(command, *, check):
-        started.append(command)
-        return subprocess.CompletedProcess(command, 3)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    screen = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(os, "execv", lambda _, command: started.append(command))
+    screen = SimpleNamespace(isatty=lambda: True, flush=lambda: None)
     monkeypatch.setattr(
         "starling.node.cli.look.sys", SimpleNamespace(stdin=screen, stdout=screen, executable=sys.executable)
     )
@@ -369,14 +364,13 @@ def at_a_terminal(monkeypatch):
     ("given", "shown"),
     [([], ["starling-node"]), (["a", "demo"], ["a", "demo"]), (["{}/record.jsonl"], ["{}/record.jsonl"])],
 )
-def test_the_terminal_ui_is_a_process_that_is_handed_all_paths(given, shown, at_a_terminal, tmp_path, monkeypatch):
-    """Its exit code is ours."""
+def test_the_process_becomes_the_terminal_ui_of_all_paths(given, shown, at_a_terminal, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "record.jsonl").touch()
     for place in ("starling-node", "a", "demo/node-0"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "node.toml").touch()
-    assert main(["tui", *(each.format(tmp_path) for each in given)]) == 3
+    assert main(["tui", *(each.format(tmp_path) for each in given)]) == 0
     assert at_a_terminal == [[sys.executable, "-m", "starling.tui", *(each.format(tmp_path) for each in shown)]]
 
 
