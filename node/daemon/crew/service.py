@@ -229,7 +229,7 @@ class CrewService:
             if peer in peers and ready.crew == name:
                 with suppress(ValueError):
                     self._called_by(peers.index(peer), ready)
-        self._report.event("crew_whole", f"this node is in {self.words}", crew=self.mates.crew, stage=self._stage)
+        self._report.event("crew_whole", f"this node is in {self.mates.words}", crew=self.mates.crew, stage=self._stage)
 
     async def _set_out(self, start: Start) -> None:
         if start.back:
