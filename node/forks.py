@@ -121,8 +121,9 @@ class Servers:
 
     def __exit__(self, *raised: object) -> None:
         assert self._process is not None
-        with self._process as process:
-            process.kill()
+        with self._process as process, suppress(ProcessLookupError):
+            # Both at once: one that still imports torch would notice the end of its standard input seconds later.
+            os.killpg(process.pid, signal.SIGKILL)
 
     def node(self, arguments: Sequence[str], output: int) -> Forked:
         """A node with the arguments of `starling`, which writes to a descriptor of ours and ends when its standard input closes."""

@@ -19,7 +19,7 @@ from starling.node.status import final
 from starling.node.status.check import Check
 from starling.node.status.record import MAX_LINE_BYTES, RECORD_NAME
 from starling.node.status.snapshot import decode
-from starling.node.storage.run_dir import RunDir
+from starling.node.storage.run_dir import RunDir, check_holds_node
 from starling.node.versions import CHECKPOINT, MANIFEST, RUN_DIRECTORY, UPGRADE, unreadable
 
 MAX_HEADER_BYTES = 64 << 20
@@ -56,9 +56,8 @@ def of_manifest(path: Path) -> Check:
 
 def of_directory(path: Path) -> Iterator[Check]:
     """What can be read of a run directory, a line for every file that has a version. Raises ConfigError: it holds no node."""
+    check_holds_node(path, "DIR|MANIFEST")
     run_dir = RunDir(path)
-    if not run_dir.config_file.exists():
-        raise ConfigError(f"upgrade-check: {path} holds no node and is no manifest; try `starling upgrade-check DIR`")
     if run_dir.format not in RUN_DIRECTORY:
         yield Check(
             "run directory",

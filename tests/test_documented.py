@@ -169,7 +169,9 @@ def test_the_system_packages_are_known_to_apt():
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 def test_starling_tui_opens_in_a_terminal(tmp_path):
-    """Where no node runs yet it says so, and q ends it."""
+    """Where no node runs it says so, and q ends it."""
+    (tmp_path / "starling-2").mkdir()
+    (tmp_path / "starling-2" / "node.toml").touch()
     terminal = Terminal([shutil.which("starling", path=ENVIRONMENT["PATH"]), "tui", str(tmp_path / "starling-2")])
     try:
         terminal.shows("no node is running in", timeout_s=PATIENCE_S)

@@ -37,6 +37,8 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
 """Pages of the repository outside of docs/, and folders that pages link to -> where the site has them."""
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 INFO = re.compile(r"^```(\w+) [^\n]*$", re.MULTILINE)
+INLINE = re.compile(r"<code>([^<\n]+)</code>")  # a block's text ends with a line
+WHOLE_CHARACTERS = 22  # of inline code that is not broken: a column of a telephone has room for it
 LINK = re.compile(r"(\]\()([^)\s#]+)?(#[^)\s]*)?(\))")
 
 
@@ -75,6 +77,17 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
         INFO.sub(r"```\1", piece) if fenced else LINK.sub(lambda match: _turned(match, source, here), piece)
         for fenced, piece in _pieces(markdown)
     )
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Inline code is broken after a slash, as a path is read, and short code nowhere: not `-` `-no-tui`, nor `dsgd.p` `y`."""
+    return INLINE.sub(_breakable, html)
+
+
+def _breakable(match: re.Match[str]) -> str:
+    if len(match[1]) <= WHOLE_CHARACTERS and "/" not in match[1]:
+        return f'<code class="whole">{match[1]}</code>'
+    return f"<code>{match[1].replace('/', '/<wbr>')}</code>"
 
 
 def _pieces(markdown: str) -> Iterator[tuple[bool, str]]:

@@ -1,5 +1,7 @@
 """`python -m starling.tui PATH …`: look at running nodes or recorded runs; a PATH is a run directory, a demo's folder or a record.jsonl."""
 
+import asyncio
+import signal
 import sys
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from starling.tui.source import open_sources
 
 
 def main() -> int:
-    """Run until a person quits."""
+    """Run until a person quits, by a key, Ctrl-C or a signal. Exit 2: a file is no record."""
     if len(sys.argv) < 2:
         sys.stderr.write("usage: python -m starling.tui PATH …\n")
         return 2
@@ -18,8 +20,15 @@ def main() -> int:
     except ValueError as error:
         sys.stderr.write(f"starling: {error}\n")
         return 2
-    StarlingApp(sources, playback, welcome=first_run).run()
+    asyncio.run(_run(StarlingApp(sources, playback, welcome=first_run)))
     return 0
+
+
+async def _run(app: StarlingApp) -> None:
+    """Until its end; signals end it in order, so that the terminal is left as it was."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, app.exit)
+    await app.run_async()
 
 
 if __name__ == "__main__":

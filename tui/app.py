@@ -58,6 +58,7 @@ class StarlingApp(App[None]):
     VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-high"), (32, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),  # Textual would say which other key quits
         Binding("n", "select(1)", "node"),
         Binding("p", "select(-1)", "previous node", show=False),
         Binding("t", "toggle_theme", "theme"),

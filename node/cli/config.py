@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from starling.gossip.errors import ConfigError
-from starling.node.cli.common import PATH, dir_and_json, emit, preset_option, say
+from starling.node.cli.common import DEFAULT_DIR, PATH, dir_and_json, emit, preset_option, say
 from starling.node.cli.help import Group
 from starling.node.config.parts import PartSection, Section
 from starling.node.config.schema import Manifest, NodeConfig
@@ -154,7 +154,8 @@ def config() -> None:
 @preset_option
 @dir_and_json
 def show_config(part: str | None, preset: str | None, run_dir: Path, as_json: bool) -> None:
-    """Print every setting with its meaning: those of the node in --dir, or the defaults where there is none.
+    """Print every setting with its meaning: those of the node in --dir; the defaults without --dir, unless
+    starling-node holds a node.
 
     Two TOML files in one listing; name one part to get a file: starling config show manifest > manifest.toml
 
@@ -163,7 +164,7 @@ def show_config(part: str | None, preset: str | None, run_dir: Path, as_json: bo
     from starling.node.cli.documents import ShownConfig
     from starling.node.config import presets, toml
     from starling.node.simulate.schema import Scenario
-    from starling.node.storage.run_dir import RunDir
+    from starling.node.storage.run_dir import RunDir, check_holds_node
 
     if part not in {None, *PARTS}:
         raise ConfigError(f"config show: must be manifest, node or scenario, got {part!r}; try `starling config show`")
@@ -173,6 +174,8 @@ def show_config(part: str | None, preset: str | None, run_dir: Path, as_json: bo
         )
     parts = [part] if part else ["manifest"] if preset else ["manifest", "node"]
     begun, begins = presets.asked(preset, ()), "defaults" if preset is None else f"preset {preset}"
+    if run_dir != DEFAULT_DIR:  # one that was named: defaults in its place would mislead
+        check_holds_node(run_dir)
     place = RunDir(run_dir)
     held = part != "scenario" and preset is None and place.config_file.exists()
     shown: dict[str, tuple[str, Section]] = {}

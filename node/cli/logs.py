@@ -17,13 +17,13 @@ from typing import IO, Any, Self
 import click
 import msgspec
 
-from starling.gossip.errors import ConfigError, GossipError
+from starling.gossip.errors import GossipError
 from starling.node.cli.common import console, dir_and_json, discard_output, emit_plain
 from starling.node.cli.help import command
-from starling.node.status import demo_folder
 from starling.node.status.control import typed
 from starling.node.status.log_line import LOG_NAME, log_line
 from starling.node.status.record import earlier
+from starling.node.storage.run_dir import RunDir
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -153,17 +153,11 @@ def _event(line: bytes) -> Line:
 
 
 def _log_of(run_dir: Path) -> Path:
-    """Where the log is, or will be; ConfigError if there is no such directory, or it is a demo's."""
-    if not run_dir.is_dir():
-        raise ConfigError(
-            f"--dir: {run_dir} is no directory; a node begins with `starling join INVITE --dir {typed(run_dir)}`"
-        )
+    """Where the log is, or will be. Raises ConfigError: there is neither a log nor a node."""
     path = run_dir / LOG_NAME
-    if path.exists() or (run_dir / "node.toml").exists():
-        return path
-    if nodes := list(demo_folder.nodes(run_dir).values()):
-        raise ConfigError(f"--dir: {run_dir} is a demo's folder; try `starling logs --dir {typed(nodes[0])}`")
-    raise ConfigError(f"--dir: {run_dir} holds no node; start one with `starling join INVITE --dir {typed(run_dir)}`")
+    if not os.access(path, os.F_OK):  # a log that was copied from elsewhere is read too
+        RunDir.existing(run_dir)
+    return path
 
 
 def _is_read() -> bool:

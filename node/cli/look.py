@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from starling.node.cli.common import DEFAULT_DIR, console, dir_and_json, discard_output, emit, is_lively, listing, table
+from starling.node.cli.common import (
+    DEFAULT_DIR,
+    console,
+    dir_and_json,
+    discard_output,
+    emit,
+    is_lively,
+    listing,
+    table,
+)
 from starling.node.cli.completion import Watchable
 from starling.node.cli.documents import Peers
 from starling.node.cli.help import command
@@ -89,16 +98,21 @@ def peers(run_dir: Path, as_json: bool) -> None:
 def terminal(paths: tuple[Path, ...]) -> int:
     """Watch running nodes, a demo or a recorded run in the terminal.
 
-    DIR is a run directory or a demo's folder (default: starling-node). Waits for a node that is not running yet.
+    DIR is the run directory of a node, running or not, or a demo's folder (default: starling-node).
     """
+    from starling.node.storage.run_dir import check_holds_node
+
     shown = paths or (DEFAULT_DIR,)
     if not sys.stdin.isatty() or not is_lively(sys.stdout):
         raise click.UsageError(f"the terminal UI needs a terminal; try `starling status --dir {typed(shown[0])}`")
     for path in shown:
         if path.suffix == ".jsonl" and not path.exists():
             raise click.UsageError(f"{path} is not there; a node with `--set record.every_s=1` writes one")
-    # A process of its own: it has an event loop, and may be killed at any time.
-    return subprocess.run([sys.executable, "-m", "starling.tui", *map(str, shown)], check=False).returncode
+        if not os.access(path, os.F_OK) or path.is_dir():  # else a record, whatever its name
+            check_holds_node(path, "DIR", or_demo=True)
+    # This process becomes the UI: it has an event loop of its own, and a signal must reach it.
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "starling.tui", *map(str, shown)])  # noqa: S606
 
 
 def snapshot_of(run_dir: Path) -> tuple[StatusSnapshot, FinalStatus | None]:
@@ -200,7 +214,7 @@ def _status_table(seen: StatusSnapshot) -> RenderableType:
     value_round = f" (round {show.count(seen.value_round)}{alone})" if seen.value_round is not None else ""
     best = "" if seen.best_round is None else f"{show.figure(seen.best)} (round {show.count(seen.best_round)})"
     notes = (seen.state, "resumed" * seen.rejoined, "joined late" * seen.joined_late, seen.activity)
-    paced = "" if seen.paced_per_s is None else f" alone, {show.speed(seen.paced_per_s)} with the swarm"
+    paced = "" if seen.paced_per_s is None else f" computing, {show.speed(seen.paced_per_s)} with waiting"
     distance = "" if seen.distance is None else f"{show.small(seen.distance)} a parameter, to the peers met last"
     transfers = (f"{each.kind} with {show.short(each.peer)}: {show.progress(each)}" for each in seen.transfers)
     rows = {

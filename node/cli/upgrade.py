@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from importlib import metadata
 from pathlib import Path
 
 import click
 
-from starling.gossip.errors import ConfigError
 from starling.node import versions
 from starling.node.cli.common import PATH, console, json_option, result, table
 from starling.node.cli.documents import ReadVersion, UpgradeCheck
@@ -32,11 +32,7 @@ def upgrade_check(path: Path, as_json: bool) -> int:
     """
     from starling.node import upgrade
 
-    if not path.exists():
-        raise ConfigError(
-            f"upgrade-check: {path} is not there; try `starling upgrade-check DIR`, or the file of a manifest"
-        )
-    if path.is_dir():
+    if not os.access(path, os.F_OK) or path.is_dir():
         checks, running = tuple(upgrade.of_directory(path)), _runs(path)
     else:
         checks, running = (upgrade.of_manifest(path),), False

@@ -32,10 +32,15 @@ def web(port: int, paths: tuple[Path, ...]) -> int:
     DIR is a run directory or a demo's folder (default: starling-node). Prints the address of a page that shows what `starling tui` shows,
     and serves it until Ctrl-C: to this machine alone, and to nobody without the token in the address. The page changes nothing.
     """
+    from starling.node.storage.run_dir import check_holds_node
+
     shown = paths or (DEFAULT_DIR,)
     for path in shown:
-        if path.is_file() or path.suffix == ".jsonl":
-            raise click.UsageError(f"{path} is no run directory; a record is replayed by `starling tui {typed(path)}`")
+        if path.suffix == ".jsonl":
+            raise click.UsageError(
+                f"DIR: {path} is no run directory; a record is replayed by `starling tui {typed(path)}`"
+            )
+        check_holds_node(path, "DIR", or_demo=True)
     # This process becomes the page's: it has an event loop of its own, and a signal must reach it.
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "starling.tui.web", str(port), *map(str, shown)])  # noqa: S606

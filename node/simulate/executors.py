@@ -52,9 +52,7 @@ class Processes(Executor):
         self._lanes: list[_Lane] = []
         for _ in range(jobs):
             self._idle.put(None)
-        # signals are blocked in these threads and in the processes that they start: Ctrl-C reaches all processes of a terminal's command
-        mask = (signal.SIG_BLOCK, {signal.SIGINT})
-        self._submitters = ThreadPoolExecutor(jobs, initializer=signal.pthread_sigmask, initargs=mask)
+        self._submitters = ThreadPoolExecutor(jobs)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """As every executor. A process that dies makes its future raise GossipError."""
@@ -105,6 +103,9 @@ class Processes(Executor):
         ours, theirs = context.Pipe(duplex=True)
         args = (theirs, self._threads)
         lane = _Lane(ProcessPoolExecutor(1, context, worker.initialise, args), ours, theirs)
+        # Blocked in this thread and in the process that it starts next: Ctrl-C reaches all processes of a terminal. Not before: the
+        # first pool starts multiprocessing's resource tracker, which unblocks the signal in the thread that made it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         with self._lock:
             if self._closed:
                 raise BrokenExecutor("shut down")

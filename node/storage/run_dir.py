@@ -33,12 +33,40 @@ from starling.node.admission.revocations import MAX_HELD
 from starling.node.config import manifest as manifests
 from starling.node.config import toml
 from starling.node.config.schema import Manifest, NodeConfig
-from starling.node.status import final
+from starling.node.status import demo_folder, final
+from starling.node.status.control import typed
 from starling.node.status.final import FinalStatus
 from starling.node.storage import private
 from starling.node.storage.bans import decode, encode
 from starling.node.versions import RUN_DIRECTORY, unreadable
 from starling.robust.reputation import Decision
+
+
+def check_holds_node(path: Path, key: str = "--dir", *, or_demo: bool = False) -> None:
+    """Whether a path is the run directory of a node, whatever its version; with `or_demo` the folder of a demo will do.
+
+    Raises:
+        ConfigError: it is not; one line that names `key`, what is there instead and the next command.
+    """
+    start = "start one with `starling found MANIFEST.toml` or `starling join INVITE`"
+    try:
+        if (path / "node.toml").exists():
+            return
+        nodes = demo_folder.nodes(path) if path.is_dir() else {}
+        if nodes and or_demo:
+            return
+        if nodes:
+            first = typed(next(iter(nodes.values())))
+            fault = f"{path} is the folder of a demo; name one of its nodes, as in `starling status --dir {first}`"
+        elif path.is_dir():
+            fault = f"{path} holds no node, as there is no node.toml in it; {start}"
+        elif path.exists():
+            fault = f"{path} is a file, not the directory of a node; {start}"
+        else:
+            fault = f"{path} does not exist; name the directory of a node, or {start}"
+    except OSError as error:  # a folder of another user, or a name that no file can have
+        fault = f"{path} cannot be read: {error.strerror}; look with `ls -ld {typed(path)}`"
+    raise ConfigError(f"{key}: {fault}")
 
 
 class RunDir:
@@ -76,11 +104,9 @@ class RunDir:
 
     @classmethod
     def existing(cls, path: Path) -> Self:
-        """A directory that holds a node. Raises ConfigError: it does not."""
+        """A directory that holds a node. Raises ConfigError: it does not, or a later version wrote it."""
+        check_holds_node(path)
         run_dir = cls(path.resolve())
-        if not run_dir.config_file.exists():
-            start = "start one with `starling found MANIFEST.toml` or `starling join INVITE`"
-            raise ConfigError(f"--dir: {path} holds no node; {start}")
         run_dir.check_format()
         return run_dir
 

@@ -101,9 +101,9 @@ def test_wrong_input_is_a_config_error_before_anything_is_written(tmp_path):
             starling.found(tmp_path / "n", **wrong)
     with pytest.raises(ConfigError, match="invite"):
         starling.join(tmp_path / "n", "hello")
-    with pytest.raises(ConfigError, match="holds no node"):
+    with pytest.raises(ConfigError, match="n does not exist"):
         starling.attach(tmp_path / "n")
-    with pytest.raises(ConfigError, match="holds no node"):
+    with pytest.raises(ConfigError, match="n does not exist"):
         starling.Node(tmp_path / "n").start()
     assert not (tmp_path / "n").exists()
 

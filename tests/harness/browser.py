@@ -91,6 +91,13 @@ class Browser:
         assert "exceptionDetails" not in told, told
         return told["result"].get("value")
 
+    def until(self, expression, timeout_s=60.0):
+        """Wait until JavaScript on the page says so."""
+        deadline = time.monotonic() + timeout_s
+        while not self.value(expression):
+            assert time.monotonic() < deadline, f"never: {expression}"
+            time.sleep(0.02)  # a page has no event to wait for
+
     def shows(self, words, *, present=True, timeout_s=60.0):
         """The text of the page once the words are there, or gone."""
         deadline = time.monotonic() + timeout_s

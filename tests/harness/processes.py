@@ -70,6 +70,7 @@ class Shell:
     """
 
     def __init__(self, line, cwd, name):
+        self.cwd = cwd
         self._out, self._err = cwd / f"{name}.out", cwd / f"{name}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(

@@ -24,6 +24,14 @@ def servers(tmp_path_factory):
     until("a server is still there", lambda: not any(map(lives, family)), 5.0)
 
 
+def test_servers_that_still_import_end_with_who_started_them(tmp_path):
+    """Torch takes seconds, in which a server hears of nothing: Ctrl-C while a demo starts promises three."""
+    with forks.Servers(tmp_path) as starting:
+        ours = psutil.Process(starting._process.pid)
+        family = [ours, *until("only one server", ours.children)]
+    until("a server is still there", lambda: not any(map(lives, family)), 0.5)
+
+
 @pytest.fixture
 def forked(servers, tmp_path):
     """A command of starling that is forked, and what it prints."""

@@ -43,7 +43,8 @@ def test_every_screen_follows_a_demo_of_which_a_node_is_killed_and_comes_back(tm
                 screen.shows("listening on", timeout_s=PATIENCE_S)
                 screen.press("5")
                 screen.shows("✓ committed", timeout_s=PATIENCE_S)
-                screen.press("q")
+            for screen, key in ((small, "q"), (large, "C-c")):
+                screen.press(key)
                 screen.ends()
         assert demo.ctrl_c() == 130
 

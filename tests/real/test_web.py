@@ -1,17 +1,22 @@
 """`starling web` in a real browser, with nodes that are killed and come back."""
 
+import json
 import signal
 import subprocess
+import time
+import urllib.request
 from contextlib import closing, contextmanager
 
+import psutil
 import pytest
 
 from starling.tui.web.pages import PAGES
-from tests.harness.browser import Browser, needs_browser
-from tests.harness.processes import ENVIRONMENT
+from tests.harness.browser import PROGRAM, Browser, needs_browser
+from tests.harness.processes import ENVIRONMENT, status_of, terminals
 from tests.harness.tui.fake_node import node
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
+MEASURED_S, SETTLE_S, POLL_S = 20.0, 3.0, 2.0  # POLL_S: as page.js polls
 
 
 @contextmanager
@@ -65,7 +70,62 @@ def test_every_page_is_drawn_while_a_node_is_killed_and_comes_back(tmp_path):
         assert browser.errors == []
 
 
+class Poller:
+    """Asks as the page does, where no browser is installed."""
+
+    def __init__(self, address):
+        self._address = address
+
+    def look(self, page, duration_s):
+        """Show `page` for so long -> the title at the end."""
+        end = time.monotonic() + duration_s
+        while True:
+            with urllib.request.urlopen(f"{self._address}view.json?page={page}") as answer:
+                title = json.load(answer)["title"]
+            if time.monotonic() + POLL_S > end:
+                return title
+            time.sleep(POLL_S)
+
+    def close(self):
+        pass
+
+
+class Looker(Browser):
+    """The same by the page itself."""
+
+    def __init__(self, address, folder):
+        super().__init__(folder)
+        self._address = address
+        self.open(address)
+        self.shows("● training")
+
+    def look(self, page, duration_s):
+        """As Poller.look."""
+        self.value(f"location.hash = 'page={page}'")
+        time.sleep(duration_s)
+        return self.value("document.title")
+
+
+@pytest.mark.acceptance
+def test_an_open_page_costs_the_server_at_most_three_hundredths_of_a_core(tmp_path):
+    """Processor seconds of `starling web`, over twenty seconds of each page that changes, on a demo of eight nodes."""
+    with terminals() as terminal:
+        demo = terminal("starling demo --seconds 600 --no-tui --dir kept", tmp_path, "demo")
+        demo.until(lambda: (now := status_of(tmp_path / "kept" / "node-7")) and now.round > 2)
+        with web(tmp_path / "kept") as (process, address):
+            server, cores = psutil.Process(process.pid), {}
+            with closing(Poller(address) if PROGRAM is None else Looker(address, tmp_path / "profile")) as page:
+                for name in ("node", "swarm", "peers", "events", "edge", "nodes"):
+                    before = page.look(name, SETTLE_S)
+                    spent, began = sum(server.cpu_times()[:2]), time.monotonic()
+                    assert page.look(name, MEASURED_S) != before, "the page stands still"
+                    cores[name] = (sum(server.cpu_times()[:2]) - spent) / (time.monotonic() - began)
+        assert demo.ctrl_c() == 130
+    assert 0.0 < max(cores.values()) <= 0.03, cores
+
+
 def test_the_address_is_all_of_standard_output_and_a_signal_ends_the_page(tmp_path):
+    (tmp_path / "node.toml").touch()
     for number in (signal.SIGINT, signal.SIGTERM):
         with web(tmp_path) as (process, address):
             assert address.startswith("http://127.0.0.1:")
@@ -76,6 +136,7 @@ def test_the_address_is_all_of_standard_output_and_a_signal_ends_the_page(tmp_pa
 
 
 def test_a_port_that_is_taken_is_said_in_a_line(tmp_path):
+    (tmp_path / "node.toml").touch()
     with web(tmp_path) as (_, address):
         port = address.split(":")[2].split("/")[0]
         with web("--port", port, tmp_path) as (second, nothing):

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.simulate.schema import Scenario
 from starling.node.status import metrics
 from starling.node.status.snapshot import PeerStatus, Resources, StatusSnapshot
+from tests.harness.browser import Browser, needs_browser
 from tools import notebook, site_reference
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +104,22 @@ def test_a_link_of_the_repository_becomes_one_of_the_site(source, text, there):
     assert site.LINK.sub(lambda match: site._turned(match, source, here), text) == there
 
 
+@needs_mkdocs
+@pytest.mark.parametrize(
+    ("html", "there"),
+    [
+        ("<code>--no-tui</code>", '<code class="whole">--no-tui</code>'),
+        ("<code>gossip/mix/pet.py</code>", "<code>gossip/<wbr>mix/<wbr>pet.py</code>"),
+        ("<code>a longer command --with=more words</code>", "<code>a longer command --with=more words</code>"),
+        ("<pre><span></span><code>a/b\n</code></pre>", "<pre><span></span><code>a/b\n</code></pre>"),
+    ],
+)
+def test_inline_code_is_broken_where_a_reader_would_and_blocks_are_left_alone(html, there):
+    from tools import site
+
+    assert site.on_page_content(html) == there
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """As `make docs` does: strict, so that a broken link or anchor, or a page that is in no menu, fails it."""
@@ -155,3 +173,36 @@ def test_the_search_knows_the_pages(built):
     assert {
         re.sub(r"(README)?\.md$", lambda found: "index.html" if found[1] else ".html", page) for page in MENU
     } <= known
+
+
+FAULTS = """(() => {
+  const wide = document.documentElement.clientWidth + 1;
+  const scrolls = (each) => ["auto", "scroll"].includes(getComputedStyle(each).overflowX);
+  const cut = (each) => {
+    const box = each.getBoundingClientRect();
+    if (box.width === 0 || box.right <= wide) return false;
+    for (let around = each.parentElement; !around.matches(".md-content"); around = around.parentElement) if (scrolls(around)) return false;
+    return true;
+  };
+  return [
+    ...[...document.querySelectorAll(".md-content *")].filter(cut).map((each) => `beyond the edge: ${each.textContent.slice(0, 60)}`),
+    ...[...document.images].filter((each) => each.naturalWidth === 0).map((each) => `no picture: ${each.src}`),
+  ];
+})()"""
+
+
+@needs_mkdocs
+@needs_browser
+@pytest.mark.acceptance
+def test_no_page_is_wider_than_a_telephone_or_a_desk(built, tmp_path):
+    """In a real browser at 400 and 1,400 pixels: nothing beyond the edge that does not scroll by itself, no picture missing, no error."""
+    looked_at = sorted(set(built.rglob("*.html")) - {built / "404.html"})  # of which a host fills in the addresses
+    assert len(looked_at) > 80
+    with closing(Browser(tmp_path / "profile")) as browser:
+        for width in (400, 1400):
+            browser.resize(width, 1000)
+            for page in looked_at:
+                browser.open(page.as_uri())
+                browser.until(f"location.href === '{page.as_uri()}' && document.readyState === 'complete'")
+                assert browser.value(FAULTS) == [], f"{page.relative_to(built)} at {width} pixels"
+        assert browser.errors == []

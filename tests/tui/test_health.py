@@ -19,13 +19,16 @@ def exchange(ago_s, outcome, peer="a"):
             snapshot(transactions=(exchange(5.0, "busy"), exchange(2.0, "committed"))),
             "✓ helping: 1 exchange with a peer in the last 5 s",
         ),
-        (snapshot(transactions=(exchange(200.0, "committed"),)), "○ no exchange for 3 min 20 s; training alone"),
+        (
+            snapshot(transactions=(exchange(200.0, "committed"),)),
+            "○ no exchange for 3 min 20 s; training without peers",
+        ),
         (
             snapshot(transactions=(exchange(2.0, "timeout"),)),
-            "○ 1 exchange in the last minute and none committed; training alone",
+            "○ 1 exchange in the last minute and none committed; training without peers",
         ),
         (snapshot(), "✓ helping: 80 exchanges so far"),
-        (snapshot(exchanges=Exchanges()), "○ no exchange yet; training alone"),
+        (snapshot(exchanges=Exchanges()), "○ no exchange yet; training without peers"),
         (snapshot(state="finished"), "✓ finished after 80 exchanges"),
         (snapshot(state="failed"), "✗ stopped by an error; its log.jsonl says which"),
         (snapshot(state="waiting"), "… waiting for its quorum; nothing is wrong"),
@@ -52,7 +55,7 @@ def test_a_model_that_is_being_fetched_is_not_looking_for_members():
     assert sign == "⇄"
 
 
-def test_an_exchange_under_way_is_not_training_alone():
+def test_an_exchange_under_way_is_not_training_without_peers():
     under_way = (Transfer("a", "exchange", 12_000_000, None, 45.0), Transfer("b", "exchange", 1, None, 3.0))
     sign, _, words = health(
         snapshot(transactions=(exchange(200.0, "committed"),), transfers=under_way), {"a": "node-3"}.get

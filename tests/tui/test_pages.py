@@ -31,7 +31,7 @@ def node(**changes):
         (
             "1", one()[0],
             ("● training", "round 42/200", "accuracy 0.934 (round 40)", "loss 0.213", "4 members", "…myself9", "4,810 parameters",
-             "helping: 80 exchanges so far", "312/s alone, – with the swarm, 840 in all", "12 kB/s, 2.4 MB in all",
+             "helping: 80 exchanges so far", "312/s computing, – with waiting, 840 in all", "12 kB/s, 2.4 MB in all",
              "13 kB/s, 2.5 MB in all", "80 done, 2 aborted, 1 busy, 3 timed out"),
             ("engine restarts", "payload", "no cap", "GPU", "rejoined", "joined late", "privacy"),
         ),
@@ -45,7 +45,7 @@ def node(**changes):
         ("1", node(resources=Resources(cpu=0.5)), ("machine   CPU 0.5 cores  ",), ("memory", "disk", "GPU")),
         (
             "1", (Reading("node-0", bare()),),
-            ("… starting", "value –", "loss –", "– parameters", "– alone, – with the swarm", "–  not known yet"), (),
+            ("… starting", "value –", "loss –", "– parameters", "– computing, – with waiting", "–  not known yet"), (),
         ),
         # one point, and a constant in the middle of an axis of a tenth
         ("1", one(loss_curve=snapshot().loss_curve[:1], value_curve=FLAT)[0], ("loss 2.300", "0.550┤"), ()),

@@ -34,9 +34,9 @@ def costs(snapshot: StatusSnapshot) -> Iterator[tuple[str, str]]:
 
 def _speed(snapshot: StatusSnapshot) -> str:
     """Both figures are of the same rounds, so the second is never the higher one."""
-    alone, paced = snapshot.steps_per_s, snapshot.paced_per_s
-    kept = min(1.0, paced / alone) if paced is not None and alone else None
-    return f"{show.speed(alone)} alone, {show.speed(paced)} with the swarm{_bar(kept)}"
+    computing, paced = snapshot.steps_per_s, snapshot.paced_per_s
+    kept = min(1.0, paced / computing) if paced is not None and computing else None
+    return f"{show.speed(computing)} computing, {show.speed(paced)} with waiting{_bar(kept)}"
 
 
 def _machine(machine: Resources) -> str:

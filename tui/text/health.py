@@ -96,13 +96,13 @@ def _training(snapshot: StatusSnapshot, label: Callable[[str], str]) -> Line:
     if words := _model(snapshot, label) or _exchange(snapshot, label):
         return ("⇄", "warn", words)
     if recent:
-        return ("○", "warn", f"{_exchanges(len(recent))} in the last minute and none committed; training alone")
+        return ("○", "warn", f"{_exchanges(len(recent))} in the last minute and none committed; training without peers")
     if snapshot.transactions:
         silent_s = snapshot.time_s - snapshot.transactions[-1].time_s
-        return ("○", "warn", f"no exchange for {show.duration(silent_s)}; training alone")
+        return ("○", "warn", f"no exchange for {show.duration(silent_s)}; training without peers")
     if snapshot.exchanges.committed:
         return ("✓", "good", f"helping: {_exchanges(snapshot.exchanges.committed)} so far")
-    return ("○", "warn", "no exchange yet; training alone")
+    return ("○", "warn", "no exchange yet; training without peers")
 
 
 def _model(snapshot: StatusSnapshot, label: Callable[[str], str]) -> str:

@@ -32,10 +32,11 @@ SIGNS = """\
 """
 WORDS = """\
 round        some local steps, then an exchange with neighbors
-alone        local steps per second of computing time; in a demo also
-             what one node comes to that trains by itself
-with the     local steps per second of all time, waiting for peers
-swarm        included, over the same rounds
+computing    local steps per second of computing time
+with waiting local steps per second of all time, waiting for peers
+             included, over the same rounds
+alone        in a demo: what one more node reaches that has the data of
+             node 0 and no swarm
 edge         a lasting pair of peers that exchange with each other
 exchange     both ends apply it (committed), or neither
 aborted      begun and given up; busy: the peer was in another one;

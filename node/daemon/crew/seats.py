@@ -61,6 +61,25 @@ class Crewmates:
         held = seats.holders(self.claims)
         return tuple(s for s in range(self.stages) if self.seat and seats.seat(self.crew, s, self.stages) not in held)
 
+    @property
+    def words(self) -> str:
+        """This node's seat, for people."""
+        where = f"stage {self.stage} of {self.stages}"
+        own = self.membership.table.get(self.membership.me)
+        if own is not None and own.status == "left":  # a member no more, so it has no seat and wants none
+            return (
+                f"left crew {seats.place(own.record.seat, self.stages)[0]}, {where}"
+                if own.record.seat
+                else f"{where}, left"
+            )
+        if not self.seat:
+            return f"{where}, looking for a crew"
+        lacking = ", ".join(map(str, self.lacking))
+        state = (
+            f"lacks stage {lacking}" if lacking else "whole" if self.mates is not None else "another node has this seat"
+        )
+        return f"crew {self.crew}, {where}, {state}"
+
     def named(self, peers: tuple[str, ...]) -> bytes:
         """The crew's name while these peers live on without a restart."""
         return seats.digest((peer, self.membership.incarnation_of(peer) or 0) for peer in peers)

@@ -113,22 +113,6 @@ class CrewService:
         self._adopted_at: dict[int, float] = {}
         self.idle_s, self.busy_s = 0.0, 0.0
 
-    @property
-    def words(self) -> str:
-        """This node's seat, for people."""
-        mates = self.mates
-        if not mates.seat:
-            return f"stage {self._stage} of {self._stages}, looking for a crew"
-        lacking = ", ".join(map(str, mates.lacking))
-        state = (
-            f"lacks stage {lacking}"
-            if lacking
-            else "whole"
-            if mates.mates is not None
-            else "another node has this seat"
-        )
-        return f"crew {mates.crew}, stage {self._stage} of {self._stages}, {state}"
-
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Take a seat and part in the crew until cancelled."""
         async with trio.open_nursery() as nursery:
@@ -245,7 +229,7 @@ class CrewService:
             if peer in peers and ready.crew == name:
                 with suppress(ValueError):
                     self._called_by(peers.index(peer), ready)
-        self._report.event("crew_whole", f"this node is in {self.words}", crew=self.mates.crew, stage=self._stage)
+        self._report.event("crew_whole", f"this node is in {self.mates.words}", crew=self.mates.crew, stage=self._stage)
 
     async def _set_out(self, start: Start) -> None:
         if start.back:

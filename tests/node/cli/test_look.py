@@ -259,7 +259,7 @@ COSTS = {
     [
         (COSTS, [
             "distance 0.0123 a parameter, to the peers met last", "sent 2.4 MB (12 kB/s of at most 1.2 MB/s)",
-            "received 2.5 MB (13 kB/s)", "local steps 840 (312/s alone, 102/s with the swarm)",
+            "received 2.5 MB (13 kB/s)", "local steps 840 (312/s computing, 102/s with waiting)",
             "transfers model with …alive01: 43 % of 120 MB",
             "machine 0.51 cores, 2 threads, 412 MB memory, 3.4 MB disk, GPU 25% busy, GPU memory 2.0 GB",
         ]),
@@ -349,15 +349,10 @@ def test_a_refusal_of_the_node_is_an_error_line(tmp_path, capsys):
 
 @pytest.fixture
 def at_a_terminal(monkeypatch):
-    """Terminals at both ends, and a record of what would be started."""
+    """Terminals at both ends, and a record of what this process would become."""
     started = []
-
-    def run(command, *, check):
-        started.append(command)
-        return subprocess.CompletedProcess(command, 3)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    screen = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(os, "execv", lambda _, command: started.append(command))
+    screen = SimpleNamespace(isatty=lambda: True, flush=lambda: None)
     monkeypatch.setattr(
         "starling.node.cli.look.sys", SimpleNamespace(stdin=screen, stdout=screen, executable=sys.executable)
     )
@@ -369,10 +364,13 @@ def at_a_terminal(monkeypatch):
     ("given", "shown"),
     [([], ["starling-node"]), (["a", "demo"], ["a", "demo"]), (["{}/record.jsonl"], ["{}/record.jsonl"])],
 )
-def test_the_terminal_ui_is_a_process_that_is_handed_all_paths(given, shown, at_a_terminal, tmp_path):
-    """Its exit code is ours."""
+def test_the_process_becomes_the_terminal_ui_of_all_paths(given, shown, at_a_terminal, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "record.jsonl").touch()
-    assert main(["tui", *(each.format(tmp_path) for each in given)]) == 3
+    for place in ("starling-node", "a", "demo/node-0"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "node.toml").touch()
+    assert main(["tui", *(each.format(tmp_path) for each in given)]) == 0
     assert at_a_terminal == [[sys.executable, "-m", "starling.tui", *(each.format(tmp_path) for each in shown)]]
 
 
@@ -430,10 +428,9 @@ def test_the_terminal_ui_without_a_terminal_names_the_command_to_try(tmp_path, c
     refused(capsys, ["tui", tmp_path], f"starling status --dir {tmp_path}")
 
 
-@pytest.mark.parametrize("name", ["record.jsonl", "gone.jsonl", "a-file"])
+@pytest.mark.parametrize("name", ["record.jsonl", "gone.jsonl"])
 def test_the_page_is_of_nodes_and_a_record_is_pointed_to_the_terminal_ui(name, tmp_path, capsys):
     (tmp_path / "record.jsonl").touch()
-    (tmp_path / "a-file").touch()
     refused(capsys, ["web", tmp_path / name], "no run directory", f"`starling tui {tmp_path / name}`")
 
 
