@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from starling.node.cli.common import (
-    DEFAULT_DIR,
-    console,
-    dir_and_json,
-    discard_output,
-    emit,
-    is_lively,
-    listing,
-    table,
-)
+from starling.node.cli.common import DEFAULT_DIR, console, dir_and_json, discard_output, emit, is_lively, listing, table
 from starling.node.cli.completion import Watchable
 from starling.node.cli.documents import Peers
 from starling.node.cli.help import command
