@@ -71,6 +71,7 @@ class Member:
         self.transactions = Transactions(lambda: 0.0)
         self.strangers: set[str] = set()
         self.members = _AllBut(self.strangers)
+        self.roster = (name,)
 
     def incarnation_of(self, peer: str) -> int | None:
         return INCARNATION if peer in self.members else None

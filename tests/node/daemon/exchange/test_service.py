@@ -32,6 +32,19 @@ async def test_a_round_of_two_averages_them_exactly():
         assert not swarm["a"].facts.faults
 
 
+@virtual
+async def test_the_engine_is_told_how_many_the_members_are_that_links_are_computed_from():
+    swarm = PairwiseSwarm(2)
+    async with swarm.serving():
+        for member in swarm.members.values():
+            member.roster = tuple("abcdefg")
+        await swarm.all(lambda member: member.rounds(1, lambda _: {"ab".replace(member.name, ""): 0.5}, lambda: 0.0))
+    offers = [
+        call for member in swarm.members.values() for call in member.engine.calls if isinstance(call, calls.Offer)
+    ]
+    assert [offer.members for offer in offers] == [7]
+
+
 @pytest.mark.parametrize(("theirs", "exchanged"), [(0.5, 1), (0.25, 0)])
 @virtual
 async def test_two_that_know_other_members_exchange_where_both_give_their_link_the_same_weight(theirs, exchanged):
