@@ -1,5 +1,6 @@
 """Every command that takes a node's directory refuses what is none in one line, and makes nothing there."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ FOUND = {
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # `track` looks for modules in the current folder
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("starling.node.cli.look.is_lively", lambda _: True)
     (tmp_path / "file").write_text("hello")
