@@ -17,6 +17,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix import drift
 from starling.gossip.mix.base import MixerBase
+from starling.gossip.overlay.api import doublings
 
 Track = Literal["difference", "drift", "both"]
 SETTLED_EDGES = 8
@@ -25,27 +26,27 @@ MAX_CLIMB = 10.0  # `Phase.climb` at most
 KNOWN_KAPPA = 0.3
 _ROUNDED = 1e-9  # 1/(1 − .9) is a little more than 10, and .6/3 a little less than .2
 BESIDE_DRIFT = 0.1  # largest kappa known to be stable where gradients move flows as well; the default there
-IN_A_TURN = 0.6  # of what a turn of exchanges may correct of a difference; from 1 on it is over-corrected by more than it was (decision 81)
+STEADY_SHARE = 0.6  # of `steady_kappa` that is chosen at the most; at 1 flows no longer die out (decision 81)
 
 
 def chosen_kappa(ratio: float, local_steps: float, memory: float, members: int = 1) -> float:
     """κ where the manifest leaves it open: .2, and .1 where a coordinate is exchanged again before a correction of it has taken effect.
 
     A coordinate is in every 1/ratio-th exchange, of which one follows after K = `local_steps` > 0; `memory` and `members` are those of
-    `Phase`. Never more than among so many is stable (`steady_kappa`).
+    `Phase`. At most STEADY_SHARE of the `steady_kappa` of so many.
     """
-    alone = 0.2 if local_steps >= memory * ratio * (1.0 - _ROUNDED) else 0.1
-    most = IN_A_TURN * steady_kappa(members)
-    return alone if alone <= most * (1.0 + _ROUNDED) else most
+    of_pairs = 0.2 if local_steps >= memory * ratio * (1.0 - _ROUNDED) else 0.1
+    most = STEADY_SHARE * steady_kappa(members)
+    return of_pairs if of_pairs <= most * (1.0 + _ROUNDED) else most
 
 
 def steady_kappa(members: int) -> float:
-    """The κ from which on flows of n nodes grow without end where losses do not hold them back, 1/⌈log2 n⌉; infinite for one.
+    """The least κ at which flows of n nodes no longer die out in directions in which the loss is flat, 1/⌈log2 n⌉; infinite for one node.
 
-    One-peer overlays average in a turn of ⌈log2 n⌉ exchanges, in which each flow acts that often before it is compared again: the
-    difference that it makes then is 1 − 2κ⌈log2 n⌉ of the one before.
+    One-peer overlays average in ⌈log2 n⌉ exchanges of a node. A flow acts in each of these rounds before its edge is used again, and by
+    then the difference that it makes is 1 − 2κ⌈log2 n⌉ times the one before.
     """
-    return 1.0 / (members - 1).bit_length() if members > 1 else math.inf
+    return 1.0 / doublings(members) if members > 1 else math.inf
 
 
 def chosen_track(agreed: Any) -> Track:

@@ -139,7 +139,7 @@ def _check_kappa(scenario: Scenario) -> list[str]:
     """Whether flows of so many nodes die out -> warnings. A manifest does not know how many there will be."""
     mix, nodes = scenario.mix, scenario.simulate.nodes
     most = steady_kappa(nodes)
-    if mix.kind != "pet" or mix.kappa is None or mix.kappa < most:
+    if mix.kind != "pet" or chosen_track(scenario) == "drift" or mix.kappa is None or mix.kappa < most:
         return []
     better = f"leave it out, or try `--set mix.kappa={chosen_kappa(1.0, math.inf, 1.0, nodes):.2g}`"
     return [

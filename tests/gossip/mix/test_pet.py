@@ -17,6 +17,7 @@ from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.pet import KNOWN_KAPPA, Pet, chosen_kappa, steady_kappa
 from starling.gossip.overlay.catalogue import overlay
+from starling.gossip.overlay.measure import matrix
 from starling.gossip.overlay.static import Ring
 from starling.node.config.schema import Manifest, MixSection
 from starling.node.engine.mixing import mixer
@@ -212,10 +213,7 @@ def apart(kind, n, share, rounds=150):
     x = torch.randn(n, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
     flows, before = torch.zeros(n, n, 4, dtype=torch.float64), float((x - x.mean(0)).norm())
     for turn in range(rounds):
-        rows = torch.zeros(n, n, dtype=torch.float64)
-        for i in range(n):
-            for j, weight in graph.row(i, n, turn).items():
-                rows[i, j] = weight
+        rows = torch.from_numpy(matrix(graph, n, turn))
         x = x + flows.sum(1)
         moved = ((rows + rows.T) / 2)[:, :, None] * (x[None] - x[:, None])
         x, flows = x + moved.sum(1), flows + gain * moved

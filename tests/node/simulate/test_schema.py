@@ -347,3 +347,5 @@ def test_a_kappa_that_is_too_large_for_so_many_nodes_is_warned_of():
     assert note.endswith("try `--set mix.kappa=0.15`")
     assert rules.check(cells(scenario("mix.kappa=0.25", "simulate.nodes=8"))) == []
     assert rules.check(cells(scenario("mix=dsgd", "simulate.nodes=16"))) == []
+    (note,) = rules.check(cells(scenario("mix.kappa=0.25", "mix.track=drift", "simulate.nodes=16")))
+    assert note.startswith("mix.kappa: is not used with mix.track = drift")
