@@ -1,5 +1,7 @@
 """The swarm in figures."""
 
+from statistics import fmean
+
 from starling.node.status import format as show
 from starling.tui.swarm import Member, Swarm
 from starling.tui.text.cell import Cell
@@ -46,4 +48,4 @@ def _spread(figures: tuple[float, ...]) -> str:
         return show.MISSING
     if len(figures) == 1:
         return show.small(figures[0])
-    return f"{show.small(sum(figures) / len(figures))} ({show.small(min(figures))}–{show.small(max(figures))})"
+    return f"{show.small(fmean(figures))} ({show.small(min(figures))}–{show.small(max(figures))})"
