@@ -2,14 +2,15 @@
 
     python -m benchmarks.peers                      all of them; some 600 MB are installed below build/peers, minutes
     python -m benchmarks.peers starling hivemind    some
-    python -m benchmarks.peers --rounds 40 --out benchmarks/peers/results
+    python -m benchmarks.peers --seeds 0 1 2 --out benchmarks/peers/results
 
 Each framework is installed from PyPI into an environment of its own, in the version that docs/comparison.md speaks of; this project's torch
 serves all. Runs follow one another. Where the system lets a user have a network of his own (`unshare -rn`), a run has one, and
 `bytes_per_node` is all that crossed its loopback over the number of nodes: servers, schedulers and discovery included. Elsewhere bytes are
 not counted.
-Exit code 1 if a framework could not be installed or did not end; the others are reported all the same. With byzfl, whose subject they are,
-its rules are measured beside ours as well, by `starling bench rules`; `python -m benchmarks.run rules` has longer vectors, and bounds.
+Exit code 1 if a framework could not be installed or a run of it did not end; the others are reported all the same. With byzfl, whose
+subject they are, its rules are measured beside ours as well, by `starling bench rules`; `python -m benchmarks.run rules` has longer vectors,
+and bounds.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         peer: name.
+        seed: of the cut of the data, the first model and the batches.
         version: what was installed.
         mean, least: accuracy of the models it ended with, on the test split.
         bytes_per_node: that crossed loopback, over the nodes; None where that cannot be counted.
@@ -80,6 +83,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     peer: str
+    seed: int
     version: str
     mean: float
     least: float
@@ -95,31 +99,34 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("peers", nargs="*", metavar="NAME", help=f"of {', '.join(PEERS)}; default: all")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N", help="runs of each; default: 0 1 2"
+    )
     parser.add_argument("--out", type=Path, help="folder for a result, YYYY-MM-DD-peers.json")
     given = parser.parse_args(words)
     if unknown := sorted({*given.peers} - {*PEERS}):
         parser.error(f"unknown peer {unknown[0]!r}: choose from {', '.join(PEERS)}")
-    world = World(nodes=given.nodes, rounds=given.rounds, seed=given.seed)
     outcomes: list[Outcome] = []
     cases: list[dict[str, Any]] = []
-    failed = []
-    for name in given.peers or PEERS:
+    failed = set()
+    for seed, name in product(given.seeds, given.peers or PEERS):
         try:
-            outcomes.append(run(name, world))
-            if name == "byzfl":
+            outcomes.append(run(name, World(nodes=given.nodes, rounds=given.rounds, seed=seed)))
+            if name == "byzfl" and not cases:
                 cases = rules()
         except (RuntimeError, subprocess.SubprocessError) as error:
-            failed.append(name)
-            print(f"{name}: {error}", file=sys.stderr)
+            failed.add(name)
+            print(f"{name}, seed {seed}: {error}", file=sys.stderr)
             continue
         print(line(outcomes[-1]), flush=True)
     for case in cases:
         print(f"rule {case['rule']}: ours {case['ours_cpu_s']:.3f} s, byzfl's {case['peer_cpu_s']:.3f} s of processor")
     if given.out and outcomes:
         given.out.mkdir(parents=True, exist_ok=True)
+        world = World(nodes=given.nodes, rounds=given.rounds, seed=given.seeds[0])
         document = {
             "world": world,
+            "seeds": given.seeds,
             "facts": facts.gather(),
             "dense_bytes": world.bytes_of_parameters(),
             "runs": outcomes,
@@ -135,7 +142,7 @@ def line(outcome: Outcome) -> str:
     megabytes = None if outcome.bytes_per_node is None else outcome.bytes_per_node / 1e6
     sent = "not counted" if megabytes is None else f"{megabytes:,.2f} MB a node" if megabytes else "nothing sent"
     return (
-        f"{outcome.peer} {outcome.version}: accuracy {outcome.mean:.3f}, least {outcome.least:.3f}; {sent}; "
+        f"{outcome.peer} {outcome.version}, seed {outcome.seed}: accuracy {outcome.mean:.3f}, least {outcome.least:.3f}; {sent}; "
         f"{outcome.seconds:.0f} s, {outcome.cpu_s:.0f} s of processor (load {outcome.load[0]:.1f})"
     )
 
@@ -143,7 +150,7 @@ def line(outcome: Outcome) -> str:
 def run(name: str, world: World) -> Outcome:
     """Install what is not installed, and train. Raises RuntimeError: it did not end as it should."""
     peer = PEERS[name]
-    print(f"{name} …", file=sys.stderr, flush=True)
+    print(f"{name}, seed {world.seed} …", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="starling-peers-") as scratch:
         file = Path(scratch) / "world.npz"
         world.write(file)
@@ -156,8 +163,9 @@ def run(name: str, world: World) -> Outcome:
         seconds, after = time.monotonic() - began, os.times()
     values = [*map(float, values_of(name, output))]
     spent = after.children_user + after.children_system - used.children_user - used.children_system
+    version = peer.package.partition("==")[2] or facts.gather().commit[:10]
     return Outcome(
-        peer=name, version=peer.package.partition("==")[2] or facts.gather().commit[:10], mean=sum(values) / len(values), least=min(values),
+        peer=name, seed=world.seed, version=version, mean=sum(values) / len(values), least=min(values),
         bytes_per_node=None if sent is None else sent / world.nodes, seconds=seconds, cpu_s=spent, load=(before, facts.load()),
     )  # fmt: skip
 
