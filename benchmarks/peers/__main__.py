@@ -9,8 +9,8 @@ serves all. Runs follow one another. Where the system lets a user have a network
 `bytes_per_node` is all that crossed its loopback over the number of nodes: servers, schedulers and discovery included. Elsewhere bytes are
 not counted.
 Exit code 1 if a framework could not be installed or a run of it did not end; the others are reported all the same. With byzfl, whose
-subject they are, its rules are measured beside ours as well, by `starling bench rules`; `python -m benchmarks.run rules` has longer vectors,
-and bounds.
+subject they are, its rules are measured beside ours as well, by `starling bench rules`; `python -m benchmarks.run rules` has bounds, and
+longer vectors.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -202,14 +204,20 @@ def counted(command: Sequence[str], scratch: Path) -> tuple[str, int | None]:
     alone = ["unshare", "-rn", "sh", "-c", _ALONE, "sh"] if _may_be_alone() else []
     telling = {"COUNTED": str(file), "FLWR_TELEMETRY_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "OMP_NUM_THREADS": "1"}
     with log.open("w") as errors:
-        done = subprocess.run(
-            [*alone, *command], stdout=subprocess.PIPE, stderr=errors, text=True, check=False, timeout=LONGEST_S,
-            env=facts.environment() | telling, cwd=scratch,
+        process = subprocess.Popen(
+            [*alone, *command], stdout=subprocess.PIPE, stderr=errors, text=True, env=facts.environment() | telling, cwd=scratch,
+            start_new_session=True,
         )  # fmt: skip
-    if done.returncode != 0:
-        raise RuntimeError(f"ended with {done.returncode}: {log.read_text()[-1000:]}")
+        try:
+            output, _ = process.communicate(timeout=LONGEST_S)
+        finally:  # some leave a daemon or a worker behind, which the next run would have beside it
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if process.returncode != 0:
+        raise RuntimeError(f"ended with {process.returncode}: {log.read_text()[-1000:]}")
     found = re.search(r"lo:\s*(\d+)", file.read_text()) if file.exists() else None
-    return done.stdout, int(found[1]) if found else None
+    return output, int(found[1]) if found else None
 
 
 def _may_be_alone() -> bool:

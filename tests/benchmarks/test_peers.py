@@ -3,8 +3,10 @@
 import json
 import re
 import sys
+from contextlib import suppress
 
 import numpy as np
+import psutil
 import pytest
 
 from benchmarks.peers import __main__ as command
@@ -90,3 +92,15 @@ def test_what_is_no_report_is_an_error_and_the_others_are_run(monkeypatch, capsy
     ]
     with pytest.raises(SystemExit):
         command.main(["keras"])
+
+
+def test_what_a_run_leaves_behind_is_ended_with_it(tmp_path):
+    """Else the next framework has the daemon of the one before beside it."""
+    file = tmp_path / "pid"
+    leaves = f"import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL).pid, file=open({str(file)!r}, 'w'))"
+    output, _ = command.counted([sys.executable, "-c", f"{leaves}; print('done')"], tmp_path)
+    assert output == "done\n"
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(int(file.read_text())).wait(10.0)
+    with pytest.raises(RuntimeError, match="ended with 3"):
+        command.counted([sys.executable, "-c", "raise SystemExit(3)"], tmp_path)
