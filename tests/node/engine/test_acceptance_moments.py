@@ -1,0 +1,46 @@
+"""What fewer bytes a parameter cost: a small byte GPT on two nodes, with flows and moments in less than float32."""
+
+from statistics import fmean
+
+import pytest
+from msgspec import structs
+
+from starling.node.config.schema import NumericsSection
+from starling.node.engine.engine import Engine
+from starling.node.simulate.api import simulate
+from tests.harness.tasks import REAL_DATA, needs_real_data
+
+SEEDS = (0, 1, 2)
+STEPS, APART = 500, 20
+
+
+def losses(monkeypatch, flows, moments):
+    """Of each seed, in nats a byte after 500 steps: GPT of two layers and width 64, two authors, whole vectors every 20 steps, AdamW."""
+    plain = Engine._open
+
+    def lowered(self, request):
+        return plain(self, structs.replace(request, numerics=NumericsSection(moments=moments)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "_open", lowered)
+        runs = simulate(
+            task="text", engine="virtual", nodes=2, rounds=STEPS // APART, seeds=SEEDS,
+            set={
+                "task.path": str(REAL_DATA / "text" / "authors"), "task.context": 32, "task.width": 64, "task.layers": 2, "task.heads": 4,
+                "task.batch_size": 16, "partition.kind": "by_file", "optimizer.kind": "adamw", "optimizer.lr": 3e-3,
+                "compress.select": "full", "compress.response": "identity", "mix.flows": flows, "pace.local_steps": APART,
+                "pace.evaluate_every": STEPS // APART,
+            },
+        )  # fmt: skip
+    return [run.outcome.rows[-1].loss for run in runs.finished]
+
+
+@needs_real_data
+@pytest.mark.acceptance
+def test_flows_and_moments_in_fewer_bits_cost_less_than_a_hundredth_of_the_loss(monkeypatch):
+    exact = losses(monkeypatch, "float32", "float32")
+    assert len(exact) == len(SEEDS)
+    for moments in ("bfloat16", "int8"):
+        fewer = losses(monkeypatch, "bfloat16", moments)
+        assert fewer != exact
+        assert fmean(fewer) <= 1.01 * fmean(exact)
