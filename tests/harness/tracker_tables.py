@@ -176,6 +176,11 @@ class Channels:
         """Who they are."""
         return self.model.rows
 
+    @property
+    def attack(self) -> Any:
+        """That of models."""
+        return self.model.attack
+
     def messages(self, view: View, attacker: int, receivers: Any) -> Tensor | None:
         """The model that one would send, and the tracker of the other."""
         message, other = (each.messages(view, attacker, receivers) for each in (self.model, self.tracker))

@@ -11,11 +11,11 @@ from starling.node.simulate.api import simulate
 from tests.harness.tasks import REAL_DATA, needs_real_data
 
 SEEDS = (0, 1, 2)
-STEPS, APART = 500, 20
+STEPS, APART = 1200, 20  # at 500 some seeds have not left the plateau of single bytes' frequencies, and when they do is chance
 
 
 def losses(monkeypatch, flows, moments):
-    """Of each seed, in nats a byte after 500 steps: GPT of two layers and width 64, two authors, whole vectors every 20 steps, AdamW."""
+    """Of each seed, in nats a byte: a GPT of two layers and width 64, equal shares of one text, whole vectors every 20 steps, AdamW."""
     plain = Engine._open
 
     def lowered(self, request):
@@ -26,10 +26,10 @@ def losses(monkeypatch, flows, moments):
         runs = simulate(
             task="text", engine="virtual", nodes=2, rounds=STEPS // APART, seeds=SEEDS,
             set={
-                "task.path": str(REAL_DATA / "text" / "authors"), "task.context": 32, "task.width": 64, "task.layers": 2, "task.heads": 4,
-                "task.batch_size": 16, "partition.kind": "by_file", "optimizer.kind": "adamw", "optimizer.lr": 3e-3,
-                "compress.select": "full", "compress.response": "identity", "mix.flows": flows, "pace.local_steps": APART,
-                "pace.evaluate_every": STEPS // APART,
+                "task.path": str(REAL_DATA / "text" / "tinyshakespeare.txt"), "task.context": 32, "task.width": 64, "task.layers": 2,
+                "task.heads": 4, "task.batch_size": 16, "partition.kind": "iid", "optimizer.kind": "adamw", "optimizer.lr": 6e-3,
+                "optimizer.warmup": 0.067, "optimizer.floor": 0.1, "optimizer.clip_norm": 1.0, "compress.select": "full",
+                "compress.response": "identity", "mix.flows": flows, "pace.local_steps": APART, "pace.evaluate_every": STEPS // APART,
             },
         )  # fmt: skip
     return [run.outcome.rows[-1].loss for run in runs.finished]
