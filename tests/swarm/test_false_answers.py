@@ -18,7 +18,8 @@ from tests.harness.swarms import faults, rounds_done, story, until, values
 
 ROUNDS, LOCAL_STEPS = 40, 10
 STEPS = ROUNDS * LOCAL_STEPS
-SEEDS = (1, 2, 3, 4, 5)
+SEEDS = (1, 2, 3)
+MORE_SEEDS = (*SEEDS, 4, 5)  # where nodes wait, and who meets whom is another matter of chance for each answer
 POINT = 0.01
 DECISIVE = late(8)  # what cost seven honest nodes nine steps in ten, before two voices were asked for
 CLAIMS = {
@@ -28,8 +29,6 @@ CLAIMS = {
     "early, and ahead": saying("early", 8),
     "another view": saying("view", 8),
     "busy, and ahead": saying("busy", 8),
-    "full": saying("full", 8),
-    "its engine": saying("engine", 8),
 }
 WAITED_FOR = {"not so far yet": saying("early", -8), "nothing": silent}
 """Who says so, or nothing at all, is waited for: that costs a node the deadline of three links, and then less and less."""
@@ -81,10 +80,10 @@ def with_one_that(answers: Answer, preset: str, nodes: int, seed: int) -> Story:
     return replayable(tale, seed)
 
 
-def stories(deterministic_scheduler, answers: Answer, preset: str, nodes: int) -> list[Story]:
+def stories(deterministic_scheduler, seeds: tuple[int, ...], answers: Answer, preset: str, nodes: int) -> list[Story]:
     """By seed: chance is the same for every answer."""
     told = []
-    for seed in SEEDS:
+    for seed in seeds:
         deterministic_scheduler(seed)
         told.append(with_one_that(answers, preset, nodes, seed))
     return told
@@ -118,11 +117,11 @@ def test_who_says_nothing_takes_no_step_from_anybody_and_no_exchange_from_the_ot
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("preset", "nodes"), [*product(("custom", "vouched"), (3, 4, 8))])
 def test_no_answer_takes_a_step_or_a_point_of_accuracy(deterministic_scheduler, preset, nodes):
-    """`custom` is what a manifest says that names no preset. Means of five seeds, each with the same chance for every answer."""
+    """`custom` is what a manifest says that names no preset. Means over seeds, each of which gives every answer the same chance."""
     tell = partial(stories, deterministic_scheduler, preset=preset, nodes=nodes)
-    honest = tell(useless)
     for name, answers in (CLAIMS | WAITED_FOR).items():
-        told = tell(answers)
+        seeds = MORE_SEEDS if name in WAITED_FOR else SEEDS
+        honest, told = tell(seeds, answers=useless), tell(seeds, answers=answers)
         lost = mean(one.accuracy for one in honest) - mean(one.accuracy for one in told)
         steps = min(one.steps for one in told)
         sys.stdout.write(
