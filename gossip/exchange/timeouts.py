@@ -22,6 +22,7 @@ STRETCH = 16.0  # most that payloads lengthen a deadline
 FELT = 0.25  # of the time of a round's local steps: who made a node wait so much longer than others do is remembered
 WITHDRAWN_ROUNDS = 4  # without patience for who made this node late, the first time; doubles …
 MOST_WITHDRAWN_ROUNDS = 1024  # … up to this
+MISSED = 3  # links in a row that a peer let expire, after which it is given no more than is usual either
 FORGETTING = 1.1  # growth of the remembered quickest answer at every answer, so that a link may become slower
 
 
@@ -92,7 +93,8 @@ class Timeouts:
 
     Whoever is slow to all is waited for by all, and nobody is late. Where others went on while this node waited (`overtaken`), the peer it
     lately waited for the longest has made it late, by intent or not: from then on it is given no more than is usual, for
-    WITHDRAWN_ROUNDS rounds, twice as many the next time, so that what one peer takes is a few rounds in all and its own edge.
+    WITHDRAWN_ROUNDS rounds, twice as many the next time, so that what one peer takes is a few rounds in all and its own edge. So is a
+    peer that let MISSED links in a row expire, whatever it said meanwhile: who waits for it in vain is out of phase with those that do not.
     """
 
     deadline: Deadline
@@ -106,6 +108,8 @@ class Timeouts:
     _late: set[str] = field(default_factory=set)
     _waits: deque[tuple[str, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     """The last answers: of whom, and after how long."""
+    _missed: dict[str, int] = field(default_factory=dict)
+    """Links in a row that a peer let expire; those at which it had no patience to lose are not counted."""
     _felt: dict[str, float] = field(default_factory=dict)
     """Seconds that a peer lately made this node wait beyond what is usual; half as many each round."""
     _withdrawn: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -157,10 +161,13 @@ class Timeouts:
         peer = max(self._felt, key=lambda it: (self._felt[it], it), default="")
         if self._felt.get(peer, 0.0) < max(FELT * self._lag_s, self.usual_s(peer)):
             return
+        self._withdraw(peer)
+        self._felt.clear()
+
+    def _withdraw(self, peer: str) -> None:
         _, before = self._withdrawn.get(peer, (0, 0))
         rounds = min(max(2 * before, WITHDRAWN_ROUNDS), MOST_WITHDRAWN_ROUNDS)
         self._withdrawn[peer] = self._round + rounds, rounds
-        self._felt.clear()
 
     def end(self) -> None:
         """Waiting is over."""
@@ -184,6 +191,7 @@ class Timeouts:
         """The exchange with `peer` committed."""
         wait_s = now - self._opened
         self._late.discard(peer)
+        self._missed.pop(peer, None)
         self.deadline.observe(wait_s)
         self._waits.append((peer, wait_s))
         self._quickest[peer] = min(wait_s, FORGETTING * self._quickest.get(peer, inf))
@@ -194,11 +202,16 @@ class Timeouts:
         if peer in self._quickest:
             self._quickest[peer] /= 2.0
         self.deadline.observe(None)
+        if not self.impatient(peer):
+            self._missed[peer] = self._missed.get(peer, 0) + 1
+            if self._missed[peer] >= MISSED:
+                self._withdraw(peer)
 
     def forget(self, peer: str) -> None:
         """A peer is gone."""
         self._quickest.pop(peer, None)
         self._late.discard(peer)
+        self._missed.pop(peer, None)
         self._felt.pop(peer, None)
         self._withdrawn.pop(peer, None)
         self.transfers.forget(peer)

@@ -111,25 +111,29 @@ def answering(network: MemoryNetwork | Libp2pNetwork, lane: Lane, answer: Answer
     inbox.put, network.send = arrived, sent
 
 
-def late(by: int) -> Answer:
-    """Whoever asks for an exchange is late, by so many rounds."""
+def saying(reason: str, by: int) -> Answer:
+    """Whoever asks for an exchange gets this refusal, of a round so many after its own; a negative `by`: before it."""
 
     def answer(message: Message) -> list[Message] | None:
         match message:
             case Request(inc=inc, seq=seq, round=round):
-                return [Busy(inc, seq, "late", round + by)]
+                return [Busy(inc, seq, reason, max(0, round + by))]
             case Solicit(inc=inc, round=round):
-                return [Busy(inc, 0, "late", round + by)]
+                return [Busy(inc, 0, reason, max(0, round + by))]
         return None
 
     return answer
 
 
-def useless(message: Message) -> list[Message] | None:
-    """Whoever asks for an exchange is told that it is busy: of no use, and nothing false; what a lie may cost at most."""
-    match message:
-        case Request(inc=inc, seq=seq, round=round):
-            return [Busy(inc, seq, "busy", round)]
-        case Solicit(inc=inc, round=round):
-            return [Busy(inc, 0, "busy", round)]
-    return None
+def late(by: int) -> Answer:
+    """Whoever asks for an exchange is late, by so many rounds."""
+    return saying("late", by)
+
+
+useless = saying("busy", 0)
+"""Whoever asks for an exchange is told that it is busy: of no use, and nothing false; what a lie may cost at most."""
+
+
+def silent(message: Message) -> list[Message] | None:
+    """Whoever asks for an exchange gets no answer."""
+    return [] if isinstance(message, Request | Solicit) else None

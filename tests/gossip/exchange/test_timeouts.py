@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from starling.gossip.exchange.pace import Rounds
 from starling.gossip.exchange.timeouts import (
     FELT,
+    MISSED,
     RECENT,
     STRETCH,
     UNDER_WAY,
@@ -159,6 +160,42 @@ def test_nobody_loses_it_where_all_are_as_slow_or_nobody_was_waited_for():
         rounds_with(timeouts, waits, rounds=8)
         timeouts.overtaken()
         assert not any(map(timeouts.impatient, waits))
+
+
+def test_who_lets_links_in_a_row_expire_is_given_what_is_usual_and_now_and_then_all_of_it_again():
+    timeouts, whole = Timeouts(Deadline(0.25, 1.0)), []
+    at = rounds_with(timeouts, QUICK, rounds=8)
+    for number in range(MISSED + 3 * WITHDRAWN_ROUNDS):
+        timeouts.begin(at, 1.0)
+        for peer in QUICK:
+            timeouts.resolve(peer, "committed", at + 0.01)
+        wait_s = timeouts.until("silent") - at
+        assert wait_s > 1.0 or wait_s == pytest.approx(FELT / 2.0)
+        assert timeouts.until("b") - at > 2.0
+        if wait_s > 1.0:
+            whole.append(number)
+        timeouts.resolve("silent", "timeout", at + wait_s)
+        at += 10.0
+    first = MISSED - 1
+    assert whole == [*range(MISSED), first + WITHDRAWN_ROUNDS, first + 3 * WITHDRAWN_ROUNDS]
+
+
+def test_links_that_expire_now_and_then_cost_a_peer_nothing():
+    timeouts = Timeouts(Deadline(0.25, 1.0))
+    at = rounds_with(timeouts, QUICK, rounds=8)
+    for _ in range(5):
+        at = rounds_with(timeouts, QUICK | {"slow": None}, rounds=MISSED - 1, at=at)
+        at = rounds_with(timeouts, QUICK | {"slow": 0.6}, at=at)
+        assert not timeouts.impatient("slow")
+
+
+def test_a_peer_that_is_gone_has_missed_nothing():
+    timeouts = Timeouts(Deadline(1.0, 1.0))
+    for _ in range(MISSED - 1):
+        timeouts.missed("b")
+    timeouts.forget("b")
+    timeouts.missed("b")
+    assert not timeouts.impatient("b")
 
 
 def test_each_link_of_a_round_has_its_own_deadline():
