@@ -1,4 +1,4 @@
-"""Hosts behind routers on one machine: Linux network namespaces and address translation. For root, where the machine lets it."""
+"""Hosts on one machine, behind routers or on one local network: Linux network namespaces. For root, where the machine lets it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,65 @@ def _run(*words: str, stdin: str | None = None) -> None:
     subprocess.run(words, input=stdin, text=True, check=True, capture_output=True, timeout=20)
 
 
+def _needs(*programs: str) -> None:
+    if os.geteuid() != 0 or not all(map(shutil.which, programs)):
+        pytest.skip(f"needs root, {' and '.join(programs)}")
+
+
+def _add(name: str, made: list[str]) -> None:
+    try:
+        _run("ip", "netns", "add", name)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no namespaces here: {error.stderr.strip()[:80]}")
+    made.append(name)
+    _run("ip", "-n", name, "link", "set", "lo", "up")
+
+
+def unplug(host: str) -> None:
+    """What is sent to or from a host of `lan` is lost from now on."""
+    _run("ip", "-n", host, "link", "set", "eth0", "down")
+
+
+@contextmanager
+def lan(count: int, rate: str = "") -> Iterator[list[str]]:
+    """`count` namespaces on one local network, at 10.96.0.1, 10.96.0.2 and so on; what each sends has this `rate`, such as 100mbit."""
+    _needs("ip", *["tc"] * bool(rate))
+    stem = f"sn{os.getpid() % 100_000}"
+    wire, hosts, made = f"{stem}w", [f"{stem}h{number}" for number in range(count)], list[str]()
+    try:
+        for name in (wire, *hosts):
+            _add(name, made)
+        _run("ip", "-n", wire, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
+        _run("ip", "-n", wire, "link", "set", "br0", "up")
+        for number, name in enumerate(hosts):
+            _run(
+                "ip", "link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", f"p{number}", "netns", wire
+            )
+            _run("ip", "-n", wire, "link", "set", f"p{number}", "master", "br0", "up")
+            _run("ip", "-n", name, "addr", "add", f"10.96.0.{number + 1}/24", "dev", "eth0")
+            _run("ip", "-n", name, "link", "set", "eth0", "up")
+            _run("ip", "-n", name, "route", "add", "224.0.0.0/4", "dev", "eth0")
+            if rate:
+                shape = ("root", "tbf", "rate", rate, "burst", "64k", "latency", "100ms")
+                _run("tc", "-n", name, "qdisc", "add", "dev", "eth0", *shape)
+        yield hosts
+    finally:
+        for name in made:
+            _run("ip", "netns", "del", name)
+
+
 @contextmanager
 def homes(count: int) -> Iterator[list[str]]:
     """Namespaces: one in the open at 10.98.0.1, then `count` behind a home router each, that lets in only what answers."""
-    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "iptables-restore"))):
-        pytest.skip("needs root, ip and iptables")
+    _needs("ip", "iptables-restore")
     stem = f"st{os.getpid() % 100_000}"
     wire, there = f"{stem}w", f"{stem}r"
     behind = [f"{stem}h{number}" for number in range(count)]
     routers = [f"{stem}g{number}" for number in range(count)]
-    made = []
+    made = list[str]()
     try:
         for name in (wire, there, *behind, *routers):
-            try:
-                _run("ip", "netns", "add", name)
-            except subprocess.CalledProcessError as error:
-                pytest.skip(f"no namespaces here: {error.stderr.strip()[:80]}")
-            made.append(name)
-            _run("ip", "-n", name, "link", "set", "lo", "up")
+            _add(name, made)
         _run("ip", "-n", wire, "link", "add", "br0", "type", "bridge")
         _run("ip", "-n", wire, "link", "set", "br0", "up")
         for number, name in enumerate((there, *routers)):
