@@ -36,7 +36,7 @@ def unplug(host: str) -> None:
 
 @contextmanager
 def lan(count: int, rate: str = "") -> Iterator[list[str]]:
-    """`count` namespaces on one local network, at 10.96.0.1, 10.96.0.2 and so on; what each sends has this `rate`, such as 100mbit."""
+    """`count` namespaces on one local network, at 10.96.0.1 and on; each has a line of this `rate`, such as 100mbit, both ways."""
     _needs("ip", *["tc"] * bool(rate))
     stem = f"sn{os.getpid() % 100_000}"
     wire, hosts, made = f"{stem}w", [f"{stem}h{number}" for number in range(count)], list[str]()
@@ -56,6 +56,7 @@ def lan(count: int, rate: str = "") -> Iterator[list[str]]:
             if rate:
                 shape = ("root", "tbf", "rate", rate, "burst", "64k", "latency", "100ms")
                 _run("tc", "-n", name, "qdisc", "add", "dev", "eth0", *shape)
+                _run("tc", "-n", wire, "qdisc", "add", "dev", f"p{number}", *shape)
         yield hosts
     finally:
         for name in made:
