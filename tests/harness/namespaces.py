@@ -63,9 +63,30 @@ def lan(count: int, rate: str = "") -> Iterator[list[str]]:
             _run("ip", "netns", "del", name)
 
 
+def _with_ipv6(there: str, routers: list[str], behind: list[str]) -> None:
+    """Public addresses for all; a router lets in what answers."""
+    firewall = "*filter\n-A FORWARD -i eth0 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT\n-A FORWARD -i eth0 -j DROP\nCOMMIT\n"
+    for number, name in enumerate((there, *routers)):
+        _run("ip", "-n", name, "addr", "add", f"2a00:98::{number + 1}/64", "dev", "eth0", "nodad")
+    for number, (router, host) in enumerate(zip(routers, behind, strict=True)):
+        _run("ip", "-n", router, "addr", "add", f"2a00:98:1:{number}::1/64", "dev", "lan", "nodad")
+        _run("ip", "-n", host, "addr", "add", f"2a00:98:1:{number}::2/64", "dev", "eth0", "nodad")
+        _run("ip", "-n", host, "-6", "route", "add", "default", "via", f"2a00:98:1:{number}::1")
+        _run("ip", "netns", "exec", router, "sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/all/forwarding")
+        _run("ip", "netns", "exec", router, "ip6tables-restore", stdin=firewall)
+        for other in (there, *routers):
+            if other != router:
+                _run(
+                    "ip", "-n", other, "-6", "route", "add", f"2a00:98:1:{number}::/64", "via", f"2a00:98::{number + 2}"
+                )
+
+
 @contextmanager
-def homes(count: int) -> Iterator[list[str]]:
-    """Namespaces: one in the open at 10.98.0.1, then `count` behind a home router each, that lets in only what answers."""
+def homes(count: int, *, symmetric: bool = False, ipv6: bool = False) -> Iterator[list[str]]:
+    """Namespaces: one in the open at 10.98.0.1, then `count` behind a home router each, that lets in only what answers.
+
+    `symmetric`: to every destination a router shows another port. `ipv6`: all have public addresses of it, and routers a firewall.
+    """
     _needs("ip", "iptables-restore")
     stem = f"st{os.getpid() % 100_000}"
     wire, there = f"{stem}w", f"{stem}r"
@@ -92,8 +113,11 @@ def homes(count: int) -> Iterator[list[str]]:
                 _run("ip", "-n", name, "link", "set", device, "up")
             _run("ip", "-n", host, "route", "add", "default", "via", f"10.97.{number}.1")
             _run("ip", "netns", "exec", router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
-            rules = "*nat\n-A POSTROUTING -o eth0 -j MASQUERADE\nCOMMIT\n*filter\n-A INPUT -i eth0 ! -p icmp -j DROP\nCOMMIT\n"
+            ports = " --random-fully" * symmetric
+            rules = f"*nat\n-A POSTROUTING -o eth0 -j MASQUERADE{ports}\nCOMMIT\n*filter\n-A INPUT -i eth0 ! -p icmp -j DROP\nCOMMIT\n"
             _run("ip", "netns", "exec", router, "iptables-restore", stdin=rules)
+        if ipv6:
+            _with_ipv6(there, routers, behind)
         yield [there, *behind]
     finally:
         for name in made:
