@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 
@@ -63,10 +64,35 @@ def lan(count: int, rate: str = "") -> Iterator[list[str]]:
             _run("ip", "netns", "del", name)
 
 
-def _with_ipv6(there: str, routers: list[str], behind: list[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What lies between a host and the others, each way; of a round trip half the delay is at either end."""
+
+    rate: str  # as tc has it
+    delay_ms: float
+    loss: float  # of what a host is sent, 0 to 1
+
+    def to(self, host: str, ends: Iterable[tuple[str, str]]) -> bool:
+        """Shape what leaves these (namespace, device), the two ends of the line of `host`. -> whether this kernel can delay (sch_netem)"""
+        delays = True
+        for name, device in ends:
+            shape = ("root", "handle", "1:", "tbf", "rate", self.rate, "burst", "16kb", "latency", "200ms")
+            _run("tc", "-n", name, "qdisc", "add", "dev", device, *shape)
+            try:
+                late = ("parent", "1:1", "netem", "delay", f"{self.delay_ms / 4}ms", "limit", "10000")
+                _run("tc", "-n", name, "qdisc", "add", "dev", device, *late)
+            except subprocess.CalledProcessError:
+                delays = False
+        if self.loss:
+            rules = f"*filter\n-A INPUT -m statistic --mode random --probability {self.loss} -j DROP\nCOMMIT\n"
+            _run("ip", "netns", "exec", host, "iptables-restore", "--noflush", stdin=rules)
+        return delays
+
+
+def _with_ipv6(wan: list[str], routers: list[str], behind: list[str]) -> None:
     """Public addresses for all; a router lets in what answers."""
     firewall = "*filter\n-A FORWARD -i eth0 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT\n-A FORWARD -i eth0 -j DROP\nCOMMIT\n"
-    for number, name in enumerate((there, *routers)):
+    for number, name in enumerate(wan):
         _run("ip", "-n", name, "addr", "add", f"2a00:98::{number + 1}/64", "dev", "eth0", "nodad")
     for number, (router, host) in enumerate(zip(routers, behind, strict=True)):
         _run("ip", "-n", router, "addr", "add", f"2a00:98:1:{number}::1/64", "dev", "lan", "nodad")
@@ -74,31 +100,33 @@ def _with_ipv6(there: str, routers: list[str], behind: list[str]) -> None:
         _run("ip", "-n", host, "-6", "route", "add", "default", "via", f"2a00:98:1:{number}::1")
         _run("ip", "netns", "exec", router, "sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/all/forwarding")
         _run("ip", "netns", "exec", router, "ip6tables-restore", stdin=firewall)
-        for other in (there, *routers):
+        there = ("via", f"2a00:98::{wan.index(router) + 1}")
+        for other in wan:
             if other != router:
-                _run(
-                    "ip", "-n", other, "-6", "route", "add", f"2a00:98:1:{number}::/64", "via", f"2a00:98::{number + 2}"
-                )
+                _run("ip", "-n", other, "-6", "route", "add", f"2a00:98:1:{number}::/64", *there)
 
 
 @contextmanager
-def homes(count: int, *, symmetric: bool = False, ipv6: bool = False) -> Iterator[list[str]]:
-    """Namespaces: one in the open at 10.98.0.1, then `count` behind a home router each, that lets in only what answers.
+def homes(
+    count: int, *, opens: int = 1, symmetric: Collection[int] = (), ipv6: bool = False, line: Line | None = None
+) -> Iterator[list[str]]:
+    """Namespaces: `opens` in the open at 10.98.0.1 and on, then `count` behind a home router each, that lets in only what answers.
 
-    `symmetric`: to every destination a router shows another port. `ipv6`: all have public addresses of it, and routers a firewall.
+    `symmetric`: the numbers of routers that show every destination another port. `ipv6`: all have public addresses of it, and routers a
+    firewall. `line`: of every host; without delay where the kernel cannot.
     """
-    _needs("ip", "iptables-restore")
+    _needs("ip", "iptables-restore", *["tc"] * bool(line))
     stem = f"st{os.getpid() % 100_000}"
-    wire, there = f"{stem}w", f"{stem}r"
+    wire, there = f"{stem}w", [f"{stem}r{number}" for number in range(opens)]
     behind = [f"{stem}h{number}" for number in range(count)]
     routers = [f"{stem}g{number}" for number in range(count)]
-    made = list[str]()
+    wan, made = [*there, *routers], list[str]()
     try:
-        for name in (wire, there, *behind, *routers):
+        for name in (wire, *wan, *behind):
             _add(name, made)
         _run("ip", "-n", wire, "link", "add", "br0", "type", "bridge")
         _run("ip", "-n", wire, "link", "set", "br0", "up")
-        for number, name in enumerate((there, *routers)):
+        for number, name in enumerate(wan):
             _run(
                 "ip", "link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", f"p{number}", "netns", wire
             )
@@ -113,12 +141,18 @@ def homes(count: int, *, symmetric: bool = False, ipv6: bool = False) -> Iterato
                 _run("ip", "-n", name, "link", "set", device, "up")
             _run("ip", "-n", host, "route", "add", "default", "via", f"10.97.{number}.1")
             _run("ip", "netns", "exec", router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
-            ports = " --random-fully" * symmetric
+            ports = " --random-fully" * (number in symmetric)
             rules = f"*nat\n-A POSTROUTING -o eth0 -j MASQUERADE{ports}\nCOMMIT\n*filter\n-A INPUT -i eth0 ! -p icmp -j DROP\nCOMMIT\n"
             _run("ip", "netns", "exec", router, "iptables-restore", stdin=rules)
         if ipv6:
-            _with_ipv6(there, routers, behind)
-        yield [there, *behind]
+            _with_ipv6(wan, routers, behind)
+        if line is not None:
+            shaped = {host: ((host, "eth0"), (wire, f"p{number}")) for number, host in enumerate(there)}
+            shaped |= {host: ((host, "eth0"), (router, "lan")) for host, router in zip(behind, routers, strict=True)}
+            delays = {line.to(host, ends) for host, ends in shaped.items()}
+            if delays != {True}:
+                print("this kernel cannot delay packets: the lines have a rate and losses only")  # noqa: T201
+        yield [*there, *behind]
     finally:
         for name in made:
             _run("ip", "netns", "del", name)

@@ -420,7 +420,9 @@ trio.run(main)
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize("routers", [{}, {"symmetric": True, "ipv6": True}], ids=["restricted", "symmetric_with_ipv6"])
+@pytest.mark.parametrize(
+    "routers", [{}, {"symmetric": (0, 1), "ipv6": True}], ids=["restricted", "symmetric_with_ipv6"]
+)
 @on_sockets
 async def test_two_nodes_behind_home_routers_connect_without_the_relay_that_brought_them_together(routers):
     """Real address translation and a real simultaneous open of TCP, in network namespaces."""
