@@ -187,12 +187,15 @@ class Pairwise:
                 self._retry(peer)
         return self._flush()
 
-    def left_behind(self, round: int) -> int:
+    def left_behind(self, round: int, reach: int = 0) -> int:
         """The round that peers have reached if they left us behind, else `round`: never on one voice.
 
-        Those lately met move us by at most MAX_JUMP, all that were ever heard any way.
+        Those lately met move us by at most MAX_JUMP, all that were ever heard any way, two of them by `reach`: what we missed ourselves.
         """
         progress = self._rounds.progress
+        claimed = progress.claimed(round, reach)
+        if claimed > round + MAX_LEAD:
+            return claimed
         if progress.lead > round + MAX_LEAD:
             return progress.lead
         return max(round, min(progress.passed_to(round, MAX_LEAD), round + MAX_JUMP))

@@ -60,6 +60,11 @@ class PeerProgress:
             self.of(peer) if passed and self.of(peer) <= round + reach else round for peer, passed in lately
         )
 
+    def claimed(self, round: int, reach: int) -> int:
+        """The furthest round up to round + reach that two peers claim, else `round`: for a node that knows that it was away for so long."""
+        within = sorted((at for at in self.rounds.values() if round < at <= round + reach), reverse=True)
+        return within[1] if len(within) > 1 else round
+
     @property
     def lead(self) -> int:
         """The furthest round that an honest peer has reached if fewer than a third of the peers, or one, are Byzantine; 0 of one report."""

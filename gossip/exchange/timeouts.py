@@ -1,6 +1,7 @@
 """How long to wait for a neighbor, when to try it again and when to give it up."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median_low
@@ -95,9 +96,13 @@ class Timeouts:
     lately waited for the longest has made it late, by intent or not: from then on it is given no more than is usual, for
     WITHDRAWN_ROUNDS rounds, twice as many the next time, so that what one peer takes is a few rounds in all and its own edge. So is a
     peer that let MISSED links in a row expire, whatever it said meanwhile: who waits for it in vain is out of phase with those that do not.
+
+    Patience is for peers that are at work. One that is `silent`, which answers no probe either, is given no more than is usual, and what
+    payloads take: behind a payload an answer may wait.
     """
 
     deadline: Deadline
+    silent: Callable[[str], bool] = lambda _peer: False
     transfers: TransferTimes = field(default_factory=TransferTimes)
     expires: float = inf
     """When to give up; infinite while no peer is waited for. A peer that was late the last time has less, see `until`."""
@@ -142,8 +147,9 @@ class Timeouts:
     def until(self, peer: str) -> float:
         """When to give `peer` up."""
         expires = self.expires - self._lag_s if peer in self._late else self.expires
-        if self.impatient(peer):
-            expires = min(expires, self._opened + max(self.usual_s(peer), FELT / 2.0 * self._lag_s))
+        if self.impatient(peer) or self.silent(peer):
+            payload_s = 0.0 if self.impatient(peer) else WHOLE * self.transfers.usual_s()
+            expires = min(expires, self._opened + max(self.usual_s(peer), FELT / 2.0 * self._lag_s, payload_s))
         return expires
 
     def usual_s(self, peer: str = "") -> float:

@@ -50,7 +50,7 @@ anti-entropy, signed records; those from Lifeguard in `local_health`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -74,6 +74,7 @@ from starling.gossip.wire import schema as wire
 
 _MEETERS = 64
 """Members, on average, that probe a newcomer at once; as many does the newcomer, whose clock needs samples before its first exchange."""
+_FEW_LOOKED_AT = 4  # with more links than these the time for one of them does not matter
 _LARGE_SWARM = 32  # from here on comparisons become rarer
 T = TypeVar("T")
 
@@ -122,6 +123,8 @@ class Detector:
     """Members with another digest of revocations, and whether they are asked for theirs."""
     _quiet_until: float = -math.inf
     _unmet: set[str] = field(default_factory=set)  # members whose records are to be spread when we have met them
+    _silent: set[str] = field(default_factory=set)
+    _look_at: float = -math.inf  # not before, where nobody is late
 
     def __post_init__(self) -> None:
         self._sampler = Sampler(derive(self.seed, "membership", self.own.peer))
@@ -153,6 +156,28 @@ class Detector:
         timers = self._probe_at, self._sync_at, self._suspects_at, self._spread_at, self.local.refute_at
         parts = self._probes, self._pacing, self._syncs, self._lists
         return min(*timers, *(part.deadline for part in parts))
+
+    def silent(self, peer: str) -> bool:
+        """Whether a probe of ours to this member went unanswered for a timeout, and no frame of it has come since."""
+        return peer in self._silent
+
+    def look(self, peers: Collection[str], now: float, *, late: bool) -> list[Output]:
+        """Probe peers that are about to be waited for, or whose answers are `late`, unless they were heard within a timeout.
+
+        Where nobody is late, a few at most and one at a time per `probe_s`, so that probes at most double.
+        """
+        if self.stopped or not (late or (now >= self._look_at and len(peers) <= _FEW_LOOKED_AT)):
+            return []
+        out: list[Output] = []
+        for peer in sorted(peers):
+            heard = now - self.last_frame.get(peer, -math.inf) < self.timing.timeout_s
+            if heard or peer in self._silent or not self._present(peer) or self._probes.find(peer) is not None:
+                continue
+            out.append(self._probe(peer, now))
+            if not late:
+                self._look_at = now + self.timing.probe_s
+                break
+        return out
 
     def greet(self, peer: str, now: float) -> list[Output]:
         """Send Hello to a peer that was reached by address and may be unknown: how a node joins a swarm."""
@@ -311,6 +336,7 @@ class Detector:
         return Send(peer, wire.Probe(nonce, self.member_list.digest, self.swarm_time(now), rumors))
 
     def _unanswered(self, probe: OpenProbe, now: float) -> list[Output]:
+        self._silent.add(probe.peer)
         member = self.member_list.members.get(probe.peer)
         if probe.asker is None and not probe.helpers and member is not None and member.status == "alive":
             trusted = [p for p in self._others() if p != probe.peer and self.member_list.members[p].status == "alive"]
@@ -484,6 +510,7 @@ class Detector:
             for peer in [peer for peer in memory if peer not in self.member_list.members]:
                 del memory[peer]
         self._unmet &= self.member_list.members.keys()
+        self._silent &= self.member_list.members.keys()
         self._health.keep(self.member_list.members)
         others = self._others()
         for turns in (self._syncs, self._lists):
@@ -567,6 +594,7 @@ class Detector:
 
     def _mark_alive(self, peer: str, now: float) -> list[Output]:
         """A frame came from the peer: clear a suspect; send one believed dead the accusation, as only a newer record revives it."""
+        self._silent.discard(peer)
         self.last_frame[peer] = now  # of a stranger, whose record may be in this frame, until the next anti-entropy
         member = self.member_list.members.get(peer)
         if member is None:

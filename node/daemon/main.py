@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import trio
 from msgspec import structs
@@ -31,6 +32,7 @@ from starling.node.interfaces import Reporter, TaskStatus
 from starling.node.net.api import Network
 from starling.node.net.libp2p import open_network
 from starling.node.status.record import RECORD_NAME
+from starling.node.status.snapshot import Resources
 from starling.node.storage.log import open_log
 from starling.node.storage.run_dir import RunDir
 
@@ -64,7 +66,7 @@ def run(
             identity=identity, config=config, manifest=manifest, swarm=run_dir.swarm(), checkpoint=str(run_dir.checkpoint),
             export=str(run_dir.model), open_network=partial(_open_network, identity, config, run_dir), start_engine=open_engine,
             unix_time=time.time, keep_manifest=run_dir.write_manifest, known=run_dir.known_peers(), remember=run_dir.remember_peers,
-            decisions=run_dir.known_decisions(), keep_decisions=run_dir.keep_decisions, usage=ResourceMonitor(run_dir.path).sample,
+            decisions=run_dir.known_decisions(), keep_decisions=run_dir.keep_decisions, usage=_usage(run_dir.path),
             on_battery=on_battery, partial_state=run_dir.partial, seconds=seconds,
             keep_stage=lambda stage: run_dir.write_config(structs.replace(config, stage=stage)),
             admission=AdmissionStore(
@@ -99,6 +101,11 @@ async def _open_network(
         if not config.announce:
             run_dir.keep_port(network.addresses)
         yield network
+
+
+def _usage(folder: Path) -> Callable[[int | None], Resources]:
+    monitor = ResourceMonitor(folder)
+    return lambda engine: structs.replace(monitor.sample(engine), tasks=trio.lowlevel.current_statistics().tasks_living)
 
 
 async def _run(

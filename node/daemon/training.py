@@ -19,6 +19,7 @@ import trio
 from msgspec import structs
 
 from starling.gossip.errors import EngineError
+from starling.gossip.exchange.held_up import HeldUp
 from starling.gossip.exchange.local_steps import LocalSteps
 from starling.gossip.exchange.sampled import Due
 from starling.gossip.exchange.swarm_clock import SwarmClock
@@ -77,6 +78,7 @@ class Training:
     paused: str = ""
     """Why the owner wants no local steps, while exchanges go on at the swarm's speed; "": they are done."""
     _rest_s: float = 0.0  # while paused: what the local steps of a round would take; 0 until it is known
+    _held_up: HeldUp = field(default_factory=HeldUp)
     _local_steps: LocalSteps = field(init=False)  # of the next round in steps pace
     _ahead: calls.Trained | None = (
         None  # of the round to do next, whose local steps ran beside the exchanges of the last
@@ -187,8 +189,11 @@ class Training:
                 outcome = await self._one_round(current)
                 current = outcome.round
                 elapsed_s = trio.current_time() - began
-                following = await self._jump(current, outcome.behind)
-                self._local_steps.passed(following - current, elapsed_s, outcome.waited_s)
+                self._held_up.ended(elapsed_s, outcome.waited_s)
+                was_away = self._held_up.reach > 0
+                following = await self._jump(current, self._ahead_of(current, outcome.behind))
+                if not was_away:  # which is not being slow
+                    self._local_steps.passed(following - current, elapsed_s, outcome.waited_s)
                 self._count(following - current - 1)
                 self.progress.round = current = following
             except EngineError as error:
@@ -283,17 +288,27 @@ class Training:
         self._due += self.pace.local_steps if local else 0
         return calls.Train(round, steps, now.first, now.last, turn(self.overlay, n, round))
 
+    def _ahead_of(self, current: int, behind: int) -> int:
+        """The round that peers have reached, as the round's exchanges say, or further if this node was held up."""
+        if not self._held_up.reach or not isinstance(self.exchange, Exchange):
+            return behind
+        return max(behind, self.exchange.left_behind(current, self._held_up.reach))
+
     async def _jump(self, current: int, ahead: int) -> int:
         """The round after `current`, given that peers are at `ahead`; a long jump needs a model of theirs.
 
-        The round is then `ahead`, however long the download took: a node that fetched again until no peer was ahead might never begin.
+        Unless this node was held up, and with it so many that too few have such a model: then it goes there with its own, which is no older
+        than that of most. The round is then `ahead`, however long the download took: a node that fetched again until no peer was ahead
+        might never begin.
         """
         following, last = current + 1, self.pace.rounds
         far = following + self.patience
         if ahead > far:
             if trio.current_time() < self._fetch_at:
                 return following
-            if await self.catch_up(following, far, live=True) <= far:  # too few have a model of that round
+            fetched, reach = await self.catch_up(following, far, live=True) > far, self._held_up.reach
+            self._held_up.caught_up()
+            if not fetched and ahead > current + reach:  # too few have a model of that round
                 self._fetch_at = trio.current_time() + self._fetch_pause_s
                 self._fetch_pause_s = min(2.0 * self._fetch_pause_s, LONGEST_FETCH_PAUSE_S)
                 return following

@@ -107,6 +107,9 @@ class Resources(msgspec.Struct, frozen=True):
     gpu: Annotated[float | None, gauge("gpu_busy_ratio", "GPU utilisation by all processes, 0 to 1.")] = None
     gpu_memory_bytes: Annotated[int | None, gauge("gpu_memory_bytes", "Of the GPU, taken by this node.")] = None
     threads: Annotated[int | None, gauge("threads", "Of torch, in local steps on the CPU.")] = None
+    tasks: Annotated[
+        int | None, gauge("tasks", "Of the daemon; a number that grows while the members stay as many is a leak.")
+    ] = None
 
 
 class Transaction(msgspec.Struct, frozen=True):

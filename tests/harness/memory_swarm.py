@@ -81,6 +81,12 @@ class Member:
             raise RemoteProtocolError(peer, "not_a_member")
         return True
 
+    def silent(self, peer: str) -> bool:
+        return False
+
+    def look(self, peers, *, late: bool = False) -> None:
+        """Nobody is ever silent."""
+
 
 class Swarm:
     """Members by name on one hub."""

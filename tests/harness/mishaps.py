@@ -105,17 +105,11 @@ class Outcome:
 class _Virtual:
     """Mishaps of a virtual swarm whose beginning was at `began`."""
 
-    def __init__(self, story: Story, seed: int) -> None:
+    def __init__(self, story: Story, seed: int, manifest: Manifest | None = None) -> None:
         self._story, self._began = story, 0.0
         self._off = dict.fromkeys(range(story.nodes), 0.0)
-        manifest = Manifest(
-            task=TaskSection(kind="quadratic", nodes=story.nodes, dim=8), partition=PartitionSection(shards=story.nodes),
-            pace=PaceSection(
-                kind="steps", local_steps=LOCAL_STEPS, rounds=0, quorum=story.nodes, max_wait_s=2.0, evaluate_every=10**6
-            ),
-        )  # fmt: skip
         self.swarm = VirtualSwarm(
-            manifest,
+            manifest or _endless(story),
             seed=seed,
             step_cost_s=lambda _index: STEP_S,
             rules=[self._fate],
@@ -170,6 +164,31 @@ class _Virtual:
                     peer = self.swarm.nodes[node].peer_id
                     for other in self.swarm.nodes.values():
                         self.swarm.hub.sever(peer, other.peer_id)
+
+
+def _endless(story: Story) -> Manifest:
+    pace = PaceSection(
+        kind="steps", local_steps=LOCAL_STEPS, rounds=0, quorum=story.nodes, max_wait_s=2.0, evaluate_every=10**6
+    )
+    task = TaskSection(kind="quadratic", nodes=story.nodes, dim=8)
+    return Manifest(task=task, partition=PartitionSection(shards=story.nodes), pace=pace)
+
+
+async def accuracy(story: Story, seed: int, rounds: int) -> list[float]:
+    """Digits, split by chance: the accuracy of every node after so many rounds, in which the story happens."""
+    pace = PaceSection(
+        kind="steps", local_steps=LOCAL_STEPS, rounds=rounds, quorum=story.nodes, max_wait_s=2.0, evaluate_every=rounds
+    )
+    play = _Virtual(story, seed, Manifest(partition=PartitionSection(shards=story.nodes), pace=pace))
+    async with play.swarm.running(story.nodes), trio.open_nursery() as nursery:
+        await until(lambda: rounds_done(play.swarm, 2))
+        play.begin()
+        nursery.start_soon(play.happen)
+        await until(
+            lambda: all(it.node.progress.value_round == rounds for it in play.swarm.nodes.values()), 10.0 * rounds
+        )
+        nursery.cancel_scope.cancel()
+    return [it.node.progress.value for it in play.swarm.nodes.values()]
 
 
 async def play(story: Story, seed: int) -> Outcome:

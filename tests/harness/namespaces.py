@@ -1,12 +1,13 @@
-"""Hosts behind routers on one machine: Linux network namespaces and address translation. For root, where the machine lets it."""
+"""Hosts on one machine, behind routers or on one local network: Linux network namespaces. For root, where the machine lets it."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 
@@ -15,27 +16,117 @@ def _run(*words: str, stdin: str | None = None) -> None:
     subprocess.run(words, input=stdin, text=True, check=True, capture_output=True, timeout=20)
 
 
+def _needs(*programs: str) -> None:
+    if os.geteuid() != 0 or not all(map(shutil.which, programs)):
+        pytest.skip(f"needs root, {' and '.join(programs)}")
+
+
+def _add(name: str, made: list[str]) -> None:
+    try:
+        _run("ip", "netns", "add", name)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no namespaces here: {error.stderr.strip()[:80]}")
+    made.append(name)
+    _run("ip", "-n", name, "link", "set", "lo", "up")
+
+
+def unplug(host: str) -> None:
+    """What is sent to or from a host of `lan` is lost from now on."""
+    _run("ip", "-n", host, "link", "set", "eth0", "down")
+
+
 @contextmanager
-def homes(count: int) -> Iterator[list[str]]:
-    """Namespaces: one in the open at 10.98.0.1, then `count` behind a home router each, that lets in only what answers."""
-    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "iptables-restore"))):
-        pytest.skip("needs root, ip and iptables")
+def lan(count: int, rate: str = "") -> Iterator[list[str]]:
+    """`count` namespaces on one local network, at 10.96.0.1 and on; each has a line of this `rate`, such as 100mbit, both ways."""
+    _needs("ip", *["tc"] * bool(rate))
+    stem = f"sn{os.getpid() % 100_000}"
+    wire, hosts, made = f"{stem}w", [f"{stem}h{number}" for number in range(count)], list[str]()
+    try:
+        for name in (wire, *hosts):
+            _add(name, made)
+        _run("ip", "-n", wire, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
+        _run("ip", "-n", wire, "link", "set", "br0", "up")
+        for number, name in enumerate(hosts):
+            _run(
+                "ip", "link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", f"p{number}", "netns", wire
+            )
+            _run("ip", "-n", wire, "link", "set", f"p{number}", "master", "br0", "up")
+            _run("ip", "-n", name, "addr", "add", f"10.96.0.{number + 1}/24", "dev", "eth0")
+            _run("ip", "-n", name, "link", "set", "eth0", "up")
+            _run("ip", "-n", name, "route", "add", "224.0.0.0/4", "dev", "eth0")
+            if rate:
+                shape = ("root", "tbf", "rate", rate, "burst", "64k", "latency", "100ms")
+                _run("tc", "-n", name, "qdisc", "add", "dev", "eth0", *shape)
+                _run("tc", "-n", wire, "qdisc", "add", "dev", f"p{number}", *shape)
+        yield hosts
+    finally:
+        for name in made:
+            _run("ip", "netns", "del", name)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What lies between a host and the others, each way; of a round trip half the delay is at either end."""
+
+    rate: str  # as tc has it
+    delay_ms: float
+    loss: float  # of what a host is sent, 0 to 1
+
+    def to(self, host: str, ends: Iterable[tuple[str, str]]) -> bool:
+        """Shape what leaves these (namespace, device), the two ends of the line of `host`. -> whether this kernel can delay (sch_netem)"""
+        delays = True
+        for name, device in ends:
+            shape = ("root", "handle", "1:", "tbf", "rate", self.rate, "burst", "16kb", "latency", "200ms")
+            _run("tc", "-n", name, "qdisc", "add", "dev", device, *shape)
+            try:
+                late = ("parent", "1:1", "netem", "delay", f"{self.delay_ms / 4}ms", "limit", "10000")
+                _run("tc", "-n", name, "qdisc", "add", "dev", device, *late)
+            except subprocess.CalledProcessError:
+                delays = False
+        if self.loss:
+            rules = f"*filter\n-A INPUT -m statistic --mode random --probability {self.loss} -j DROP\nCOMMIT\n"
+            _run("ip", "netns", "exec", host, "iptables-restore", "--noflush", stdin=rules)
+        return delays
+
+
+def _with_ipv6(wan: list[str], routers: list[str], behind: list[str]) -> None:
+    """Public addresses for all; a router lets in what answers."""
+    firewall = "*filter\n-A FORWARD -i eth0 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT\n-A FORWARD -i eth0 -j DROP\nCOMMIT\n"
+    for number, name in enumerate(wan):
+        _run("ip", "-n", name, "addr", "add", f"2a00:98::{number + 1}/64", "dev", "eth0", "nodad")
+    for number, (router, host) in enumerate(zip(routers, behind, strict=True)):
+        _run("ip", "-n", router, "addr", "add", f"2a00:98:1:{number}::1/64", "dev", "lan", "nodad")
+        _run("ip", "-n", host, "addr", "add", f"2a00:98:1:{number}::2/64", "dev", "eth0", "nodad")
+        _run("ip", "-n", host, "-6", "route", "add", "default", "via", f"2a00:98:1:{number}::1")
+        _run("ip", "netns", "exec", router, "sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/all/forwarding")
+        _run("ip", "netns", "exec", router, "ip6tables-restore", stdin=firewall)
+        there = ("via", f"2a00:98::{wan.index(router) + 1}")
+        for other in wan:
+            if other != router:
+                _run("ip", "-n", other, "-6", "route", "add", f"2a00:98:1:{number}::/64", *there)
+
+
+@contextmanager
+def homes(
+    count: int, *, opens: int = 1, symmetric: Collection[int] = (), ipv6: bool = False, line: Line | None = None
+) -> Iterator[list[str]]:
+    """Namespaces: `opens` in the open at 10.98.0.1 and on, then `count` behind a home router each, that lets in only what answers.
+
+    `symmetric`: the numbers of routers that show every destination another port. `ipv6`: all have public addresses of it, and routers a
+    firewall. `line`: of every host; without delay where the kernel cannot.
+    """
+    _needs("ip", "iptables-restore", *["tc"] * bool(line))
     stem = f"st{os.getpid() % 100_000}"
-    wire, there = f"{stem}w", f"{stem}r"
+    wire, there = f"{stem}w", [f"{stem}r{number}" for number in range(opens)]
     behind = [f"{stem}h{number}" for number in range(count)]
     routers = [f"{stem}g{number}" for number in range(count)]
-    made = []
+    wan, made = [*there, *routers], list[str]()
     try:
-        for name in (wire, there, *behind, *routers):
-            try:
-                _run("ip", "netns", "add", name)
-            except subprocess.CalledProcessError as error:
-                pytest.skip(f"no namespaces here: {error.stderr.strip()[:80]}")
-            made.append(name)
-            _run("ip", "-n", name, "link", "set", "lo", "up")
+        for name in (wire, *wan, *behind):
+            _add(name, made)
         _run("ip", "-n", wire, "link", "add", "br0", "type", "bridge")
         _run("ip", "-n", wire, "link", "set", "br0", "up")
-        for number, name in enumerate((there, *routers)):
+        for number, name in enumerate(wan):
             _run(
                 "ip", "link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", f"p{number}", "netns", wire
             )
@@ -50,9 +141,18 @@ def homes(count: int) -> Iterator[list[str]]:
                 _run("ip", "-n", name, "link", "set", device, "up")
             _run("ip", "-n", host, "route", "add", "default", "via", f"10.97.{number}.1")
             _run("ip", "netns", "exec", router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
-            rules = "*nat\n-A POSTROUTING -o eth0 -j MASQUERADE\nCOMMIT\n*filter\n-A INPUT -i eth0 ! -p icmp -j DROP\nCOMMIT\n"
+            ports = " --random-fully" * (number in symmetric)
+            rules = f"*nat\n-A POSTROUTING -o eth0 -j MASQUERADE{ports}\nCOMMIT\n*filter\n-A INPUT -i eth0 ! -p icmp -j DROP\nCOMMIT\n"
             _run("ip", "netns", "exec", router, "iptables-restore", stdin=rules)
-        yield [there, *behind]
+        if ipv6:
+            _with_ipv6(wan, routers, behind)
+        if line is not None:
+            shaped = {host: ((host, "eth0"), (wire, f"p{number}")) for number, host in enumerate(there)}
+            shaped |= {host: ((host, "eth0"), (router, "lan")) for host, router in zip(behind, routers, strict=True)}
+            delays = {line.to(host, ends) for host, ends in shaped.items()}
+            if delays != {True}:
+                print("this kernel cannot delay packets: the lines have a rate and losses only")  # noqa: T201
+        yield [*there, *behind]
     finally:
         for name in made:
             _run("ip", "netns", "del", name)

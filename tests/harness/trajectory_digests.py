@@ -4,8 +4,8 @@ The task is elementwise arithmetic, run with the plainest kernels in one thread,
 The swarm id is pinned: it seeds ranks, and it may change with the manifest's format.
 
 dsgd, push_sum and gather end where they did before the redesign. pet and choco did until frames came in turns of their senders
-(decision 31), Syncs too (34), and tables were compared (40): requests meet in another order since, and with it other chances of
-rounding. What they compute is held by the reference loop.
+(decision 31), Syncs too (34), tables were compared (40), and peers looked for (87): requests meet in another order since,
+with other chances of rounding. What they compute is held by the reference loop.
 """
 
 import hashlib

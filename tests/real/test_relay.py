@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import cycle
 
 import pytest
 import trio
@@ -26,6 +27,8 @@ from tests.harness.libp2p_nodes import hang_up, next_frame, node, on_sockets, pe
 from tests.harness.namespaces import homes
 
 pytestmark = [pytest.mark.real]
+
+PUBLIC = "2001:4860::1"
 
 
 @asynccontextmanager
@@ -243,6 +246,44 @@ async def test_both_ends_connect_at_once_and_need_the_relay_no_longer(monkeypatc
 
 
 @on_sockets
+async def test_two_behind_symmetric_nats_meet_by_ipv6_if_both_have_it(monkeypatch):
+    """No router translates that, so the address and port that each tells are those the other meets."""
+    openings, tried = Openings(), []
+
+    async def connected(endpoint, local):
+        tried.append((endpoint.host, local[0]))
+        if endpoint.protocol == "ip4":
+            raise OSError("no answer")
+        return await openings.connected(endpoint, local)
+
+    monkeypatch.setattr(punching, "_connected", connected)
+    monkeypatch.setattr(punching, "own_ipv6", lambda: PUBLIC)
+    async with behind_a_relay("a", "b", mode="control") as (_, a, b):
+        await b.send(a.peer_id, "control", b"hello")
+        await until(lambda: a.way(b.peer_id) == b.way(a.peer_id) == "direct")
+        assert set(tried) == {(PUBLIC, PUBLIC)}, "first, and then nothing else"
+        await b.send(a.peer_id, "exchange", b"without it")
+        assert (await next_frame(a, "exchange")).frame == b"without it"
+
+
+@on_sockets
+async def test_where_one_end_has_no_ipv6_only_what_both_have_is_tried(monkeypatch):
+    tried, mine = [], cycle([PUBLIC, ""])
+
+    async def connected(endpoint, local):
+        tried.append((endpoint.host, local[0]))
+        return await openings.connected(endpoint, local)
+
+    openings = Openings()
+    monkeypatch.setattr(punching, "_connected", connected)
+    monkeypatch.setattr(punching, "own_ipv6", lambda: next(mine))
+    async with behind_a_relay("a", "b", mode="control") as (_, a, b):
+        await b.send(a.peer_id, "control", b"hello")
+        await until(lambda: a.way(b.peer_id) == b.way(a.peer_id) == "direct")
+        assert set(tried) == {("127.0.0.1", "127.0.0.1")}
+
+
+@on_sockets
 async def test_who_is_hidden_has_itself_dialled_back_where_it_can_be(monkeypatch):
     """One end can be dialled: the other does that, instead of a connection of both at once."""
 
@@ -379,10 +420,13 @@ trio.run(main)
 
 
 @pytest.mark.acceptance
+@pytest.mark.parametrize(
+    "routers", [{}, {"symmetric": (0, 1), "ipv6": True}], ids=["restricted", "symmetric_with_ipv6"]
+)
 @on_sockets
-async def test_two_nodes_behind_home_routers_connect_without_the_relay_that_brought_them_together():
+async def test_two_nodes_behind_home_routers_connect_without_the_relay_that_brought_them_together(routers):
     """Real address translation and a real simultaneous open of TCP, in network namespaces."""
-    with homes(2) as (there, *behind):
+    with homes(2, **routers) as (there, *behind):
         async with AsyncExitStack() as stack:
 
             async def start(namespace, *words):

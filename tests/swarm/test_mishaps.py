@@ -1,5 +1,8 @@
 """Partitions, flapping, sleep, other addresses, clocks that jump: each a file of `benchmarks/mishaps`, in virtual time."""
 
+from statistics import mean
+
+import msgspec
 import pytest
 
 from tests.harness import mishaps
@@ -24,3 +27,15 @@ async def test_what_happens_on_real_networks_is_over_soon_after_it_is_over(name,
     outcome = await mishaps.play(story, seed)
     assert not outcome.misses(story.bars), (story.name, outcome)
     assert not outcome.faults
+
+
+@pytest.mark.acceptance
+@virtual(1, more=(2,))
+async def test_a_swarm_most_of_which_slept_for_a_quarter_of_its_run_learns_as_much_within_a_point(seed):
+    """Those that slept miss 90 of 400 rounds, and go on where the others are."""
+    story = mishaps.read("sleep")
+    nothing = msgspec.structs.replace(
+        story, mishaps=tuple(msgspec.structs.replace(it, for_s=0.0) for it in story.mishaps)
+    )
+    undisturbed = mean(await mishaps.accuracy(nothing, seed, 400))
+    assert mean(await mishaps.accuracy(story, seed, 400)) >= undisturbed - 0.01

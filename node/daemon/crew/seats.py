@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -131,6 +131,14 @@ class Crewmates:
     def admits(self, peer: str) -> bool:
         """As of any member."""
         return self.membership.admits(peer)
+
+    def silent(self, peer: str) -> bool:
+        """As of any member."""
+        return self.membership.silent(peer)
+
+    def look(self, peers: Collection[str], *, late: bool = False) -> None:
+        """As of any member."""
+        self.membership.look(peers, late=late)
 
 
 def name_of(crew: int) -> str:

@@ -61,7 +61,8 @@ class PulledExchange:
         self._bucket: TokenBucket | None = None
         self._attested = attested
         self._noted = noted
-        timeouts = Timeouts(Deadline(pace.min_wait_s, pace.max_wait_s))
+        timeouts = Timeouts(Deadline(pace.min_wait_s, pace.max_wait_s), silent=members.silent)
+        self._look = members.look
         adds_up = MIXERS.facts(context.manifest.mix.kind, trusted=True).broadcasts
         self._core = Pulls(
             context.swarm, timeouts, verify, members.incarnation_of, self._afford, MAX_LEAD,
@@ -155,8 +156,9 @@ class PulledExchange:
         return True
 
     def computing(self, round: int, links: Mapping[str, float], view: bytes) -> None:
-        """Local steps of `round` begin; the other arguments are not needed yet."""
+        """Local steps of `round` begin; `view` is not needed."""
         self._since = trio.current_time()
+        self._look(links)
         self._core.compute(round)
 
     async def round(self, round: int, links: Mapping[str, float], view: bytes) -> RoundOutcome:

@@ -84,6 +84,7 @@ class Exchange:
         self._watch = SlowWatch(context.report, context.limits)
         self._budget = budget = Budget(context.manifest, context.limits)
         pace = _pace(context.manifest, context.swarm, sticky)
+        pace.timeouts.silent, self._look = members.silent, members.look
         self._core = core = Pairwise(
             context.me, pace, fresh_inc, lambda peer: peer in members.members, budget, lambda: len(members.roster)
         )
@@ -184,6 +185,7 @@ class Exchange:
 
     def computing(self, round: int, links: Mapping[str, float], view: bytes, since: float | None = None) -> None:
         """Local steps of `round` begin, or began at `since`; arguments as in `Pairwise.compute`."""
+        self._look(links)
         self._shell.do(self._core.compute(round, links, view, trio.current_time() if since is None else since))
 
     async def round(
@@ -196,10 +198,17 @@ class Exchange:
         """
         core, shell, began = self._core, self._shell, trio.current_time()
         shell.do(core.begin_round(round, links, view, trio.current_time(), self._directions(round)))
+        usual_s = core.pace.timeouts.usual_s()
+
+        def look() -> None:
+            if trio.current_time() > began + usual_s:
+                self._look(core.pace.waiting, late=True)
+
         try:
-            await shell.until_done()
+            await shell.until_done(look)
         finally:
-            waited_s = trio.current_time() - began - core.pace.timeouts.usual_s()
+            # nobody is waited for beyond the deadline: what is later is this node's own delay
+            waited_s = min(trio.current_time(), core.pace.timeouts.expires) - began - core.pace.timeouts.usual_s()
             shell.do(core.end(trio.current_time()))
         outcomes = dict(core.pace.outcomes)
         for peer in list(core.edges):
@@ -209,6 +218,10 @@ class Exchange:
         await before_mix()
         mixed = await shell.mix(round)
         return RoundOutcome(round, outcomes, behind, mixed.distance, waited_s=max(0.0, waited_s))
+
+    def left_behind(self, round: int, reach: int) -> int:
+        """As of `Pairwise`."""
+        return self._core.left_behind(round, reach)
 
     async def contact_next(self, edges: Iterable[str], slot: int) -> Outcome | None:
         """Visit the next of our edges in this slot. -> how it ended, None if there is none to visit"""

@@ -65,7 +65,7 @@ class Bootstrap:
         pause, warned = FIRST_PAUSE_S, False
         while True:
             asked = self.addresses
-            found = await self._first_manifest(transfer, network, swarm)
+            found = None if not asked else await self._first_manifest(transfer, network, swarm)
             if found is not None:
                 return found
             if not warned:
@@ -80,8 +80,13 @@ class Bootstrap:
             pause = min(2 * pause, LONGEST_PAUSE_S) if waited.cancelled_caught else pause
 
     async def _first_manifest(self, transfer: Transfer, network: Network, swarm: str) -> Manifest | None:
-        """Ask all addresses, each NEXT_S after the one before or as soon as that failed: one that is silent must not delay the others."""
+        """Ask all addresses, each NEXT_S after the one before or as soon as that failed: one that is silent must not delay the others.
+
+        Those that are added meanwhile are asked at once. -> None once all have failed
+        """
         found: list[Manifest] = []
+        known = self.addresses
+        left = set(known)  # not yet failed
 
         async def ask(address: str, failed: trio.Event, scope: trio.CancelScope) -> None:
             try:
@@ -96,9 +101,18 @@ class Bootstrap:
             except (TransportError, trio.TooSlowError):
                 pass
             failed.set()
+            left.discard(address)
+            if not left:
+                scope.cancel()
+
+        async def ask_added(nursery: trio.Nursery) -> None:
+            async for address in self.additions(known):
+                left.add(address)
+                nursery.start_soon(ask, address, trio.Event(), nursery.cancel_scope)
 
         async with trio.open_nursery() as nursery:
-            for address in self.addresses:
+            nursery.start_soon(ask_added, nursery)
+            for address in known:
                 failed = trio.Event()
                 nursery.start_soon(ask, address, failed, nursery.cancel_scope)
                 with trio.move_on_after(NEXT_S):

@@ -37,6 +37,12 @@ class Members(Protocol):
     def admits(self, peer: str) -> bool:
         """Whether a peer's frame is to be read. Raises RemoteProtocolError: not_a_member."""
 
+    def silent(self, peer: str) -> bool:
+        """Whether a probe of this node went unanswered, and the peer has not been heard since."""
+
+    def look(self, peers: Collection[str], *, late: bool = False) -> None:
+        """Find out whether these peers are there, about to be waited for or `late` with an answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinkMap:

@@ -6,7 +6,7 @@ sent is dropped, since the detector repeats what matters; the detector is notifi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import count
 
 import trio
@@ -181,6 +181,16 @@ class Membership:
         if outputs:
             self._do(outputs)
         return member.present
+
+    def silent(self, peer: str) -> bool:
+        """Whether a probe of this node went unanswered, and the peer has not been heard since."""
+        return self._core.silent(peer)
+
+    def look(self, peers: Collection[str], *, late: bool = False) -> None:
+        """As of the detector."""
+        outputs = self._core.look(peers, trio.current_time(), late=late)
+        if outputs:
+            self._do(outputs)
 
     def may_read(self, peer: str) -> bool:
         """Whether a peer may read what members share: every peer where admission asks for nothing.

@@ -2,13 +2,18 @@
 
 DCUtR of libp2p. Each end asks the relay, by libp2p's identify, at which address and port it sees this end, and connects from the port of
 its connection to the relay, so that its NAT shows the same address and port to the other end.
+
+An end that the relay sees at an IPv4 address also tells its public IPv6 addresses, with the same port: those no router translates, and a
+firewall that lets in only what answers is opened in the same way, also between two NATs that give every destination another port.
 """
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 import trio
 
@@ -25,6 +30,7 @@ from starling.node.net.libp2p.circuit import (
     read_message,
 )
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
+from starling.node.net.libp2p.destinations import kind_of
 from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
 from starling.node.net.libp2p.punch import MAX_ADDRESSES, Command, ConnectTo, Pairs, Punch, SayConnect, SaySync
 from starling.node.net.libp2p.sockets import share_port
@@ -33,10 +39,15 @@ from starling.node.net.limits import origin_of
 
 ANSWER_S = 10.0  # for the other end's part, or the relay's answer
 CONNECT_S, HANDSHAKE_S = 5.0, 10.0
+FIRST_S = 3.0  # for IPv6, where both ends can try IPv4 as well
+ANYWHERE = "2000::1"  # of what is public
 AGAIN_S = 0.25  # after a connection that was refused at once
 LINGER_S = 5.0  # of a connection through a relay beside a direct one
 LOOK_S = 1.0
 MAX_AT_ONCE = 4
+
+Locals = dict[str, tuple[str, int]]
+"""Where connections of each version, ip4 or ip6, are to come from."""
 
 
 class Punching:
@@ -153,11 +164,12 @@ class Punching:
         finally:
             stream.reset()
 
-    async def _say(self, stream: Stream, commands: list[Command], seen: Endpoint) -> None:
+    async def _say(self, stream: Stream, commands: list[Command], seen: Sequence[Endpoint]) -> None:
         for command in commands:
             match command:
                 case SayConnect():
-                    await stream.write(framed(HolePunch(type=HolePunch.CONNECT, ObsAddrs=[packed(seen)])))
+                    told = [packed(each) for each in seen]
+                    await stream.write(framed(HolePunch(type=HolePunch.CONNECT, ObsAddrs=told)))
                 case SaySync():
                     await stream.write(framed(HolePunch(type=HolePunch.SYNC)))
 
@@ -166,8 +178,11 @@ class Punching:
         told = endpoints_of(message.ObsAddrs, MAX_ADDRESSES)
         return [str(each) for each in told if self._switch.may_knock(replace(each, peer=peer, rumored=True))]
 
-    async def _seen_at(self, info: ConnectionInfo) -> tuple[tuple[str, int], Endpoint]:
-        """Our address and port of the connection to the relay, and what the relay sees them as. Raises HandshakeFailed, StreamBroken."""
+    async def _seen_at(self, info: ConnectionInfo) -> tuple[Locals, tuple[Endpoint, ...]]:
+        """Our address and port of the connection to the relay, and what the relay sees them as; the same with our public IPv6 address.
+
+        Raises HandshakeFailed, StreamBroken.
+        """
         relay = self._switch.direct(info.relay)
         if relay is None:
             raise HandshakeFailed("the relay is gone")
@@ -182,25 +197,40 @@ class Punching:
         seen = endpoints_of([message.observed_addr], 1)
         if not seen:
             raise HandshakeFailed("the relay does not say where it sees us")
-        return (relay.info.local, relay.info.local_port), seen[0]
+        port = relay.info.local_port
+        locals_ = {seen[0].protocol: (relay.info.local, port)}
+        if seen[0].protocol == "ip4" and (host := own_ipv6()):
+            locals_["ip6"] = host, port
+            seen = (*seen, addresses.at(host, port))
+        return locals_, seen
 
-    async def _connect(self, commands: list[Command], info: ConnectionInfo, local: tuple[str, int]) -> None:
-        """Connect to all addresses at once; the first that answers as the peer is taken. Raises nothing."""
+    async def _connect(self, commands: list[Command], info: ConnectionInfo, locals_: Locals) -> None:
+        """Connect to all addresses of a version of IP at once; the first that answers as the peer is taken. Raises nothing.
+
+        Where both ends have both versions both try IPv6 first: at the same time each might take another connection.
+        """
         made: list[Connection] = []
 
         async def attempt(endpoint: Endpoint, initiate: bool, scope: trio.CancelScope) -> None:
             with suppress(HandshakeFailed, OSError, trio.TooSlowError):
-                made.append(await self._punched(endpoint, info.peer, initiate, local))
+                made.append(await self._punched(endpoint, info.peer, initiate, locals_[endpoint.protocol]))
                 scope.cancel()
 
         for command in commands:
             if not isinstance(command, ConnectTo):
                 continue
-            await trio.sleep_until(command.at)
+            targets = [addresses.parse(each) for each in command.addresses]
+            versions = sorted({each.protocol for each in targets} & locals_.keys(), reverse=True)
             try:
-                async with trio.open_nursery() as nursery:
-                    for each in command.addresses:
-                        nursery.start_soon(attempt, addresses.parse(each), command.initiate, nursery.cancel_scope)
+                for number, version in enumerate(versions):
+                    await trio.sleep_until(command.at + number * FIRST_S)
+                    with trio.move_on_after(FIRST_S if number + 1 < len(versions) else inf):
+                        async with trio.open_nursery() as nursery:
+                            for each in targets:
+                                if each.protocol == version:
+                                    nursery.start_soon(attempt, each, command.initiate, nursery.cancel_scope)
+                    if made:
+                        break
             except BaseException:
                 with trio.CancelScope(shield=True):
                     for connection in made:
@@ -237,6 +267,17 @@ class Punching:
         async with trio.open_nursery() as nursery:
             async for connection in self._to_serve:
                 nursery.start_soon(self._switch.welcome, connection)
+
+
+def own_ipv6() -> str:
+    """This machine's public IPv6 address, from which it would send to others; "" if it has none. Nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.connect((ANYWHERE, 9))
+            host = str(probe.getsockname()[0])
+    except OSError:
+        return ""
+    return host if kind_of(host) == "public" else ""
 
 
 async def _connected(endpoint: Endpoint, local: tuple[str, int]) -> trio.SocketStream:

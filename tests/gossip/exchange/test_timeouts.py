@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from starling.gossip.exchange.pace import Rounds
 from starling.gossip.exchange.timeouts import (
     FELT,
+    HASTE,
     MISSED,
     RECENT,
     STRETCH,
@@ -242,3 +243,29 @@ def test_fewer_than_half_of_the_peers_cannot_lengthen_it_and_nobody_beyond_a_bou
         timeouts.transfers.observe(f"more{number}", 1e6)
     assert timeouts.stretch == STRETCH
     assert len(timeouts.transfers._sent) == RECENT
+
+
+def test_a_peer_that_answers_no_probe_is_given_what_is_usual_and_patience_again_when_it_is_heard():
+    silent = set()
+    timeouts = Timeouts(Deadline(0.25, 10.0), silent=silent.__contains__)
+    for _ in range(6):
+        timeouts.begin(0.0, 2.0)
+        timeouts.resolve("a", "committed", 0.3)
+    timeouts.begin(100.0, 2.0)
+    patient = timeouts.until("b")
+    silent.add("b")
+    assert timeouts.until("b") == pytest.approx(100.0 + timeouts.usual_s("b"))
+    assert timeouts.usual_s("b") < HASTE * 0.3
+    assert timeouts.until("a") == patient > 104.0
+    silent.clear()
+    assert timeouts.until("b") == patient
+
+
+def test_a_silent_peer_still_has_what_payloads_take_as_its_answer_may_wait_behind_one():
+    timeouts = Timeouts(Deadline(0.25, 10.0), silent=lambda _peer: True)
+    for _ in range(6):
+        timeouts.begin(0.0, 2.0)
+        timeouts.resolve("a", "committed", 0.3)
+    timeouts.transfers.observe("a", 0.6)
+    timeouts.begin(100.0, 2.0)
+    assert timeouts.until("b") == pytest.approx(100.0 + WHOLE * 0.6)

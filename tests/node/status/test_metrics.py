@@ -40,6 +40,7 @@ def test_figures_are_those_of_the_snapshot():
     assert found["starling_value", (("metric", "accuracy"),)] == 0.934
     assert found["starling_exchanges_total", (("outcome", "timeout"),)] == 3
     assert found["starling_resident_memory_bytes", ()] == 5e8
+    assert found["starling_tasks", ()] == 93
     assert found["starling_cpu_cores", ()] == 1.2
     assert found["starling_consensus_distance", ()] == 0.01
     assert found["starling_peers", (("state", "alive"),)] == 1

@@ -100,6 +100,26 @@ async def test_a_member_found_meanwhile_is_asked_at_once(autojump_clock):
 
 
 @pytest.mark.trio
+async def test_a_member_found_while_the_invited_ones_are_silent_is_not_kept_waiting_for_them(autojump_clock):
+    """The founder's machine is off: nothing says so but a deadline, and somebody on the local network is a member."""
+    hub = MemoryHub()
+    async with joining(hub) as appear, trio.open_nursery() as nursery:
+        hub.join(FOUNDER.peer_id)  # takes connections and says nothing
+        await appear(MEMBER, manifests.to_bytes(MANIFEST))
+        network, transfer = await appear(JOINER)
+        bootstrap = invited(Reports(), FOUNDER)
+
+        async def find():
+            await trio.sleep(2 * NEXT_S)
+            bootstrap.add(address_of(MEMBER.peer_id))
+
+        nursery.start_soon(find)
+        began = trio.current_time()
+        assert await bootstrap.fetch_manifest(transfer, network, SWARM) == MANIFEST
+        assert trio.current_time() - began < 2 * NEXT_S + 0.1 < REPLY_S
+
+
+@pytest.mark.trio
 async def test_a_liar_among_the_bootstrap_peers_is_a_fault_and_no_obstacle(autojump_clock):
     hub, report = MemoryHub(), Reports()
     async with joining(hub) as appear:

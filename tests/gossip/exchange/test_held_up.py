@@ -1,0 +1,53 @@
+"""What a node knows of itself when it has been away: how far behind it may be, and for how long it believes two peers about that."""
+
+from starling.gossip.exchange.held_up import ROUNDS, TIMES, HeldUp
+from starling.gossip.exchange.progress import PeerProgress
+
+
+def usual(rounds=4):
+    held = HeldUp()
+    for _ in range(rounds):
+        held.ended(0.5, 0.0)
+    return held
+
+
+def test_a_node_that_slept_may_be_behind_by_the_rounds_that_fit_into_its_sleep():
+    held = usual()
+    assert held.reach == 0
+    held.ended(45.0, 0.0)
+    assert held.reach == 90
+
+
+def test_who_waited_for_a_peer_was_not_away_and_a_little_slower_is_not_either():
+    held = usual()
+    held.ended(45.0, 44.5)
+    assert held.reach == 0
+    held.ended(0.9 * TIMES * 0.5, 0.0)
+    assert held.reach == 0
+
+
+def test_before_a_node_knows_how_long_its_rounds_take_it_was_not_away():
+    held = usual(2)
+    held.ended(45.0, 0.0)
+    assert held.reach == 0
+
+
+def test_it_is_believed_for_a_while_and_once():
+    held = usual()
+    held.ended(45.0, 0.0)
+    for _ in range(ROUNDS - 1):
+        held.ended(0.5, 0.0)
+    assert held.reach == 90
+    held.ended(0.5, 0.0)
+    assert held.reach == 0
+    held.ended(45.0, 0.0)
+    held.caught_up()
+    assert held.reach == 0
+
+
+def test_two_peers_are_believed_within_reach_and_one_never():
+    progress = PeerProgress({"a": 95, "b": 96, "c": 20, "d": 21, "e": 500})
+    assert progress.claimed(20, 90) == 95
+    assert progress.claimed(20, 75) == 21, "of those two one is beyond reach"
+    assert progress.claimed(20, 0) == 20
+    assert PeerProgress({"a": 95, "b": 19}).claimed(20, 90) == 20

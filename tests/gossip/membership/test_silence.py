@@ -1,0 +1,69 @@
+"""Who is about to be waited for is looked for: peers that are there answer, those that are not are known as silent."""
+
+from math import inf
+
+from starling.gossip.wire import schema as wire
+from tests.harness.detectors import TIMING, detector, record, sent
+
+
+def knowing(*others):
+    """A detector that has met these peers long ago, and starts nothing by the clock."""
+    core = detector("me")
+    for peer in others:
+        core.receive(peer, wire.Hello(record(peer), core.member_list.digest, 0.0), 0.0)
+    core._probes._open.clear()
+    core._probe_at = core._sync_at = core._spread_at = inf
+    return core
+
+
+def probed(outputs):
+    return [peer for peer, _ in sent(outputs, wire.Probe)]
+
+
+def test_a_peer_that_leaves_a_probe_unanswered_is_silent_until_a_frame_of_it_comes():
+    core = knowing("a", "b", "c")
+    assert probed(core.look(["a"], 5.0, late=False)) == ["a"]
+    assert not core.silent("a")
+    core.tick(5.0 + TIMING.timeout_s)
+    assert core.silent("a")
+    assert not core.silent("b")
+    core.frame_seen("a", 6.0)
+    assert not core.silent("a")
+
+
+def test_one_that_answers_is_not_silent():
+    core = knowing("a", "b")
+    ((_, probe),) = sent(core.look(["a"], 5.0, late=False), wire.Probe)
+    core.receive("a", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0), 5.1)
+    core.tick(5.0 + TIMING.timeout_s)
+    assert not core.silent("a")
+
+
+def test_who_is_probed_for_another_may_turn_out_silent_too():
+    core = knowing("a", "b")
+    core.receive("b", wire.ProbeFor(7, "a"), 5.0)
+    core.tick(5.0 + TIMING.timeout_s)
+    assert core.silent("a")
+
+
+def test_nobody_is_looked_for_twice_at_once_nor_who_was_heard_a_moment_ago():
+    core = knowing("a", "b")
+    assert probed(core.look(["a", "b", "stranger"], 5.0, late=True)) == ["a", "b"]
+    assert probed(core.look(["a", "b"], 5.1, late=True)) == []
+    core.frame_seen("a", 5.2)
+    core._probes._open.clear()
+    assert probed(core.look(["a", "b"], 5.3, late=True)) == ["b"]
+
+
+def test_where_nobody_is_late_looks_are_as_rare_as_probes_and_only_for_few_links():
+    core = knowing("a", "b", "c", "d", "e")
+    assert probed(core.look(["b", "a"], 5.0, late=False)) == ["a"]
+    assert probed(core.look(["b"], 5.0 + 0.9 * TIMING.probe_s, late=False)) == []
+    assert probed(core.look(["b"], 5.0 + TIMING.probe_s, late=False)) == ["b"]
+    assert probed(core.look(["a", "b", "c", "d", "e"], 50.0, late=False)) == []
+
+
+def test_after_a_farewell_nobody_is_looked_for():
+    core = knowing("a")
+    core.leave(1.0)
+    assert core.look(["a"], 5.0, late=True) == []
