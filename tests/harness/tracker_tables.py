@@ -214,7 +214,7 @@ def percent(design: Design, attack: str, count: int, seed: int, *, both: bool = 
     made = scenario(design, attack, count, seed)
     with pytest.MonkeyPatch.context() as patch:
         if design.mixer is not None:
-            patch.setattr(run, "mixer", lambda _agreed: design.mixer)
+            patch.setattr(run, "mixer_of", lambda _agreed, layout: (design.mixer, layout))
         if both:
             patch.setattr(byzantine, "Byzantine", channels)
         outcome = run.run(made, lambda _round, _line: None)
