@@ -9,6 +9,8 @@ from starling.gossip.mix.dsgd import Dsgd
 from starling.gossip.mix.turns import Turns, blocks_of, shared_layout
 from starling.gossip.rng import generator
 from starling.gossip.vector import Layout
+from starling.node.config import words
+from starling.node.config.frame import parameters
 from starling.node.config.manifest import check
 from starling.node.config.schema import Manifest, PartitionSection
 from starling.node.config.toml import apply_set
@@ -114,6 +116,13 @@ def test_settings_under_which_blocks_would_mix_are_refused(keys, said):
     agreed = apply_set(Manifest(), ["mix=dsgd", 'mix.turns=["*a", "*b"]', "compress.select=full", *keys])
     with pytest.raises(ConfigError, match=said):
         check(agreed)
+
+
+def test_a_manifest_says_which_blocks_take_turns_and_its_frames_are_of_no_known_length():
+    agreed = apply_set(Manifest(), ["mix=dsgd", 'mix.turns=["*a", "*b"]', "compress.select=full"])
+    assert "*a, *b in turns" in str(words.sections(agreed))
+    assert parameters(agreed) is None
+    assert parameters(Manifest()) is not None
 
 
 EXACT = {f"compress.{key}": "identity" for key in ("request", "response")} | {"compress.select": "full"}
