@@ -1,4 +1,4 @@
-"""Hosts behind routers on one machine: Linux network namespaces and address translation. For root, where the machine lets it."""
+"""Several hosts on one machine: Linux network namespaces, behind routers or on shaped lines. For root, where the machine lets it."""
 
 from __future__ import annotations
 
@@ -53,6 +53,49 @@ def homes(count: int) -> Iterator[list[str]]:
             rules = "*nat\n-A POSTROUTING -o eth0 -j MASQUERADE\nCOMMIT\n*filter\n-A INPUT -i eth0 ! -p icmp -j DROP\nCOMMIT\n"
             _run("ip", "netns", "exec", router, "iptables-restore", stdin=rules)
         yield [there, *behind]
+    finally:
+        for name in made:
+            _run("ip", "netns", "del", name)
+
+
+@contextmanager
+def lines(count: int, rate: str, delay_ms: int) -> Iterator[tuple[list[str], bool]]:
+    """`count` namespaces on one bridge, 10.96.0.1 and on, each of which sends at most `rate` (as tc has it), `delay_ms` later.
+
+    Also whether the kernel delays (sch_netem); without it the rate alone is shaped.
+    """
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc"))):
+        pytest.skip("needs root, ip and tc")
+    stem = f"sl{os.getpid() % 100_000}"
+    wire, hosts = f"{stem}w", [f"{stem}h{number}" for number in range(count)]
+    made, delays = [], True
+    try:
+        for name in (wire, *hosts):
+            try:
+                _run("ip", "netns", "add", name)
+            except subprocess.CalledProcessError as error:
+                pytest.skip(f"no namespaces here: {error.stderr.strip()[:80]}")
+            made.append(name)
+            _run("ip", "-n", name, "link", "set", "lo", "up")
+        _run("ip", "-n", wire, "link", "add", "br0", "type", "bridge")
+        _run("ip", "-n", wire, "link", "set", "br0", "up")
+        for number, host in enumerate(hosts):
+            port = f"p{number}"
+            _run("ip", "link", "add", "eth0", "netns", host, "type", "veth", "peer", "name", port, "netns", wire)
+            _run("ip", "-n", wire, "link", "set", port, "master", "br0", "up")
+            _run("ip", "-n", host, "addr", "add", f"10.96.0.{number + 1}/24", "dev", "eth0")
+            _run("ip", "-n", host, "link", "set", "eth0", "up")
+            shaped = ("root", "handle", "1:", "tbf", "rate", rate, "burst", "16kb", "latency", "200ms")
+            try:
+                _run("tc", "-n", host, "qdisc", "add", "dev", "eth0", *shaped)
+            except subprocess.CalledProcessError as error:
+                pytest.skip(f"no shaping here: {error.stderr.strip()[:80]}")
+            late = ("parent", "1:1", "netem", "delay", f"{delay_ms}ms", "limit", "10000")
+            try:
+                _run("tc", "-n", host, "qdisc", "add", "dev", "eth0", *late)
+            except subprocess.CalledProcessError:
+                delays = False
+        yield hosts, delays
     finally:
         for name in made:
             _run("ip", "netns", "del", name)

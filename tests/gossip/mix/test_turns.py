@@ -109,6 +109,7 @@ def test_the_average_of_one_factor_is_the_average_of_the_maps_and_of_both_is_not
         (('mix.personal=["head"]',), "mix.turns: blocks in turns are averaged plainly"),
         (("pace=clock",), "mix.turns: all nodes must train the same block"),
         (("pace.overlap=true",), "mix.turns: all nodes must train the same block"),
+        (("crew.stages=2",), "crew.stages: not with mix.kind=seeds, mix.personal, mix.turns"),
         (("compress.select=top_k",), "compress.select: top_k compares with what it knows of a peer's last block"),
     ],
 )
