@@ -129,11 +129,11 @@ def test_a_manifest_says_which_blocks_take_turns_and_its_frames_are_of_no_known_
 EXACT = {f"compress.{key}": "identity" for key in ("request", "response")} | {"compress.select": "full"}
 
 
-def adapted(spread, steps, phases, *, turns, sampled=0.0):
-    """Mean error of the shared map, and bytes, of eight nodes that average exactly after each phase, three seeds."""
+def adapted(spread, steps, phases, *, turns, sampled=0.0, seeds=(0, 1, 2)):
+    """Mean error of the shared map, and bytes, of eight nodes that average exactly after each phase."""
     select = {"compress.select": "mask", "compress.ratio": sampled} if sampled else {}
     runs = simulate(
-        task="tests.harness.adapters:Adapters", mix="dsgd", overlay="alone", nodes=8, rounds=3 * phases, seeds=(0, 1, 2),
+        task="tests.harness.adapters:Adapters", mix="dsgd", overlay="alone", nodes=8, rounds=3 * phases, seeds=seeds,
         set={
             "task.spread": spread, "task.batch_size": 32, "optimizer.lr": 0.02, "optimizer.momentum": 0, "optimizer.schedule": "constant",
             "mix.clip_norm": 0, "mix.turns": ("lora_b", "lora_a") if turns else (), "overlay.average_every": 1, "partition.kind": "iid",
@@ -141,12 +141,12 @@ def adapted(spread, steps, phases, *, turns, sampled=0.0):
         },
     )  # fmt: skip
     last = [run.outcome.rows[-1] for run in runs.finished]
-    return sum(row.mean for row in last) / 3, last[0].bytes_per_node
+    return sum(row.mean for row in last) / len(last), last[0].bytes_per_node
 
 
 @pytest.mark.slow
 def test_adapters_in_turns_are_nearer_for_half_the_bytes():
-    (averaged, whole), (taken, half) = (adapted(0.5, 20, 20, turns=turns) for turns in (False, True))
+    (averaged, whole), (taken, half) = (adapted(0.5, 20, 16, turns=turns, seeds=(0,)) for turns in (False, True))
     assert taken < 0.5 * averaged
     assert half < 0.6 * whole
 
