@@ -63,15 +63,16 @@ async def test_forty_nodes_of_whom_four_fifths_fall_silent_lose_no_more_than_six
 
 
 @pytest.mark.acceptance
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.skipif(not (REAL_DATA / "mnist").is_dir(), reason=f"no MNIST at {REAL_DATA}")
-def test_mnist_at_a_tenth_of_the_bytes_of_plain_gossip_with_sixty_nodes(seed):
+def test_with_ten_times_the_bytes_plain_gossip_of_sixty_nodes_is_not_where_sampled_rounds_were(seed):
     """85 % of MNIST, unequal labels: the average of a sample against the mean of what nodes that gossip have themselves.
 
     Everything counts that a node sends, membership too; values are fp16 in both. The share falls with the number of nodes: a third of the
-    bytes with 20. Measured: see docs/decisions/0064.
+    bytes with 20. Measured: docs/decisions/0064.
     """
-    nodes = 60
+    nodes, round_bytes = 60, 2 * 101_770 + 107  # of plain gossip: a vector, a frame
     common = {
         "task.path": str(REAL_DATA / "mnist"), "task.hidden": 128, "partition.shards": nodes, "partition.alpha": 0.3,
         "pace.local_steps": 20, "optimizer.lr": 0.05, "optimizer.momentum": 0.0, "optimizer.schedule": "constant",
@@ -81,17 +82,20 @@ def test_mnist_at_a_tenth_of_the_bytes_of_plain_gossip_with_sixty_nodes(seed):
         "pace.kind": "sampled", "overlay.kind": "complete", "robust.rule": "mean", "pace.sample": 4, "pace.aggregators": 1,
         "pace.slack": 1, "pace.evaluate_every": 1, "pace.max_wait_s": 1.0,
     }  # fmt: skip
-    plain = {
-        "compress.request": "fp16", "mix.clip_norm": 0.0, "pace.evaluate_every": 5, "overlay.kind": "random_matching",
-        "simulate.sample": 16,
-    }  # fmt: skip
-    outcomes = []
-    for mix, engine, rounds, own in (("gather", "virtual", 28, sample), ("dsgd", "matrix", 50, plain)):
+
+    def outcome(mix, engine, rounds, own):
         runs = simulate(
             task="images", mix=mix, nodes=nodes, rounds=rounds, engine=engine, seeds=(seed,), set={**common, **own}
         )
-        outcomes.append(runs.finished[0].outcome)
-    sampled, gossip = outcomes
-    assert sampled.target is not None, "within 28 rounds"
-    needed = gossip.rows[-1].bytes_per_node if gossip.target is None else gossip.target.bytes_per_node
-    assert sampled.target.bytes_per_node <= needed / 10.0
+        return runs.finished[0].outcome
+
+    there = outcome("gather", "virtual", 24, sample).target
+    assert there is not None, "within 24 rounds"
+    rounds = int(10 * there.bytes_per_node / round_bytes)
+    plain = {
+        "compress.request": "fp16", "mix.clip_norm": 0.0, "pace.evaluate_every": rounds, "overlay.kind": "random_matching",
+        "simulate.sample": 16,
+    }  # fmt: skip
+    gossip = outcome("dsgd", "matrix", rounds, plain)
+    assert gossip.rows[-1].bytes_per_node == pytest.approx(10 * there.bytes_per_node, rel=0.05)
+    assert gossip.target is None
