@@ -71,16 +71,6 @@ def test_the_saddle_of_sixteen_games_is_reached_with_ten_thousand_numbers_a_node
     assert sum(floor) / 3 == pytest.approx(0.18, abs=0.06)
 
 
-@pytest.mark.acceptance
-@pytest.mark.parametrize(("gradient", "numbers"), [("optimistic", 36_320), ("extragradient", 32_000)])
-def test_a_game_without_curvature_takes_four_times_as_many_and_averages_never_end(gradient, numbers):
-    """To 1e-6, 80 numbers a round, the worst of three seeds within a quarter of the reference's one."""
-    assert max(played(gradient, "pet", round(1.25 * numbers / 80), mu=0.0)) < 1e-6
-    if gradient == "optimistic":
-        floor = played(gradient, "dsgd", 450, mu=0.0)
-        assert sum(floor) / 3 == pytest.approx(0.21, abs=0.07)
-
-
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
