@@ -155,6 +155,13 @@ class Swapping(Protocol):
         """
 
 
+class Controlling(Swapping, Protocol):
+    """A swap that leaves estimates of both ends' updates, whose difference corrects local steps as the flow of an edge does."""
+
+    def flows(self, kept: Tensor) -> Tensor:
+        """(…, D) the sum of the flows of k edges, of which `kept` (…, k, E) is all that is remembered."""
+
+
 Losses = Callable[[Tensor], Tensor]
 """Models (…, m, d) -> (…, m), the loss of each on the node's current own data."""
 Combined = tuple[Tensor, Tensor, Tensor | None]
@@ -253,4 +260,4 @@ class Mixer(Protocol):
         """The shared vector (…, D) is now this, all changes added -> new x (…, d), new state. Called without exchanges as well."""
 
     def corrected(self, state: Any, flows: Tensor) -> Any:
-        """The sum (…, D) of the flows of all our edges is now this. Only where `edge` keeps flows."""
+        """The sum (…, D) of the flows of all our edges is now this. Only where `edge` keeps flows, or is `Controlling`."""

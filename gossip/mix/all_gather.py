@@ -5,6 +5,7 @@ Shapes: d parameters, E numbers kept per edge.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from starling.gossip.api import Phase
@@ -15,7 +16,18 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import MixerBase, Origin
 
+_ESTIMATES = ("ef21", "ef21_sgdm")  # schemes whose estimates follow the updates without bias
 _PARAMETERS = {"ef21_sgdm": "beta", "econtrol": "control", "dgc": "momentum"}  # scheme -> key feedback_…
+
+
+@dataclass(frozen=True, slots=True)
+class Controlled:
+    """What a node with control variates keeps, in units of updates but for `variate`."""
+
+    origin: Tensor  # (…, d) the model at the end of the last round
+    difference: Tensor  # (…, d) h̄ − h_i, of the mean of all estimates and the own one
+    variate: Tensor  # (…, d) the same a unit of rate and local step: what local steps add to the gradient
+    added: Tensor  # (…, d) what it made of this round's update
 
 
 @parameters
@@ -34,6 +46,10 @@ class Psgd(MixerBase):
     With `demo` it is DeMo: x <- x − lr·sign(Σ_j û_j), made for `dct_top_k`: every coordinate moves by lr or not at all. Where data
     differ the sign of a mean is not the mean of anything, and the optimum is missed.
 
+    With `control_variate` local steps go along g + (h̄ − h_i)/(Kη), h_i the estimate that all have of node i's update and h̄ their mean,
+    so that K local steps on data that differ do not drift apart; updates are counted without that term. With `ef21_sgdm` it is SCAFCOM
+    with all members in the place of its server (Huang, Li and Li 2023, arXiv:2308.08165).
+
     Source: Stich, Cordonnier and Jaggi 2018 (arXiv:1809.07599); the schemes of `starling.gossip.compress.feedback` name theirs.
 
     Args:
@@ -41,12 +57,14 @@ class Psgd(MixerBase):
         feedback_beta: of ef21_sgdm, weight of the newest update, in (0, 1].
         feedback_control: of econtrol, share of the memory in each message, in (0, 1].
         feedback_momentum: of dgc, in [0, 1).
+        control_variate: whether local steps are corrected, for ef21 and ef21_sgdm.
     """
 
     feedback: Literal["none", "ef", "ef21", "ef21_sgdm", "econtrol", "dgc", "demo"] = "ef"
     feedback_beta: PositiveShare = 0.1
     feedback_control: PositiveShare = 0.02
     feedback_momentum: ShareBelowOne = 0.9
+    control_variate: bool = False
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
@@ -63,6 +81,16 @@ class Psgd(MixerBase):
                     f"mix.{own}: {mix.feedback} has no such key; only {feedback} takes it, e.g. `--set mix.feedback={feedback}`; "
                     "or leave it out"
                 )
+        if mix.control_variate and mix.feedback not in _ESTIMATES:
+            raise ConfigError(
+                f"mix.control_variate: needs an estimate of every node's update, mix.feedback = ef21 or ef21_sgdm, got {mix.feedback}; "
+                "try `--set mix.feedback=ef21_sgdm`"
+            )
+        if mix.control_variate and agreed.optimizer.kind != "sgd":
+            raise ConfigError(
+                f"mix.control_variate: is a sum of steps lr·gradient, optimizer.kind must be sgd, got {agreed.optimizer.kind}; "
+                "try `--set optimizer.kind=sgd`"
+            )
         drawn = [compress.select] if SELECTIONS.facts(compress.select, trusted=True).random else []
         drawn += [compress.response] if QUANTIZERS.facts(compress.response, trusted=True).random else []
         if mix.feedback in {"ef21", "ef21_sgdm", "econtrol", "demo"} and drawn:
@@ -84,20 +112,48 @@ class Psgd(MixerBase):
         """Itself. Satisfies `starling.gossip.api.Swapping`; E is the sender's state, our estimate and the peer's: 2·d to 4·d."""
         return self
 
-    def start(self, x: Tensor) -> Origin:
+    def start(self, x: Tensor) -> Origin | Controlled:
         """Where the first round's update begins."""
-        return Origin(x.clone())
+        if not self.control_variate:
+            return Origin(x.clone())
+        return Controlled(x.clone(), torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x))
 
-    def shared(self, state: Origin, x: Tensor) -> Tensor:
-        """The update: how far the local steps went down."""
-        return state.origin - x
+    def correct(self, state: Origin | Controlled, gradient: Tensor) -> tuple[Tensor, Origin | Controlled]:
+        """The gradient, and the control variate if there is one."""
+        return (gradient + state.variate if isinstance(state, Controlled) else gradient), state
 
-    def absorb(self, state: Origin, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Origin]:
+    def publish(self, state: Origin | Controlled, x: Tensor, phase: Phase) -> tuple[Tensor, Origin | Controlled]:
+        """The model as it is; notes what the control variate moved it by."""
+        if isinstance(state, Controlled):
+            state = replace(state, added=phase.local_steps * phase.lr * state.variate)
+        return x, state
+
+    def shared(self, state: Origin | Controlled, x: Tensor) -> Tensor:
+        """The update: how far the local steps went down along gradients."""
+        update = state.origin - x
+        return update - state.added if isinstance(state, Controlled) else update
+
+    def absorb(
+        self, state: Origin | Controlled, x: Tensor, shared: Tensor, phase: Phase
+    ) -> tuple[Tensor, Origin | Controlled]:
         """The mean of all updates instead of our own; of `demo` the shared vector is our own and the mean."""
         if self.feedback == "demo":
             shared = phase.lr * (shared - self.shared(state, x)).sign()
         mixed = state.origin - shared
-        return mixed, Origin(mixed.clone())
+        if not isinstance(state, Controlled):
+            return mixed, Origin(mixed.clone())
+        steps = phase.local_steps * phase.lr
+        variate = state.difference / steps if steps else state.variate
+        return mixed, Controlled(mixed.clone(), state.difference, variate, torch.zeros_like(mixed))
+
+    def corrected(self, state: Origin | Controlled, flows: Tensor) -> Origin | Controlled:
+        """`flows` is the sum of h_i − h_j over all peers, as a share of all estimates."""
+        return replace(state, difference=-flows) if isinstance(state, Controlled) else state
+
+    def flows(self, kept: Tensor) -> Tensor:
+        """What is kept of k edges (…, k, E) -> (…, d), Σ_j (h_i − h_j)/(k + 1): the flows of a node sum to h_i − h̄."""
+        _, own, theirs = _open(kept, kept[..., : kept.shape[-1] // (self.scheme.vectors + 2)])
+        return (own - theirs).sum(-2) / (kept.shape[-2] + 1)
 
     def begin(self, origin: Tensor) -> Tensor:
         """Zeros."""

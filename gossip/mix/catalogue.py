@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from typing_extensions import TypeIs
 
-from starling.gossip.api import Averaging, Broadcasting, Gathering, Mixer, Swapping, Tracking
+from starling.gossip.api import Averaging, Broadcasting, Controlling, Gathering, Mixer, Swapping, Tracking
 from starling.gossip.catalogue import Catalogue, Entry
 
 
@@ -87,6 +87,11 @@ def pulls(edge: Kind) -> TypeIs[Gathering | Broadcasting]:
 def tracks(edge: Kind) -> TypeIs[Tracking]:
     """Whether exchanges are about directions as well."""
     return getattr(edge, "track", None) in ("drift", "both")
+
+
+def controls(edge: Kind) -> TypeIs[Controlling]:
+    """Whether estimates of the peers' updates correct local steps."""
+    return bool(getattr(edge, "control_variate", False))
 
 
 def replaces(mixer: Mixer) -> bool:

@@ -60,9 +60,9 @@ def check(manifest: Manifest) -> None:
             "them out"
         )
     section = manifest.optimizer
-    if mix.kind == "seeds" or mix.personal or mix.own or section.sam or section.gradient != "plain":
+    if mix.kind == "seeds" or mix.personal or mix.turns or mix.own or section.sam or section.gradient != "plain":
         raise ConfigError(
-            "crew.stages: not with mix.kind=seeds, mix.personal, mix.own, optimizer.sam or optimizer.gradient in this version; "
+            "crew.stages: not with mix.kind=seeds, mix.personal, mix.turns, mix.own, optimizer.sam or optimizer.gradient in this version; "
             "leave them out"
         )
     if mix.typical_samples is not None:

@@ -69,7 +69,7 @@ def _longest(manifest: Manifest, dim: int, count: int | None) -> int:
 
 def parameters(manifest: Manifest) -> int | None:
     """Of what is shared of the model, where its task is built in or the founder's node wrote down what it is."""
-    if manifest.mix.params().get("fragments", 1) > 1 or manifest.mix.personal:
+    if manifest.mix.params().get("fragments", 1) > 1 or manifest.mix.personal or manifest.mix.turns:
         return None  # of which a share is exchanged
     if manifest.mix.kind == "seeds":
         return manifest.pace.local_steps

@@ -28,6 +28,7 @@ from starling.node.config import (
     robustness,
     sampled,
     start,
+    turns,
     weight,
 )
 from starling.node.config.overlay import overlay_of
@@ -42,7 +43,15 @@ _LATER: dict[str, dict[str, object]] = {
     "task": {"start": "", "fingerprint": (), "tied": True},
     "optimizer": {"clip_norm": None, "decay": "all", "sam": 0.0, "gradient": "plain"},
     "overlay": {"choose": None, "choose_every": None},
-    "mix": {"drift_reach": 0.0, "flows": None, "typical_samples": None, "personal": (), "own": 0.0},
+    "mix": {
+        "drift_reach": 0.0,
+        "flows": None,
+        "typical_samples": None,
+        "personal": (),
+        "turns": (),
+        "own": 0.0,
+        "control_variate": False,
+    },
     "pace": {"overlap": False, "stop_after": 0, "gossips": 1},
 }
 """Keys that format 2 did not begin with, and their defaults."""
@@ -150,6 +159,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
     crew.check(manifest)
     presets.check(manifest)
     personal.check(manifest)
+    turns.check(manifest)
     ahead.check(manifest)
     parts.check_together(manifest)
     warnings, judged = robustness.warnings(manifest), ["admission.kind"]

@@ -112,6 +112,9 @@ class MixSection(PartSection, frozen=True):
     Left out: all nodes count the same. Not where models are pulled."""
     personal: Patterns = ()
     """Names of parameters that are never exchanged and are each node's own, e.g. ["head.*"]; * is any letters. docs/algorithms.md."""
+    turns: Patterns = ()
+    """dsgd: names of blocks of parameters of which each round trains and exchanges one, in turn, e.g. ["*lora_B*", "*lora_A*"]:
+    for adapters, whose factors must not be averaged at once. (): all of them in every round."""
     own: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
     """dsgd: share of a node's samples set aside, by whose loss it takes none, half or all of the step of each exchange: a model
     of its own. 0: all of every step."""

@@ -149,6 +149,7 @@ def _learns(manifest: Manifest) -> str:
     alpha = f" (Dirichlet {parts.alpha:g})" if parts.kind == "dirichlet" else ""
     start = ", from a given model" if task.start else ""
     home = f"; {', '.join(manifest.mix.personal)} stay at home" if manifest.mix.personal else ""
+    home += f"; {', '.join(manifest.mix.turns)} in turns" if manifest.mix.turns else ""
     own = "; each takes what helps its own model" if manifest.mix.own else ""
     return f"{_called(TASK, task.kind)}, {_called(PARTITION, parts.kind)}{alpha}, {parts.shards:,} shards{start}{home}{own}"
 

@@ -224,7 +224,7 @@ def around_a_step(manifest: Manifest, clock: Clock, each_s: float) -> float:
     """
     plain = structs.replace(
         manifest, task=TaskSection(), optimizer=OptimizerSection(), crew=CrewSection(), partition=PartitionSection(),
-        mix=structs.replace(manifest.mix, personal=(), own=0.0),
+        mix=structs.replace(manifest.mix, personal=(), turns=(), own=0.0),
     )  # fmt: skip
     tiny = toml.apply_set(plain, ("task.kind=digits", "task.hidden=1", "task.batch_size=1"))
     learner = Learner(calls.Open(tiny, "", 0, "cpu", torch.get_num_threads(), "", "forecast"), Csprng(urandom))

@@ -26,7 +26,7 @@ from starling.gossip.compress.support import Full
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix import edge_ledger
 from starling.gossip.mix.base import PlainAveraging, origin
-from starling.gossip.mix.catalogue import broadcasts, pulls, replaces, swaps
+from starling.gossip.mix.catalogue import broadcasts, controls, pulls, replaces, swaps
 from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.gather import Gather, Gathered
 from starling.gossip.mix.personal import SHARES, Personal, chosen
@@ -402,6 +402,8 @@ class Learner:
         if swapped:
             assert swaps(self.mixer.edge)
             shared, self.kept = edge_ledger.swap(self.mixer.edge, self.kept, shared, self.origin, swapped)
+            if controls(self.mixer.edge):
+                self.state = self.mixer.corrected(self.state, self._flows())
         effects = [effect for effect in done if not isinstance(effect, Swapped)]
         if isinstance(self.data, Reserved):
             effects = [self._own_share(effect, shared, self.data.aside) for effect in effects]
@@ -544,7 +546,14 @@ class Learner:
 
     def _correct(self, changed: Ledger) -> None:
         self.ledger = changed
-        self.state = self.mixer.corrected(self.state, changed.total)
+        self.state = self.mixer.corrected(self.state, self._flows())
+
+    def _flows(self) -> Tensor:
+        """(D,) the sum of those of all edges."""
+        edge = self.mixer.edge
+        if controls(edge) and self.kept:
+            return edge.flows(torch.stack([self.kept[peer] for peer in sorted(self.kept)]))
+        return self.ledger.total
 
     def _begin(self) -> None:
         """Start the mixer anew, without edges."""

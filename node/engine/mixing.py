@@ -4,10 +4,11 @@ The owner of this machine has agreed to import what "module:Class" names: `node.
 """
 
 from starling.gossip.api import Mixer, Rule
-from starling.gossip.mix import drift
+from starling.gossip.mix import drift, turns
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.personal import Personal, at_home, shared_layout, shared_spans
 from starling.gossip.mix.pet import SETTLED_EDGES, chosen_track
+from starling.gossip.mix.turns import Turns, blocks_of
 from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout
 from starling.node.config.schema import Manifest
@@ -34,9 +35,12 @@ def mixer(manifest: Manifest) -> Mixer:
 def mixer_of(manifest: Manifest, layout: Layout) -> tuple[Mixer, Layout]:
     """The mixing algorithm for models of this layout, and the layout of what it shares of them.
 
-    Raises ConfigError: as `mixer`; or `mix.personal` matches nothing, or everything.
+    Raises ConfigError: as `mixer`; or `mix.personal` matches nothing, or everything; or `mix.turns` are no blocks of this model.
     """
     whole = mixer(manifest)
+    if manifest.mix.turns:
+        taking = Turns(blocks_of(layout, manifest.mix.turns))
+        return taking, turns.shared_layout(taking, layout)
     if not manifest.mix.personal:
         return whole, layout
     home = at_home(layout, manifest.mix.personal)

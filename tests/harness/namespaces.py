@@ -1,11 +1,11 @@
-"""Hosts on one machine, behind routers or on one local network: Linux network namespaces. For root, where the machine lets it."""
+"""Hosts on one machine: Linux network namespaces behind routers, on one local network or on shaped lines. For root, where it may."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -30,14 +30,30 @@ def _add(name: str, made: list[str]) -> None:
     _run("ip", "-n", name, "link", "set", "lo", "up")
 
 
+def _delayed(ends: Iterable[tuple[str, str]], delay_ms: float) -> None:
+    """Below the shaper of these (namespace, device), where the kernel has sch_netem; else it is said that lines have no delay."""
+    if not delay_ms:
+        return
+    late = ("parent", "1:1", "netem", "delay", f"{delay_ms}ms", "limit", "10000")
+    for name, device in ends:
+        try:
+            _run("tc", "-n", name, "qdisc", "add", "dev", device, *late)
+        except subprocess.CalledProcessError:
+            print(f"this kernel cannot delay packets: {name} has no delay of {delay_ms:g} ms")  # noqa: T201
+            return
+
+
 def unplug(host: str) -> None:
     """What is sent to or from a host of `lan` is lost from now on."""
     _run("ip", "-n", host, "link", "set", "eth0", "down")
 
 
 @contextmanager
-def lan(count: int, rate: str = "") -> Iterator[list[str]]:
-    """`count` namespaces on one local network, at 10.96.0.1 and on; each has a line of this `rate`, such as 100mbit, both ways."""
+def lan(count: int, rate: str = "", delay_ms: float = 0.0) -> Iterator[list[str]]:
+    """`count` namespaces on one local network, at 10.96.0.1 and on.
+
+    With a `rate`, such as 100mbit, each has a line of it, both ways, and what it sends is late where the kernel can delay.
+    """
     _needs("ip", *["tc"] * bool(rate))
     stem = f"sn{os.getpid() % 100_000}"
     wire, hosts, made = f"{stem}w", [f"{stem}h{number}" for number in range(count)], list[str]()
@@ -55,9 +71,10 @@ def lan(count: int, rate: str = "") -> Iterator[list[str]]:
             _run("ip", "-n", name, "link", "set", "eth0", "up")
             _run("ip", "-n", name, "route", "add", "224.0.0.0/4", "dev", "eth0")
             if rate:
-                shape = ("root", "tbf", "rate", rate, "burst", "64k", "latency", "100ms")
+                shape = ("root", "handle", "1:", "tbf", "rate", rate, "burst", "64k", "latency", "100ms")
                 _run("tc", "-n", name, "qdisc", "add", "dev", "eth0", *shape)
                 _run("tc", "-n", wire, "qdisc", "add", "dev", f"p{number}", *shape)
+                _delayed([(name, "eth0")], delay_ms)
         yield hosts
     finally:
         for name in made:
@@ -72,21 +89,15 @@ class Line:
     delay_ms: float
     loss: float  # of what a host is sent, 0 to 1
 
-    def to(self, host: str, ends: Iterable[tuple[str, str]]) -> bool:
-        """Shape what leaves these (namespace, device), the two ends of the line of `host`. -> whether this kernel can delay (sch_netem)"""
-        delays = True
+    def to(self, host: str, ends: Sequence[tuple[str, str]]) -> None:
+        """Shape what leaves these (namespace, device), the two ends of the line of `host`."""
         for name, device in ends:
             shape = ("root", "handle", "1:", "tbf", "rate", self.rate, "burst", "16kb", "latency", "200ms")
             _run("tc", "-n", name, "qdisc", "add", "dev", device, *shape)
-            try:
-                late = ("parent", "1:1", "netem", "delay", f"{self.delay_ms / 4}ms", "limit", "10000")
-                _run("tc", "-n", name, "qdisc", "add", "dev", device, *late)
-            except subprocess.CalledProcessError:
-                delays = False
+        _delayed(ends, self.delay_ms / 4)
         if self.loss:
             rules = f"*filter\n-A INPUT -m statistic --mode random --probability {self.loss} -j DROP\nCOMMIT\n"
             _run("ip", "netns", "exec", host, "iptables-restore", "--noflush", stdin=rules)
-        return delays
 
 
 def _with_ipv6(wan: list[str], routers: list[str], behind: list[str]) -> None:
@@ -149,9 +160,8 @@ def homes(
         if line is not None:
             shaped = {host: ((host, "eth0"), (wire, f"p{number}")) for number, host in enumerate(there)}
             shaped |= {host: ((host, "eth0"), (router, "lan")) for host, router in zip(behind, routers, strict=True)}
-            delays = {line.to(host, ends) for host, ends in shaped.items()}
-            if delays != {True}:
-                print("this kernel cannot delay packets: the lines have a rate and losses only")  # noqa: T201
+            for host, ends in shaped.items():
+                line.to(host, ends)
         yield [*there, *behind]
     finally:
         for name in made:

@@ -20,7 +20,7 @@ from starling.gossip.api import Averaging, Drift, Effect, Losses, Mixer, Phase, 
 from starling.gossip.compress.support import Full, Support
 from starling.gossip.mix import directions, edge_ledger
 from starling.gossip.mix.base import origin
-from starling.gossip.mix.catalogue import gathers, swaps, tracks
+from starling.gossip.mix.catalogue import controls, gathers, swaps, tracks
 from starling.gossip.mix.directions import Direction, Held
 from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.exchange_codec import ExchangeCodec, edge
@@ -178,6 +178,9 @@ class Reference:
         for node, done in enumerate(gathered):
             ordered = sorted(done, key=lambda swapped: swapped.peer)
             shared, self.kept[node] = edge_ledger.swap(swapping, self.kept[node], frozen[node], self._origin, ordered)
+            if controls(swapping):
+                of_all = [kept for _, kept in sorted(self.kept[node].items())]
+                self.states[node] = self.mixer.corrected(self.states[node], swapping.flows(torch.stack(of_all)))
             mixed.append(shared)
         return mixed
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from starling.gossip.api import Mixer, Phase
-from starling.gossip.mix.catalogue import swaps
+from starling.gossip.mix.catalogue import controls, swaps
 
 PHASE = Phase(0, 1.0, 0.1)
-"""None of these algorithms looks at it."""
+"""Looked at by psgd with control variates alone."""
 
 
 def top(k: int) -> Callable[[Tensor], Tensor]:
@@ -74,6 +74,7 @@ class Ends:
         lost: Tensor | None = None,
         atomic: bool = False,
         compress: Callable[[Tensor], Tensor] = lambda message: message,
+        phase: Phase = PHASE,
     ) -> None:
         """A round's exchanges.
 
@@ -83,9 +84,10 @@ class Ends:
             lost: (m,) bool: messages that do not arrive, by the end that sends them.
             atomic: swaps happen at both ends or at neither.
             compress: (m, D) -> (m, D) as decoded.
+            phase: of the round.
         """
         src, dst, other = self.src, self.dst, self.other
-        self.x, self.state = self.mixer.publish(self.state, self.x, PHASE)
+        self.x, self.state = self.mixer.publish(self.state, self.x, phase)
         shared = self.shared
         weight = (take.T if give is None else give)[src, dst][:, None]
         says = weight[:, 0] != 0.0
@@ -103,7 +105,10 @@ class Ends:
         self.kept = torch.where(hears[:, None], after, kept)
         change = torch.where(says[:, None], given, 0.0) + torch.where(hears[:, None], taken, 0.0)
         shared = shared.index_add(0, src, change)
-        self.x, self.state = self.mixer.absorb(self.state, self.x, shared, PHASE)
+        if controls(self.edge):
+            flows = torch.stack([self.edge.flows(self.kept[src == node]) for node in range(len(self.x))])
+            self.state = self.mixer.corrected(self.state, flows)
+        self.x, self.state = self.mixer.absorb(self.state, self.x, shared, phase)
 
     def on_the_way(self) -> Tensor:
         """Of running sums: what was given and not yet seen, all of it together."""

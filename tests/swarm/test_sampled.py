@@ -63,34 +63,39 @@ async def test_forty_nodes_of_whom_four_fifths_fall_silent_lose_no_more_than_six
 
 
 @pytest.mark.acceptance
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.skipif(not (REAL_DATA / "mnist").is_dir(), reason=f"no MNIST at {REAL_DATA}")
-def test_mnist_at_a_third_of_the_bytes_of_plain_gossip_with_twenty_nodes():
+def test_with_ten_times_the_bytes_plain_gossip_of_sixty_nodes_is_not_where_sampled_rounds_were(seed):
     """85 % of MNIST, unequal labels: the average of a sample against the mean of what nodes that gossip have themselves.
 
-    Everything counts that a node sends, membership too. Measured: 0.32 and 1.28 MB. The share falls with the number of nodes.
+    Everything counts that a node sends, membership too; values are fp16 in both. The share falls with the number of nodes: a third of the
+    bytes with 20. Measured: docs/decisions/0064.
     """
-    nodes = 20
+    nodes, round_bytes = 60, 2 * 101_770 + 107  # of plain gossip: a vector, a frame
     common = {
-        "task.path": str(REAL_DATA / "mnist"), "task.hidden": 16, "partition.shards": nodes, "partition.alpha": 0.3, "pace.local_steps": 20,
-        "optimizer.lr": 0.05,
-        "optimizer.momentum": 0.0, "optimizer.schedule": "constant", "compress.select": "full", "compress.response": "fp16",
-        "simulate.target": 0.85, "simulate.threads": 1,
+        "task.path": str(REAL_DATA / "mnist"), "task.hidden": 128, "partition.shards": nodes, "partition.alpha": 0.3,
+        "pace.local_steps": 20, "optimizer.lr": 0.05, "optimizer.momentum": 0.0, "optimizer.schedule": "constant",
+        "compress.select": "full", "compress.response": "fp16", "simulate.target": 0.85, "simulate.threads": 1,
     }  # fmt: skip
     sample = {
         "pace.kind": "sampled", "overlay.kind": "complete", "robust.rule": "mean", "pace.sample": 4, "pace.aggregators": 1,
         "pace.slack": 1, "pace.evaluate_every": 1, "pace.max_wait_s": 1.0,
     }  # fmt: skip
+
+    def outcome(mix, engine, rounds, own):
+        runs = simulate(
+            task="images", mix=mix, nodes=nodes, rounds=rounds, engine=engine, seeds=(seed,), set={**common, **own}
+        )
+        return runs.finished[0].outcome
+
+    there = outcome("gather", "virtual", 24, sample).target
+    assert there is not None, "within 24 rounds"
+    rounds = int(10 * there.bytes_per_node / round_bytes)
     plain = {
-        "compress.request": "fp16",
-        "mix.clip_norm": 0.0,
-        "pace.evaluate_every": 10,
-        "overlay.kind": "random_matching",
-    }
-    outcomes = []
-    for mix, engine, rounds, own in (("gather", "virtual", 30, sample), ("dsgd", "matrix", 60, plain)):
-        runs = simulate(task="images", mix=mix, nodes=nodes, rounds=rounds, engine=engine, set={**common, **own})
-        outcomes.append(runs.finished[0].outcome)
-    sampled, gossip = outcomes
-    assert sampled.target is not None, "within thirty rounds"
-    needed = gossip.rows[-1].bytes_per_node if gossip.target is None else gossip.target.bytes_per_node
-    assert sampled.target.bytes_per_node <= needed / 3.0
+        "compress.request": "fp16", "mix.clip_norm": 0.0, "pace.evaluate_every": rounds, "overlay.kind": "random_matching",
+        "simulate.sample": 16,
+    }  # fmt: skip
+    gossip = outcome("dsgd", "matrix", rounds, plain)
+    assert gossip.rows[-1].bytes_per_node == pytest.approx(10 * there.bytes_per_node, rel=0.05)
+    assert gossip.target is None

@@ -25,7 +25,7 @@ from torch import Tensor
 from starling.gossip.api import Mixer, Phase, Selector
 from starling.gossip.mix.base import origin
 from starling.gossip.mix.broadcast_codec import BroadcastCodec
-from starling.gossip.mix.catalogue import broadcasts, gathers, swaps, tracks
+from starling.gossip.mix.catalogue import broadcasts, controls, gathers, swaps, tracks
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.gather import Gather
 from starling.node.simulate.matrix.average import Differences, Flows
@@ -279,6 +279,14 @@ class Swarm:
         x, state = before
         if self.flows is not None:
             state = self.mixer.corrected(state, self.flows.totals[at])
+        elif isinstance(self.exchanges, Swaps) and controls(self.mixer.edge):
+            rows = torch.arange(len(self.x))[at].tolist()
+            of_each = [[pair if pair[0] == row else pair[::-1] for pair in self.edges.of(row)] for row in rows]
+            flows = [
+                self.mixer.edge.flows(self.exchanges.kept.read(ends)) if ends else shared.new_zeros(shared.shape[1])
+                for ends in of_each
+            ]
+            state = self.mixer.corrected(state, torch.stack(flows))
         x, state = self.mixer.absorb(state, x, shared, phase)
         self._states.put(at, before, x, state)
 

@@ -1,5 +1,7 @@
 """Algorithms whose ends swap messages: what every one of them keeps whatever is lost, and the textbook trajectories they walk."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -23,8 +25,11 @@ from starling.gossip.mix.running_sums import PullPush, RunningSums
 from starling.gossip.overlay.measure import matrix
 from starling.gossip.overlay.one_peer import OnePeerExponential
 from starling.gossip.overlay.static import Ring, StaticExponential
+from starling.node.config.manifest import check
 from starling.node.config.schema import Manifest, MixSection
+from starling.node.config.toml import apply_set
 from starling.node.engine.mixing import mixer as from_manifest
+from starling.node.simulate.baselines.scallion import controlled
 from starling.robust.clip import clip
 from tests.harness.codecs import TopRows, send
 from tests.harness.quadratics import gradients, quadratics, relative_error
@@ -529,6 +534,47 @@ def test_the_parameter_of_a_feedback_is_a_key_of_the_manifest(feedback, key, val
     assert getattr(made.scheme, name) == value
     unchanged = from_manifest(Manifest(mix=MixSection(kind="psgd", feedback=feedback)))
     assert unchanged.scheme == FEEDBACKS[feedback]()
+
+
+def test_control_variates_make_of_psgd_what_scafcom_does_without_its_server():
+    """With β = 1, where running means begin alike; the baseline is the formulas of the paper, written for a server."""
+    n, dim, lr, steps, kept = 5, 12, 0.1, 4, 3
+    A, b, _ = quadratics(n, dim)
+    swarm = Ends(
+        Psgd("ef21", control_variate=True), torch.zeros(n, dim, dtype=torch.float64), torch.ones(n, n, dtype=torch.bool)
+    )
+    theirs = controlled(
+        "scafcom", lambda i, y: A[i].numpy() @ (y - b[i].numpy()), np.zeros(dim), n, lr=lr, steps=steps, kept=kept, seed=0,
+        mean_of=1.0,
+    )  # fmt: skip
+    for server in itertools.islice(theirs, 40):
+        for _ in range(steps):
+            swarm.step(lambda x: gradients(A, b, x), lr)
+        swarm.swap(mean_weights(n), compress=top(kept), phase=Phase(0, steps, lr))
+        torch.testing.assert_close(swarm.x, torch.from_numpy(server.model).expand(n, dim), rtol=0, atol=1e-9)
+        torch.testing.assert_close(
+            swarm.state.variate.mean(0), torch.zeros(dim, dtype=torch.float64), rtol=0, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mix": {"feedback": "ef"}}, "mix.control_variate: needs an estimate"),
+        ({"mix": {"feedback": "ef21"}, "optimizer": {"kind": "adamw"}}, "mix.control_variate: is a sum of steps"),
+    ],
+)
+def test_control_variates_are_refused_where_no_estimate_or_no_gradient_is(given, said):
+    keys = [
+        "mix=psgd",
+        "mix.control_variate=true",
+        "overlay=complete",
+        "compress.select=top_k",
+        "compress.response=fp16",
+    ]
+    keys += [f"{section}.{key}={value}" for section, values in given.items() for key, value in values.items()]
+    with pytest.raises(ConfigError, match=said):
+        check(apply_set(Manifest(), keys))
 
 
 def test_without_compression_psgd_is_one_big_batch():

@@ -11,7 +11,10 @@ from starling.node.simulate.api import simulate
 from tests.harness.tasks import REAL_DATA, needs_real_data
 
 SEEDS = (0, 1, 2)
-STEPS, APART = 1200, 20  # at 500 some seeds have not left the plateau of single bytes' frequencies, and when they do is chance
+STEPS, APART = (
+    1200,
+    20,
+)  # at 500 some seeds have not left the plateau of single bytes' frequencies, and when they do is chance
 
 
 def losses(monkeypatch, flows, moments):

@@ -78,8 +78,14 @@ def test_settings_that_cannot_work_are_refused(keys, message):
         manifests.check(presets.load(Manifest, assignments=keys))
 
 
-def test_neither_key_changes_the_identity_of_older_swarms():
-    assert b"personal" not in manifests.to_bytes(Manifest())
+def test_no_such_key_changes_the_identity_of_older_swarms():
+    psgd = Manifest(mix=MixSection(kind="psgd"))
+    assert not any(
+        key in manifests.to_bytes(each)
+        for each in (Manifest(), psgd)
+        for key in (b"personal", b"turns", b"control_variate")
+    )
+    assert b"control_variate" in manifests.to_bytes(Manifest(mix=MixSection(kind="psgd", control_variate=True)))
 
 
 REGRESSION = {

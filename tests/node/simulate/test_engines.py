@@ -31,6 +31,7 @@ SPARSE = (
 SEEDS = (
     "mix=seeds", "overlay=complete", "optimizer.momentum=0", "compress.select=full", "compress.response=int8_nearest",
 )  # fmt: skip
+CONTROLLED = ("mix.feedback=ef21", "mix.control_variate=true", "simulate.nodes=5")
 pytestmark = pytest.mark.slow
 FIGURES = ("loss", "mean_model", "mean", "min", "max", "consensus_distance")
 
@@ -61,6 +62,7 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         ((*EXACT, "task.hidden=16", "mix.typical_samples=350", "optimizer=adamw", "mix=dsgd"), 5),
         ((*EXACT, "task.hidden=16", 'mix.personal=["2.*"]'), 5),
         ((*EXACT, "task.hidden=16", 'mix.personal=["2.*"]', "mix.own=0.3", "mix=dsgd", "overlay=random_matching"), 5),
+        ((*EXACT, "task.hidden=16", "mix=dsgd", 'mix.turns=["2.*", "0.*"]', "overlay=random_matching"), 5),
         ((*BOWLS, "task.noise=0.1"), 9),
         ((*BOWLS, "simulate.nodes=12"), 9),
         ((*EXACT, "task.hidden=16", "optimizer.sam=0.1"), 5),
@@ -71,6 +73,7 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         ((*BOWLS, "mix=quasi_global", "overlay=base_k", "optimizer.schedule=linear"), 9),
         ((*BOWLS, "mix=d2", "overlay=ring", "overlay.weights=lazy"), 9),
         ((*BOWLS, "mix=push_sum", "overlay=one_peer_exponential"), 9),
+        ((*BOWLS, "mix=psgd", "overlay=complete", "compress.select=top_k", "compress.ratio=0.25", *CONTROLLED), 9),
         ((*BOWLS, "mix=outer", "overlay=alone", "overlay.average_every=1"), 9),
         ((*BOWLS, "mix=outer", "overlay=alone", "overlay.average_every=1", "mix.plain_averages=1"), 9),
         ((*EXACT, "compress.select=layered", "compress.ratio=0.05", "task.hidden=16"), 5),
@@ -85,6 +88,7 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         "weighed_updates",
         "heads_at_home",
         "own_shares",
+        "blocks_in_turns",
         "pet",
         "pet_of_twelve",
         "sharpness_aware",
@@ -95,6 +99,7 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         "quasi_global",
         "d2",
         "push_sum",
+        "control_variates",
         "outer",
         "plain_averages",
         "layered",

@@ -18,7 +18,8 @@ GAME = {
 }  # fmt: skip
 
 
-def played(gradient, mix, rounds, nodes=16, seed=0, **task):
+def played(gradient, mix, rounds, nodes=16, seeds=(0, 1, 2), **task):
+    """Errors at the end, of each seed."""
     keys = (
         GAME
         | {f"task.{key}": value for key, value in task.items()}
@@ -31,10 +32,10 @@ def played(gradient, mix, rounds, nodes=16, seed=0, **task):
         overlay="random_matching",
         nodes=nodes,
         rounds=rounds,
-        seeds=(seed,),
+        seeds=seeds,
         set=keys,
     )
-    return runs.finished[0].outcome.rows[-1].mean
+    return [run.outcome.rows[-1].mean for run in runs.finished]
 
 
 def test_one_player_descends_and_the_other_ascends():
@@ -58,16 +59,16 @@ def test_a_point_ahead_is_as_far_as_rho_or_where_a_corrected_step_ends():
 @pytest.mark.acceptance
 def test_plain_steps_circle_and_optimistic_ones_with_corrections_reach_the_saddle():
     size = {"nodes": 4, "size": 3, "mu": 0.1}
-    assert played("optimistic", "pet", 120, **size) < 1e-3 < played("optimistic", "dsgd", 120, **size)
+    assert max(played("optimistic", "pet", 120, **size)) < 1e-3 < min(played("optimistic", "dsgd", 120, **size))
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize("seed", range(3))
-def test_the_saddle_of_sixteen_games_is_reached_with_ten_thousand_numbers_a_node(seed):
-    """80 numbers a round; averages alone stop at a fifth."""
-    assert played("optimistic", "pet", 125, mu=0.1, seed=seed) < 1e-6
-    assert played("extragradient", "pet", 125, mu=0.1, seed=seed) < 1e-6
-    assert 0.1 < played("optimistic", "dsgd", 125, mu=0.1, seed=seed) < 0.3
+def test_the_saddle_of_sixteen_games_is_reached_with_ten_thousand_numbers_a_node():
+    """80 numbers a round, three seeds; averages alone stop at a fifth. The reference: 8,080 numbers and 7,680, a floor of .18."""
+    assert max(played("optimistic", "pet", 125, mu=0.1)) < 1e-6
+    assert max(played("extragradient", "pet", 125, mu=0.1)) < 1e-6
+    floor = played("optimistic", "dsgd", 125, mu=0.1)
+    assert sum(floor) / 3 == pytest.approx(0.18, abs=0.06)
 
 
 @pytest.mark.parametrize(

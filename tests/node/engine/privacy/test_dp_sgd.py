@@ -204,7 +204,11 @@ def test_digits_are_learned_under_moderate_noise():
 
 @pytest.mark.parametrize(
     ("mix", "more"),
-    [*((mix, {}) for mix in sorted(set(MIXERS) - {"gather", "sparse_outer", "seeds"})), ("pet", {"track": "both"})],
+    [
+        *((mix, {}) for mix in sorted(set(MIXERS) - {"gather", "sparse_outer", "seeds"})),
+        ("pet", {"track": "both"}),
+        ("dsgd", {"turns": ("0.*", "2.*")}),
+    ],
 )
 def test_all_that_leaves_is_made_of_noised_gradients(monkeypatch, mix, more):
     """If every noised gradient is the same, two nodes with other data send the same requests, answers and models, to the byte. So
@@ -225,6 +229,26 @@ def test_all_that_leaves_is_made_of_noised_gradients(monkeypatch, mix, more):
         sent.append((asked, again, done(engines["a"], calls.Snapshot()).digest, engines["a"].vector.numpy().tobytes()))
     assert sent[0] == sent[1]
     assert len(losses) == 2, "the loss, which stays here, is of the data themselves"
+
+
+def test_adapters_in_turns_cost_as_much_privacy_as_all_of_a_model_would():
+    """Each step looks at the data, whichever block it trains; the noise is on as many numbers as are trained."""
+    spent = []
+    for turns in ((), ("lora_b", "lora_a")):
+        agreed = msgspec.structs.replace(
+            manifest("tests.harness.adapters:Adapters", mix=schema.MixSection(kind="dsgd", turns=turns), rounds=2, local_steps=5),
+            partition=schema.PartitionSection(kind="iid", shards=8), compress=schema.CompressSection(select="full"),
+            optimizer=schema.OptimizerSection(lr=0.02, momentum=0.0),
+        )  # fmt: skip
+        engine, _ = private_engine(PRIVATE, agreed)
+        done(engine, calls.Train(0, 5))
+        done(engine, calls.Mix(0))
+        before = engine.vector.clone()
+        spent.append(done(engine, calls.Train(1, 5, turn=1)).figures.epsilon)
+        moved = engine.vector != before
+        assert moved[:128].all(), "lora_a is first in the vector"
+        assert moved[128:].any() == (not turns)
+    assert spent[0] == spent[1] > 0.0
 
 
 def gathering(rule):

@@ -1,0 +1,142 @@
+"""Blocks of a model in turns: one is trained and averaged while the others rest.
+
+Shapes: d parameters, m blocks, D parameters of the largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import ClassVar
+
+from starling.gossip.api import Averaging, Broadcasting, Gathering, Phase, Swapping
+from starling.gossip.errors import ConfigError
+from starling.gossip.lazy_torch import Tensor, torch
+from starling.gossip.mix.base import PlainAveraging
+from starling.gossip.vector import Layout
+
+Spans = tuple[slice, ...]
+UNKNOWN = -1.0
+"""The number of the block of a node that has seen no round yet: it trains all, and keeps what it did to the right one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """What a node keeps."""
+
+    before: Tensor  # (…, d) the model at the end of the last round
+    live: Tensor  # (…, 1) number of the block that trains now, or `UNKNOWN`
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Plain averaging of block t mod m after the t-th phase of local steps, which trained that block alone.
+
+    For adapters W + BA: while A rests and is alike at all nodes, W + BA is linear in B, so the average of the B_i is the average of the
+    maps, where averages of both at once leave out the covariance of B_i and A_i. An exchange is about the block that was trained: the
+    shared vector (D,) is that block, with zeros up to the length of the largest.
+
+    Satisfies `starling.gossip.api.Mixer`. Momentum of a block at rest decays; what it would still move is put back.
+
+    Source: alternating averages of low-rank factors, as RoLoRA, Chen et al. 2024 (arXiv:2409.02346); there with a server.
+    """
+
+    blocks: tuple[Spans, ...]  # of each, its coordinates in ascending order; disjoint, together all of the model
+    asynchronous: ClassVar[bool] = False
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return max(map(_length, self.blocks))
+
+    @property
+    def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
+        """Plain averaging."""
+        return PlainAveraging()
+
+    def start(self, x: Tensor) -> Resting:
+        """At rest."""
+        return Resting(x.clone(), x.new_full((*x.shape[:-1], 1), UNKNOWN))
+
+    def correct(self, state: Resting, gradient: Tensor) -> tuple[Tensor, Resting]:
+        """The gradient of the block that trains, zeros elsewhere."""
+        if _number(state) < 0:
+            return gradient, state
+        return self._put(torch.zeros_like(gradient), gradient, self.blocks[_number(state)]), state
+
+    def publish(self, state: Resting, x: Tensor, phase: Phase) -> tuple[Tensor, Resting]:
+        """The others as they were."""
+        live = phase.turn % len(self.blocks)
+        return self._put(state.before.clone(), x, self.blocks[live]), _at(state, state.before, live)
+
+    def shared(self, state: Resting, x: Tensor) -> Tensor:
+        """(…, D) the block of this round."""
+        out = x.new_zeros(*x.shape[:-1], self.width)
+        part = torch.cat([x[..., span] for span in self.blocks[max(0, _number(state))]], dim=-1)
+        out[..., : part.shape[-1]] = part
+        return out
+
+    def absorb(self, state: Resting, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Resting]:
+        """The averaged block; the next trains once its average is complete."""
+        mixed, start = x.clone(), 0
+        for span in self.blocks[phase.turn % len(self.blocks)]:
+            length = span.stop - span.start
+            mixed[..., span] = shared[..., start : start + length]
+            start += length
+        live = (phase.turn + phase.last) % len(self.blocks)
+        return mixed, _at(state, mixed.clone(), live)
+
+    def corrected(self, state: Resting, flows: Tensor) -> Resting:
+        """No flows."""
+        return state
+
+    @staticmethod
+    def _put(into: Tensor, values: Tensor, spans: Spans) -> Tensor:
+        for span in spans:
+            into[..., span] = values[..., span]
+        return into
+
+
+def _length(spans: Spans) -> int:
+    return sum(span.stop - span.start for span in spans)
+
+
+def _number(state: Resting) -> int:
+    """Alike in all rows: rounds are common."""
+    return int(state.live.reshape(-1)[0])
+
+
+def _at(state: Resting, before: Tensor, live: int) -> Resting:
+    return Resting(before, torch.full_like(state.live, live))
+
+
+def blocks_of(layout: Layout, patterns: Sequence[str]) -> tuple[Spans, ...]:
+    """The coordinates of the parameters that match each of `patterns`, as *lora_A*.
+
+    Raises ConfigError: a parameter matches none of them, or several, or a pattern matches nothing.
+    """
+    found: list[list[slice]] = [[] for _ in patterns]
+    for name, start, end in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
+        matching = [number for number, pattern in enumerate(patterns) if fnmatchcase(name, pattern)]
+        if len(matching) != 1:
+            which = "none" if not matching else "several"
+            raise ConfigError(
+                f"mix.turns: {name} matches {which} of {', '.join(patterns)}, and would {'never' if not matching else 'twice'} be trained; "
+                "every parameter must match one"
+            )
+        spans = found[matching[0]]
+        if spans and spans[-1].stop == start:
+            spans[-1] = slice(spans[-1].start, end)
+        elif end > start:
+            spans.append(slice(start, end))
+    for pattern, spans in zip(patterns, found, strict=True):
+        if not spans:
+            shown = ", ".join(layout.names[:6]) + (" …" if len(layout.names) > 6 else "")
+            raise ConfigError(f"mix.turns: {pattern!r} matches no parameter of this model; its names are {shown}")
+    return tuple(map(tuple, found))
+
+
+def shared_layout(turns: Turns, layout: Layout) -> Layout:
+    """Of the shared vector: one block is like another."""
+    return Layout(("block",), ((turns.width,),), layout.dtype)

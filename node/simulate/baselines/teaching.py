@@ -1,0 +1,109 @@
+"""Teaching across architectures: nodes with different models label shared inputs, and learn from one another's labels.
+
+Shapes: z shared inputs, C classes, k peers.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax, softmax
+
+from starling.gossip.rng import generator
+
+LEVELS = 255  # of a probability, as it is sent: one byte
+SHARPNESS, LEAST = 4, 1e-6
+
+
+def published(logits: Tensor, temperature: float) -> Tensor:
+    """Logits (z, C) -> probabilities as others decode them: bytes, rows normalised again."""
+    levels = (softmax(logits / temperature, -1) * LEVELS).round()
+    found: Tensor = levels / levels.sum(-1, keepdim=True).clamp_min(1.0)
+    return found
+
+
+def certainty(told: Tensor) -> Tensor:
+    """(…, C) -> (…), 1 where a row is sure of a class, nearly 0 where it knows nothing."""
+    entropy = -(told * told.clamp_min(1e-9).log()).sum(-1)
+    return (1.0 - entropy / math.log(told.shape[-1])).clamp_min(0.0) ** SHARPNESS + LEAST
+
+
+def target(told: Tensor, *, weighted: bool = True) -> Tensor:
+    """What k nodes said (k, z, C) -> (z, C), the surer the more by `weighted`, else all alike."""
+    weights = certainty(told) if weighted else told.new_ones(told.shape[:-1])
+    mixed = (told * weights[..., None]).sum(0)
+    return mixed / mixed.sum(-1, keepdim=True).clamp_min(1e-12)
+
+
+def ensemble(models: Sequence[nn.Module], x: Tensor) -> Tensor:
+    """Experts that were never mixed, at use: the mean of their logits (m, C).
+
+    Source: HDEE, heterogeneous domain expert ensembles, 2025.
+    """
+    with torch.no_grad():
+        return torch.stack([model(x) for model in models]).mean(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """After a round."""
+
+    received: int  # bytes that a node received, so far
+    models: Sequence[nn.Module]
+
+
+def teaching(
+    models: Sequence[nn.Module], loss: Callable[[int, nn.Module], Tensor], probes: Tensor, *, lr: float, steps: int, peers: int,
+    seed: int, temperature: float = 2.0, alpha: float = 1.0, batch: int = 32, weighted: bool = True,
+) -> Iterator[Taught]:  # fmt: skip
+    """Rounds without end. In each a node does K local steps along its own loss and
+
+        α T² KL(M_i ‖ softmax(f_i(z)/T))   on `batch` of the shared inputs z, T the temperature
+
+    and publishes its probabilities of all of them; then M_i is the `target` of its own and those of so many others, drawn anew.
+
+    Sources: FedMD, Li and Wang 2019 (arXiv:1910.03581); distillation, Hinton et al. 2015 (arXiv:1503.02531). Weights by certainty: ours.
+
+    Args:
+        models: of each node, in any architecture, changed in place; all give C logits of an input.
+        loss: (node, its model) -> scalar, of a batch of its own.
+        probes: (z, …) inputs that all have, nobody's training data.
+        peers: asked in a round, in [0, n − 1]; 0: all learn alone.
+        temperature: in [1, 10].
+    """
+    if not 0 <= peers < len(models):
+        raise ValueError(f"peers must be in [0, n - 1 = {len(models) - 1}], got {peers}")
+    if not 1.0 <= temperature <= 10.0:
+        raise ValueError(f"temperature must be in [1, 10], got {temperature}")
+    return _rounds(models, loss, probes, (lr, steps, peers, temperature, alpha, batch), seed, weighted=weighted)
+
+
+def _rounds(
+    models: Sequence[nn.Module], loss: Callable[[int, nn.Module], Tensor], probes: Tensor,
+    settings: tuple[float, int, int, float, float, int], seed: int, *, weighted: bool,
+) -> Iterator[Taught]:  # fmt: skip
+    lr, steps, peers, temperature, alpha, batch = settings
+    chance, received = generator(seed, "teaching"), 0
+    targets: list[Tensor | None] = [None] * len(models)
+    optimizers = [torch.optim.SGD(model.parameters(), lr) for model in models]
+    while True:
+        for node, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            for _ in range(steps):
+                drawn = torch.randint(len(probes), (batch,), generator=chance)
+                optimizer.zero_grad()
+                whole = loss(node, model)
+                if (wanted := targets[node]) is not None:
+                    said = log_softmax(model(probes[drawn]) / temperature, -1)
+                    whole = whole + alpha * temperature**2 * kl_div(said, wanted[drawn], reduction="batchmean")
+                torch.autograd.backward([whole])
+                optimizer.step()
+        if peers:
+            with torch.no_grad():
+                told = torch.stack([published(model(probes), temperature) for model in models])
+            for node in range(len(models)):
+                others = [other for other in torch.randperm(len(models), generator=chance).tolist() if other != node]
+                targets[node] = target(told[[node, *others[:peers]]], weighted=weighted)
+            received += peers * told[0].numel()
+        yield Taught(received, models)
