@@ -147,8 +147,9 @@ class Timeouts:
     def until(self, peer: str) -> float:
         """When to give `peer` up."""
         expires = self.expires - self._lag_s if peer in self._late else self.expires
-        if self.impatient(peer) or self.silent(peer):
-            payload_s = 0.0 if self.impatient(peer) else WHOLE * self.transfers.usual_s()
+        impatient = self.impatient(peer)
+        if impatient or self.silent(peer):
+            payload_s = 0.0 if impatient else WHOLE * self.transfers.usual_s()
             expires = min(expires, self._opened + max(self.usual_s(peer), FELT / 2.0 * self._lag_s, payload_s))
         return expires
 

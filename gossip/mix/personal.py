@@ -13,6 +13,7 @@ from typing import Any
 from starling.gossip.api import Averaging, Broadcasting, Gathering, Mixer, Phase, Swapping
 from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
+from starling.gossip.spans import Spans, put, spans_of, take, unmatched
 from starling.gossip.vector import Layout
 
 SHARES = (0.0, 0.5, 1.0)  # of an exchange's step, of which a node that chooses takes one
@@ -29,20 +30,15 @@ class Personal:
     """
 
     inner: Mixer
-    spans: tuple[slice, ...]  # of the coordinates that are shared, ascending
+    spans: Spans  # of the coordinates that are shared
 
     def part(self, x: Tensor) -> Tensor:
         """(…, s) what of x (…, d) is shared, a copy."""
-        return torch.cat([x[..., span] for span in self.spans], dim=-1)
+        return take(x, self.spans)
 
     def put(self, x: Tensor, shared: Tensor) -> Tensor:
         """A copy of x (…, d) with this shared part (…, s)."""
-        whole, start = x.clone(), 0
-        for span in self.spans:
-            length = span.stop - span.start
-            whole[..., span] = shared[..., start : start + length]
-            start += length
-        return whole
+        return put(x, shared, self.spans)
 
     @property
     def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
@@ -91,10 +87,8 @@ def at_home(layout: Layout, patterns: Sequence[str]) -> frozenset[str]:
     """
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in layout.names):
-            shown = ", ".join(layout.names[:6]) + (" …" if len(layout.names) > 6 else "")
             raise ConfigError(
-                f"mix.personal: {pattern!r} matches no parameter of this model; its names are {shown}; "
-                f"try `--set 'mix.personal=[\"{layout.names[-1]}\"]'`"
+                f"{unmatched('mix.personal', pattern, layout)}; try `--set 'mix.personal=[\"{layout.names[-1]}\"]'`"
             )
     found = frozenset(name for name in layout.names if any(fnmatchcase(name, pattern) for pattern in patterns))
     if len(found) == len(layout.names):
@@ -110,17 +104,9 @@ def shared_layout(layout: Layout, home: frozenset[str]) -> Layout:
     return Layout(tuple(name for name, _ in kept), tuple(shape for _, shape in kept), layout.dtype)
 
 
-def shared_spans(layout: Layout, home: frozenset[str]) -> tuple[slice, ...]:
-    """Where in a model's flat vector the parameters not at `home` lie; those side by side in one piece."""
-    spans: list[slice] = []
-    for name, start, end in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
-        if name in home or start == end:
-            continue
-        if spans and spans[-1].stop == start:
-            spans[-1] = slice(spans[-1].start, end)
-        else:
-            spans.append(slice(start, end))
-    return tuple(spans)
+def shared_spans(layout: Layout, home: frozenset[str]) -> Spans:
+    """Where in a model's flat vector the parameters not at `home` lie."""
+    return spans_of(layout, {*layout.names} - home)
 
 
 def chosen(losses: Tensor) -> Tensor:

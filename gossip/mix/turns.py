@@ -14,9 +14,9 @@ from starling.gossip.api import Averaging, Broadcasting, Gathering, Phase, Swapp
 from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import PlainAveraging
+from starling.gossip.spans import Spans, put, spans_of, take, unmatched
 from starling.gossip.vector import Layout
 
-Spans = tuple[slice, ...]
 UNKNOWN = -1.0
 """The number of the block of a node that has seen no round yet: it trains all, and keeps what it did to the right one."""
 
@@ -42,7 +42,7 @@ class Turns:
     Source: alternating averages of low-rank factors, as RoLoRA, Chen et al. 2024 (arXiv:2409.02346); there with a server.
     """
 
-    blocks: tuple[Spans, ...]  # of each, its coordinates in ascending order; disjoint, together all of the model
+    blocks: tuple[Spans, ...]  # disjoint, together all of the model
     asynchronous: ClassVar[bool] = False
 
     @property
@@ -73,17 +73,13 @@ class Turns:
     def shared(self, state: Resting, x: Tensor) -> Tensor:
         """(…, D) the block of this round."""
         out = x.new_zeros(*x.shape[:-1], self.width)
-        part = torch.cat([x[..., span] for span in self.blocks[max(0, _number(state))]], dim=-1)
+        part = take(x, self.blocks[max(0, _number(state))])
         out[..., : part.shape[-1]] = part
         return out
 
     def absorb(self, state: Resting, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Resting]:
         """The averaged block; the next trains once its average is complete."""
-        mixed, start = x.clone(), 0
-        for span in self.blocks[phase.turn % len(self.blocks)]:
-            length = span.stop - span.start
-            mixed[..., span] = shared[..., start : start + length]
-            start += length
+        mixed = put(x, shared, self.blocks[phase.turn % len(self.blocks)])
         live = (phase.turn + phase.last) % len(self.blocks)
         return mixed, _at(state, mixed.clone(), live)
 
@@ -116,25 +112,21 @@ def blocks_of(layout: Layout, patterns: Sequence[str]) -> tuple[Spans, ...]:
 
     Raises ConfigError: a parameter matches none of them, or several, or a pattern matches nothing.
     """
-    found: list[list[slice]] = [[] for _ in patterns]
-    for name, start, end in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
-        matching = [number for number, pattern in enumerate(patterns) if fnmatchcase(name, pattern)]
+    for name in layout.names:
+        matching = [pattern for pattern in patterns if fnmatchcase(name, pattern)]
         if len(matching) != 1:
             which = "none" if not matching else "several"
             raise ConfigError(
                 f"mix.turns: {name} matches {which} of {', '.join(patterns)}, and would {'never' if not matching else 'twice'} be trained; "
                 "every parameter must match one"
             )
-        spans = found[matching[0]]
-        if spans and spans[-1].stop == start:
-            spans[-1] = slice(spans[-1].start, end)
-        elif end > start:
-            spans.append(slice(start, end))
-    for pattern, spans in zip(patterns, found, strict=True):
-        if not spans:
-            shown = ", ".join(layout.names[:6]) + (" …" if len(layout.names) > 6 else "")
-            raise ConfigError(f"mix.turns: {pattern!r} matches no parameter of this model; its names are {shown}")
-    return tuple(map(tuple, found))
+    blocks = []
+    for pattern in patterns:
+        block = spans_of(layout, {name for name in layout.names if fnmatchcase(name, pattern)})
+        if not block:
+            raise ConfigError(unmatched("mix.turns", pattern, layout))
+        blocks.append(block)
+    return tuple(blocks)
 
 
 def shared_layout(turns: Turns, layout: Layout) -> Layout:

@@ -30,6 +30,18 @@ def _add(name: str, made: list[str]) -> None:
     _run("ip", "-n", name, "link", "set", "lo", "up")
 
 
+def _bridged(wire: str, hosts: Sequence[str], network: str) -> None:
+    """Join these namespaces, eth0 of each at `network`.1 and on, by a bridge in `wire`, whose port p0 leads to the first and so on."""
+    _run("ip", "-n", wire, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
+    _run("ip", "-n", wire, "link", "set", "br0", "up")
+    for number, name in enumerate(hosts):
+        port = f"p{number}"
+        _run("ip", "link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", port, "netns", wire)
+        _run("ip", "-n", wire, "link", "set", port, "master", "br0", "up")
+        _run("ip", "-n", name, "addr", "add", f"{network}.{number + 1}/24", "dev", "eth0")
+        _run("ip", "-n", name, "link", "set", "eth0", "up")
+
+
 def _delayed(ends: Iterable[tuple[str, str]], delay_ms: float) -> None:
     """Below the shaper of these (namespace, device), where the kernel has sch_netem; else it is said that lines have no delay."""
     if not delay_ms:
@@ -60,15 +72,8 @@ def lan(count: int, rate: str = "", delay_ms: float = 0.0) -> Iterator[list[str]
     try:
         for name in (wire, *hosts):
             _add(name, made)
-        _run("ip", "-n", wire, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
-        _run("ip", "-n", wire, "link", "set", "br0", "up")
+        _bridged(wire, hosts, "10.96.0")
         for number, name in enumerate(hosts):
-            _run(
-                "ip", "link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", f"p{number}", "netns", wire
-            )
-            _run("ip", "-n", wire, "link", "set", f"p{number}", "master", "br0", "up")
-            _run("ip", "-n", name, "addr", "add", f"10.96.0.{number + 1}/24", "dev", "eth0")
-            _run("ip", "-n", name, "link", "set", "eth0", "up")
             _run("ip", "-n", name, "route", "add", "224.0.0.0/4", "dev", "eth0")
             if rate:
                 shape = ("root", "handle", "1:", "tbf", "rate", rate, "burst", "64k", "latency", "100ms")
@@ -135,15 +140,7 @@ def homes(
     try:
         for name in (wire, *wan, *behind):
             _add(name, made)
-        _run("ip", "-n", wire, "link", "add", "br0", "type", "bridge")
-        _run("ip", "-n", wire, "link", "set", "br0", "up")
-        for number, name in enumerate(wan):
-            _run(
-                "ip", "link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", f"p{number}", "netns", wire
-            )
-            _run("ip", "-n", wire, "link", "set", f"p{number}", "master", "br0", "up")
-            _run("ip", "-n", name, "addr", "add", f"10.98.0.{number + 1}/24", "dev", "eth0")
-            _run("ip", "-n", name, "link", "set", "eth0", "up")
+        _bridged(wire, wan, "10.98.0")
         for number, (router, host) in enumerate(zip(routers, behind, strict=True)):
             _run("ip", "link", "add", "lan", "netns", router, "type", "veth", "peer", "name", "eth0", "netns", host)
             _run("ip", "-n", router, "addr", "add", f"10.97.{number}.1/24", "dev", "lan")

@@ -91,10 +91,7 @@ def stories(deterministic_scheduler, seeds: tuple[int, ...], answers: Answer, pr
 
 @pytest.mark.slow
 def test_who_calls_everybody_late_takes_no_step_and_no_accuracy_from_anybody(deterministic_scheduler):
-    deterministic_scheduler(1)
-    honest = with_one_that(useless, "custom", 4, 1)
-    deterministic_scheduler(1)
-    lied = with_one_that(DECISIVE, "custom", 4, 1)
+    [honest], [lied] = (stories(deterministic_scheduler, (1,), answers, "custom", 4) for answers in (useless, DECISIVE))
     assert lied.steps >= 0.95 * STEPS
     assert lied.accuracy >= honest.accuracy - POINT
     assert not lied.blamed  # the honest blame no one
@@ -103,10 +100,7 @@ def test_who_calls_everybody_late_takes_no_step_and_no_accuracy_from_anybody(det
 @pytest.mark.slow
 def test_who_says_nothing_takes_no_step_from_anybody_and_no_exchange_from_the_others(deterministic_scheduler):
     """Who waited for it was out of phase with those that did not: 310 of 400 steps, and an exchange in ten rounds."""
-    deterministic_scheduler(3)
-    honest = with_one_that(useless, "vouched", 4, 3)
-    deterministic_scheduler(3)
-    lied = with_one_that(silent, "vouched", 4, 3)
+    [honest], [lied] = (stories(deterministic_scheduler, (3,), answers, "vouched", 4) for answers in (useless, silent))
     assert lied.steps >= 0.95 * STEPS
     assert lied.met >= 0.8 * honest.met
     assert lied.accuracy >= honest.accuracy - POINT

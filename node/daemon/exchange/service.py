@@ -83,8 +83,8 @@ class Exchange:
         self._report, self._told_slow = context.report, False
         self._watch = SlowWatch(context.report, context.limits)
         self._budget = budget = Budget(context.manifest, context.limits)
-        pace = _pace(context.manifest, context.swarm, sticky)
-        pace.timeouts.silent, self._look = members.silent, members.look
+        pace = _pace(context.manifest, context.swarm, sticky, members.silent)
+        self._look = members.look
         self._core = core = Pairwise(
             context.me, pace, fresh_inc, lambda peer: peer in members.members, budget, lambda: len(members.roster)
         )
@@ -285,10 +285,10 @@ class Exchange:
             await self._shell.rest(peer)
 
 
-def _pace(manifest: Manifest, swarm: str, sticky: LastingEdges | None) -> Rounds | Slots:
+def _pace(manifest: Manifest, swarm: str, sticky: LastingEdges | None, silent: Callable[[str], bool]) -> Rounds | Slots:
     pace = manifest.pace
     longest_s = pace.max_wait_s if pace.kind == "steps" else pace.slot_s  # a visit is over when its slot is
-    timeouts = Timeouts(Deadline(min(pace.min_wait_s, longest_s), longest_s))
+    timeouts = Timeouts(Deadline(min(pace.min_wait_s, longest_s), longest_s), silent)
     if pace.kind == "steps":
         overlay = overlay_of(manifest)
         return Rounds(timeouts, MAX_LEAD, same_roster=not overlay.symmetric or isinstance(overlay, Periodic))

@@ -65,7 +65,7 @@ class Bootstrap:
         pause, warned = FIRST_PAUSE_S, False
         while True:
             asked = self.addresses
-            found = None if not asked else await self._first_manifest(transfer, network, swarm)
+            found = await self._first_manifest(transfer, network, swarm) if asked else None
             if found is not None:
                 return found
             if not warned:

@@ -66,7 +66,7 @@ async def test_two_that_know_other_members_exchange_where_both_give_their_link_t
     ],
 )
 def test_rosters_must_be_the_same_where_a_link_is_not_all_that_ends_have_in_common(overlay, same_roster):
-    assert _pace(Manifest(overlay=overlay), "swarm", None).same_roster == same_roster
+    assert _pace(Manifest(overlay=overlay), "swarm", None, lambda _peer: False).same_roster == same_roster
 
 
 @virtual
