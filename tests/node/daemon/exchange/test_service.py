@@ -6,7 +6,7 @@ import trio
 from starling.gossip.overlay.sticky import StickyEdges
 from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Ack, Solicit
-from starling.node.config.schema import Manifest, OverlaySection
+from starling.node.config.schema import Manifest, OverlaySection, PaceSection
 from starling.node.daemon.exchange.service import _pace
 from starling.node.net.faults import loss
 from starling.node.rpc import calls
@@ -67,6 +67,13 @@ async def test_two_that_know_other_members_exchange_where_both_give_their_link_t
 )
 def test_rosters_must_be_the_same_where_a_link_is_not_all_that_ends_have_in_common(overlay, same_roster):
     assert _pace(Manifest(overlay=overlay), "swarm", None, lambda _peer: False).same_roster == same_roster
+
+
+@pytest.mark.parametrize("kind", ["steps", "clock"])
+def test_whoever_answers_no_probe_is_given_the_usual_time_in_either_pace(kind):
+    pace = _pace(Manifest(pace=PaceSection(kind=kind)), "swarm", None, {"gone"}.__contains__)
+    assert pace.timeouts.silent("gone")
+    assert not pace.timeouts.silent("there")
 
 
 @virtual
