@@ -67,7 +67,7 @@ MUTANTS = (
     Mutant("gossip/membership/detector.py", ">= self._health.wait_s(rumor.peer):", ">= 0.0:", ("gossip/membership/test_detector.py",)),
     Mutant("gossip/membership/detector.py", "self._silent.discard(peer)", "pass", ("gossip/membership/test_silence.py",)),
     Mutant("gossip/membership/detector.py", "heard = now -", "heard = False and now -", ("gossip/membership/test_silence.py",)),
-    Mutant("gossip/exchange/timeouts.py", "(peer) or self.silent(peer):", "(peer):", ("**/test_timeouts.py",)),
+    Mutant("gossip/exchange/timeouts.py", "impatient or self.silent(peer):", "impatient:", ("**/test_timeouts.py",)),
     Mutant("gossip/exchange/timeouts.py", "else WHOLE * self.transfers.usual_s()", "else 0.0", ("**/test_timeouts.py",)),
     Mutant("gossip/exchange/progress.py", "return within[1] if", "return within[0] if", ("**/test_held_up.py",)),
     Mutant("gossip/exchange/held_up.py", "own_s = elapsed_s - waited_s", "own_s = elapsed_s", ("**/test_held_up.py",)),
