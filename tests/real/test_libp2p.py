@@ -319,18 +319,19 @@ async def test_a_cap_changed_under_a_frame_holds_for_the_rest_of_it():
 @pytest.mark.slow
 @on_sockets
 async def test_under_a_small_cap_probes_still_pass_a_model():
-    """A megabyte is ten seconds of this line; a probe behind it must wait for half a second of it, not for all."""
+    """The model is seven seconds of this line; a probe behind it waits for half a second of it, not for all."""
     async with nodes("a", "b", up=100_000) as (a, b), trio.open_nursery() as nursery:
         await a.dial(b.addresses[0])
         await a.send(b.peer_id, "control", b"open the lane")
         await next_frame(b, "control")
-        nursery.start_soon(a.send, b.peer_id, "exchange", bytes(1_000_000))
-        await trio.sleep(0.1)
         start = trio.current_time()
+        nursery.start_soon(a.send, b.peer_id, "exchange", bytes(700_000))
+        await trio.sleep(0.1)
         await a.send(b.peer_id, "control", b"probe")
         assert (await next_frame(b, "control")).frame == b"probe"
-        assert trio.current_time() - start < 2.0
-        nursery.cancel_scope.cancel()
+        probe = trio.current_time() - start
+        await next_frame(b, "exchange")
+        assert probe < (trio.current_time() - start) / 2  # quiet: .11; a busy machine delays a probe by seconds
 
 
 @on_sockets
