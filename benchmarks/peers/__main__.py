@@ -1,6 +1,6 @@
 """Train one small model in Starling and in other frameworks: accuracy, bytes and seconds beside each other.
 
-    python -m benchmarks.peers                      all of them; some 600 MB are installed below build/peers, minutes
+    python -m benchmarks.peers                      all of them; 1.5 GB are installed below build/peers, minutes
     python -m benchmarks.peers starling hivemind    some
     python -m benchmarks.peers --seeds 0 1 2 --out benchmarks/peers/results
 

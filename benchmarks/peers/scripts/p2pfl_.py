@@ -3,7 +3,12 @@
 Its learner for PyTorch needs Lightning and a torchvision of an older torch; this one does the same on a plain module.
 """
 
+# ruff: noqa: E402
 import time
+
+from p2pfl.settings import Settings
+
+Settings.general.DISABLE_RAY = True  # read at import: Ray would keep the models, and its own talk be counted
 
 import numpy as np
 import torch
@@ -15,7 +20,6 @@ from p2pfl.learning.frameworks.learner import Learner
 from p2pfl.learning.frameworks.p2pfl_model import P2PFLModel
 from p2pfl.management.logger import logger
 from p2pfl.node import Node
-from p2pfl.settings import Settings
 from p2pfl.utils.utils import set_standalone_settings, wait_convergence
 
 START_S = 60.0
@@ -40,18 +44,20 @@ class Model(P2PFLModel):
 
 
 class Steps(Learner):
-    """A node's local steps of a round; its momentum and its place in the data last."""
+    """A node's local steps of a round, on a module of its own, so that its momentum lasts: an average comes as a new one."""
 
     def __init__(self, given: World, node: int) -> None:
         super().__init__()
         self.given, self.node, self.rounds = given, node, 0
-        self.batches, self.optimizer = given.batches(node), None
+        self.mine, self.batches = Model(given.model()), given.batches(node)
+        self.optimizer = given.sgd(self.mine.model)
 
     def fit(self) -> P2PFLModel:
         model = self.get_model()
-        self.optimizer = self.optimizer or self.given.sgd(model.model)
+        self.mine.set_parameters(model.get_parameters())
         for _ in range(self.given.local_steps):
-            step(model.model, self.optimizer, next(self.batches))
+            step(self.mine.model, self.optimizer, next(self.batches))
+        model.set_parameters(self.mine.get_parameters())
         self.rounds += 1
         model.set_contribution([self.addr], len(self.given.shard(self.node)[1]))
         return model
@@ -70,7 +76,6 @@ def main() -> None:
     given = world()
     set_standalone_settings()
     logger.set_level("WARNING")
-    Settings.general.DISABLE_RAY = True  # it would hold models, not carry them: they cross the same sockets
     began = time.monotonic()
     samples = P2PFLDataset(Dataset.from_dict({"x": [0]}))  # the learner has its own
     learners = [Steps(given, node) for node in range(given.nodes)]
