@@ -1,6 +1,6 @@
 """Train one small model in Starling and in other frameworks: accuracy, bytes and seconds beside each other.
 
-    python -m benchmarks.peers                      all of them; some 600 MB are installed below build/peers, minutes
+    python -m benchmarks.peers                      all of them; 1.5 GB are installed below build/peers, minutes
     python -m benchmarks.peers starling hivemind    some
     python -m benchmarks.peers --seeds 0 1 2 --out benchmarks/peers/results
 
@@ -63,6 +63,10 @@ PEERS = {
     "nvflare": Peer(package="nvflare==2.9.0", script="nvflare_.py"),
     # alone: torchvision, which only its own data sets need, would bring a second torch of gigabytes
     "byzfl": Peer(package="byzfl==0.0.11", script="byzfl_.py", others=("--no-deps", "scipy==1.17.1")),
+    # its `datasets` is of 2023, and does not say that it needs libraries of that time; without opendp nothing of it can be imported
+    "p2pfl": Peer(
+        package="p2pfl[dp]==0.4.4", script="p2pfl_.py", others=("pyarrow==17.0.0", "huggingface_hub==0.25.2")
+    ),
 }
 RULES = ("median", "trimmed_mean", "geometric_median", "multi_krum", "nnm")
 RULES_DIM = 1_000_000

@@ -9,7 +9,7 @@ compose() { if docker compose version >/dev/null 2>&1; then docker compose --pro
 trap 'code=$?; compose down -v >&2 2>&1 || true; exit $code' EXIT
 trap 'exit 130' INT TERM
 
-compose up -d --scale volunteer=0 --scale wan=2 founder wan >&2
+compose up -d --scale wan=2 founder wan >&2
 until_s=$(($(date +%s) + ${WITHIN_S-600}))
 while :; do
     sleep 5

@@ -1,4 +1,4 @@
-"""Tutorials: their blocks run in order, as they stand, and make notebooks."""
+"""Tutorials as notebooks; tests/real/test_notebooks.py runs their cells."""
 
 import ast
 import json
@@ -6,10 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.harness.processes import ENVIRONMENT
 from tests.harness.records import recorded
 from tools import notebook
 
@@ -58,17 +56,3 @@ def test_a_record_is_read_with_pandas_as_the_tutorial_says(tmp_path, monkeypatch
     assert len(session["events"]) == 2 * 21  # each once
     assert session["curve"]("loss_curve").notna().all()
     assert "committed" in printed
-
-
-@pytest.mark.acceptance
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_blocks_of_a_tutorial_run_as_they_stand(page, tmp_path):
-    """In one session, and leave no process behind."""
-    (tmp_path / "session.py").write_text("\n".join(notebook.cells(page.read_text())))
-    done = subprocess.run(
-        [sys.executable, "session.py"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=280
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert len(done.stdout.splitlines()) >= 5
-    assert not [each for each in psutil.process_iter(["cwd"]) if (each.info["cwd"] or "").startswith(str(tmp_path))]

@@ -1,6 +1,6 @@
 """The documentation site: every page is in the menu, links and headings fit, and generated pages say what the code does.
 
-`make docs` builds it strictly, and the tests that build it are marked `acceptance`; the others read what it is built from.
+`make docs` builds it strictly, as do the tests here; looking at all pages in a browser is marked `acceptance`.
 """
 
 import importlib.util
@@ -133,7 +133,7 @@ def built(tmp_path_factory):
 
 
 @needs_mkdocs
-@pytest.mark.acceptance
+@pytest.mark.slow
 def test_no_page_asks_another_host_for_anything(built):
     """It is read without a network: scripts, styles, fonts and pictures are the site's own."""
     pages = list(built.rglob("*.html"))
@@ -148,7 +148,7 @@ def test_no_page_asks_another_host_for_anything(built):
 
 
 @needs_mkdocs
-@pytest.mark.acceptance
+@pytest.mark.slow
 def test_blocks_of_code_are_blocks_whatever_the_tests_call_them(built):
     """An info string that mkdocs does not know would turn a block into a line of text."""
     for page in built.rglob("*.html"):
@@ -156,7 +156,7 @@ def test_blocks_of_code_are_blocks_whatever_the_tests_call_them(built):
 
 
 @needs_mkdocs
-@pytest.mark.acceptance
+@pytest.mark.slow
 def test_a_tutorial_can_be_had_as_a_notebook(built):
     """Those whose blocks are cells; others are typed in terminals, and have none."""
     for page in (built / "tutorials").glob("*.html"):
@@ -167,7 +167,7 @@ def test_a_tutorial_can_be_had_as_a_notebook(built):
 
 
 @needs_mkdocs
-@pytest.mark.acceptance
+@pytest.mark.slow
 def test_the_search_knows_the_pages(built):
     known = {entry["location"] for entry in json.loads((built / "search/search_index.json").read_text())["docs"]}
     assert {
