@@ -91,8 +91,8 @@ class Pairwise:
     @property
     def deadline(self) -> float:
         """When `tick` has something to do even if nothing happens; infinite if never."""
-        until = self.pace.timeouts.until
-        return min((min(until(peer), self._retry_at[peer]) for peer in self.pace.waiting), default=math.inf)
+        until = self.pace.until()
+        return min((min(expires, self._retry_at[peer]) for peer, expires in until.items()), default=math.inf)
 
     def compute(self, round: int, links: Mapping[str, float], view: bytes, now: float) -> list[Command]:
         """Steps pace: local steps of `round` begin; requests for it are deferred until they are done.

@@ -107,6 +107,14 @@ def test_who_says_nothing_takes_no_step_from_anybody_and_no_exchange_from_the_ot
 
 
 @pytest.mark.slow
+def test_among_eight_who_waits_in_vain_does_not_wait_on_while_others_are_rounds_ahead(deterministic_scheduler):
+    """Three of the honest jumped over three rounds of forty each: 92.5 % of the local steps, and one exchange in six fewer."""
+    [lied] = stories(deterministic_scheduler, (3,), silent, "custom", 8)
+    assert lied.steps >= 0.95 * STEPS
+    assert lied.met >= 26 / ROUNDS  # of 27, as one round in three its overlay links it to the one that is silent
+
+
+@pytest.mark.slow
 @pytest.mark.acceptance
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("preset", "nodes"), [*product(("custom", "vouched"), (3, 4, 8))])
@@ -122,5 +130,5 @@ def test_no_answer_takes_a_step_or_a_point_of_accuracy(deterministic_scheduler, 
             f"\n{preset}, {nodes}, {name}: {100 * lost:.2f} points, {steps / STEPS:.3f} of the local steps"
         )
         assert lost <= POINT, name
-        assert steps >= 0.95 * STEPS - (LOCAL_STEPS if name in WAITED_FOR else 0), name  # a round's, as in the search
+        assert steps >= 0.95 * STEPS, name
         assert not any(one.blamed for one in told), name
