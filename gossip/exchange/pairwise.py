@@ -161,7 +161,7 @@ class Pairwise:
         for peer in pace.waiting:
             due = now >= self._retry_at[peer]
             if due:
-                self._retry_at[peer] = now + pace.timeouts.retry_s(peer)
+                self._retry_at[peer] = now + self._retry_s(peer)
                 self._nudge(peer, now)
             may_begin = self._edge(peer).ready and (due or peer not in self._early)
             if may_begin and self._attempts[peer] < MAX_ATTEMPTS:
@@ -298,7 +298,13 @@ class Pairwise:
     def _begin_waiting(self, now: float) -> None:
         self._attempts.clear()
         self._early.clear()
-        self._retry_at = {peer: now + self.pace.timeouts.retry_s(peer) for peer in self.pace.waiting}
+        self._retry_at = {peer: now + self._retry_s(peer) for peer in self.pace.waiting}
+
+    def _retry_s(self, peer: str) -> float:
+        """Seconds until a peer is tried again; a Solicit, which carries no payload, need not wait as long as its answers took."""
+        edge, timeouts = self.edges.get(peer), self.pace.timeouts
+        solicits = edge is not None and not edge.unresolved and not edge.initiator
+        return timeouts.solicit_s if solicits else timeouts.retry_s(peer)
 
     def _nudge(self, peer: str, now: float) -> None:
         """Repeat what is not answered; where nothing is under way and the peer is the initiator, solicit an exchange."""

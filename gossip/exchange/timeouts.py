@@ -184,9 +184,14 @@ class Timeouts:
         """Waiting is over."""
         self.expires = inf
 
+    @property
+    def solicit_s(self) -> float:
+        """Seconds without progress after which to ask a peer to begin, if that is its part: so it learns that it is waited for."""
+        return self._wait_s / TRIES
+
     def retry_s(self, peer: str) -> float:
         """Seconds without progress after which to try `peer` again."""
-        return max(self._wait_s / TRIES, HASTE * self._quickest.get(peer, 0.0), UNDER_WAY * self.transfers.usual_s())
+        return max(self.solicit_s, HASTE * self._quickest.get(peer, 0.0), UNDER_WAY * self.transfers.usual_s())
 
     def resolve(self, peer: str, outcome: Outcome, now: float) -> None:
         """The exchange with `peer` ended; only a commit or a timeout says how long to wait."""
