@@ -99,9 +99,10 @@ class Timeouts:
 
     Patience is for peers that are at work. One that is `silent`, which answers no probe either, is given no more than is usual.
 
-    And it is for who is not behind. Where this node still waits and enough others are in later rounds, whom it waits for is given what is
-    usual and the time of a round's local steps: one that is itself a round behind comes within that, and others that now wait for this node
-    do so as long. Else it would be out of phase with them for many rounds, as deadlines differ: who missed links has longer ones.
+    And it is for who is not behind. Where this node still waits and enough others are in later rounds, whom it waits for is given the
+    shortest deadline there is, or what is usual where that is more, and the time of a round's local steps: one that is itself a round
+    behind comes within that, and others that now wait for this node do so as long. Else it would be out of phase with them for many rounds,
+    as deadlines differ: who missed links has longer ones.
 
     No more than is usual is never less than what payloads take: behind a payload an answer may wait.
     """
@@ -152,9 +153,11 @@ class Timeouts:
     def until(self, peer: str, *, overtaken: bool = False) -> float:
         """When to give `peer` up. `overtaken`: enough others, whom no liar moves, say that they are in a later round than this."""
         expires = self.expires - self._lag_s if peer in self._late else self.expires
-        if (hurried := self.impatient(peer) or self.silent(peer)) or overtaken:
-            least_s = max(self.usual_s(peer), FELT / 2.0 * self._lag_s, WHOLE * self.transfers.usual_s())
-            expires = min(expires, self._opened + least_s + (0.0 if hurried else self._lag_s))
+        least_s = max(self.usual_s(peer), FELT / 2.0 * self._lag_s, WHOLE * self.transfers.usual_s())
+        if self.impatient(peer) or self.silent(peer):
+            return min(expires, self._opened + least_s)
+        if overtaken:
+            return min(expires, self._opened + max(least_s, self.deadline.min_wait_s) + self._lag_s)
         return expires
 
     def usual_s(self, peer: str = "") -> float:

@@ -271,10 +271,17 @@ def test_a_silent_peer_still_has_what_payloads_take_as_its_answer_may_wait_behin
     assert timeouts.until("b") == pytest.approx(100.0 + WHOLE * 0.6)
 
 
-def test_who_is_waited_for_when_others_have_gone_on_is_given_what_is_usual_and_the_time_of_a_round():
-    """A deadline learned from late answers is longer than the others': they would give this node up while it waits."""
+def test_who_is_waited_for_when_others_have_gone_on_is_given_the_shortest_deadline_or_what_is_usual_and_the_time_of_a_round():
+    """A deadline learned from late answers is longer than the others': they would give this node up while it waits.
+
+    What is usual alone may be milliseconds, and a process that lost the processor for longer would be given up.
+    """
     timeouts = Timeouts(Deadline(0.25, 10.0))
-    timeouts.resolve("a", "committed", 0.3)
+    timeouts.resolve("a", "committed", 0.01)
+    timeouts.begin(100.0, 0.02)
+    assert timeouts.until("b", overtaken=True) == pytest.approx(100.0 + 0.25 + 0.02)
+    timeouts.resolve("a", "committed", 100.3)
+    timeouts.resolve("a", "committed", 100.3)
     timeouts.begin(100.0, 2.0)
     assert timeouts.until("b") == 100.0 + 10.0 + 2 * 2.0
     assert timeouts.until("b", overtaken=True) == pytest.approx(100.0 + HASTE * 0.3 + 2.0)
