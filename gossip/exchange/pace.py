@@ -70,9 +70,19 @@ class Pace:
         """An exchange with `peer` ended."""
         raise NotImplementedError
 
+    @property
+    def overtaken(self) -> bool:
+        """Enough peers are in later rounds than the open one; never on one voice."""
+        return False
+
+    def until(self) -> dict[str, float]:
+        """When to give up each peer that is waited for; the peers are sorted."""
+        overtaken = self.overtaken
+        return {peer: self.timeouts.until(peer, overtaken=overtaken) for peer in self.waiting}
+
     def tick(self, now: float) -> tuple[str, ...]:
         """Past its deadline a link or visit is a timeout. -> those peers, sorted"""
-        late = tuple(peer for peer in self.waiting if now >= self.timeouts.until(peer))
+        late = tuple(peer for peer, expires in self.until().items() if now >= expires)
         for peer in late:
             self.resolved(peer, self.round, "timeout", now)
         return late
@@ -100,6 +110,11 @@ class Rounds(Pace):
     def waiting(self) -> tuple[str, ...]:
         """Peers whose links are not resolved, sorted."""
         return tuple(sorted(self.links.keys() - self.outcomes.keys())) if self.phase == "exchanging" else ()
+
+    @property
+    def overtaken(self) -> bool:
+        """More peers than may lie (f + 1 of those heard) report a later round than the open one."""
+        return self.progress.lead > self.round
 
     def passed(self, peer: str) -> bool:
         """The peer has done the open round."""

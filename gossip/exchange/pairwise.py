@@ -91,8 +91,8 @@ class Pairwise:
     @property
     def deadline(self) -> float:
         """When `tick` has something to do even if nothing happens; infinite if never."""
-        until = self.pace.timeouts.until
-        return min((min(until(peer), self._retry_at[peer]) for peer in self.pace.waiting), default=math.inf)
+        until = self.pace.until()
+        return min((min(expires, self._retry_at[peer]) for peer, expires in until.items()), default=math.inf)
 
     def compute(self, round: int, links: Mapping[str, float], view: bytes, now: float) -> list[Command]:
         """Steps pace: local steps of `round` begin; requests for it are deferred until they are done.
@@ -161,7 +161,7 @@ class Pairwise:
         for peer in pace.waiting:
             due = now >= self._retry_at[peer]
             if due:
-                self._retry_at[peer] = now + pace.timeouts.retry_s(peer)
+                self._retry_at[peer] = now + self._retry_s(peer)
                 self._nudge(peer, now)
             may_begin = self._edge(peer).ready and (due or peer not in self._early)
             if may_begin and self._attempts[peer] < MAX_ATTEMPTS:
@@ -298,7 +298,13 @@ class Pairwise:
     def _begin_waiting(self, now: float) -> None:
         self._attempts.clear()
         self._early.clear()
-        self._retry_at = {peer: now + self.pace.timeouts.retry_s(peer) for peer in self.pace.waiting}
+        self._retry_at = {peer: now + self._retry_s(peer) for peer in self.pace.waiting}
+
+    def _retry_s(self, peer: str) -> float:
+        """Seconds until a peer is tried again; a Solicit, which carries no payload, need not wait as long as its answers took."""
+        edge, timeouts = self.edges.get(peer), self.pace.timeouts
+        solicits = edge is not None and not edge.unresolved and not edge.initiator
+        return timeouts.solicit_s if solicits else timeouts.retry_s(peer)
 
     def _nudge(self, peer: str, now: float) -> None:
         """Repeat what is not answered; where nothing is under way and the peer is the initiator, solicit an exchange."""

@@ -97,8 +97,14 @@ class Timeouts:
     WITHDRAWN_ROUNDS rounds, twice as many the next time, so that what one peer takes is a few rounds in all and its own edge. So is a
     peer that let MISSED links in a row expire, whatever it said meanwhile: who waits for it in vain is out of phase with those that do not.
 
-    Patience is for peers that are at work. One that is `silent`, which answers no probe either, is given no more than is usual, and what
-    payloads take: behind a payload an answer may wait.
+    Patience is for peers that are at work. One that is `silent`, which answers no probe either, is given no more than is usual.
+
+    And it is for who is not behind. Where this node still waits and enough others are in later rounds, whom it waits for is given the
+    shortest deadline there is, or what is usual where that is more, and the time of a round's local steps: one that is itself a round
+    behind comes within that, and others that now wait for this node do so as long. Else it would be out of phase with them for many rounds,
+    as deadlines differ: who missed links has longer ones.
+
+    No more than is usual is never less than what payloads take: behind a payload an answer may wait.
     """
 
     deadline: Deadline
@@ -144,13 +150,14 @@ class Timeouts:
         self._round += 1
         self._felt = {peer: seconds / 2.0 for peer, seconds in self._felt.items() if seconds > FELT / 16.0 * lag_s}
 
-    def until(self, peer: str) -> float:
-        """When to give `peer` up."""
+    def until(self, peer: str, *, overtaken: bool = False) -> float:
+        """When to give `peer` up. `overtaken`: enough others, whom no liar moves, say that they are in a later round than this."""
         expires = self.expires - self._lag_s if peer in self._late else self.expires
-        impatient = self.impatient(peer)
-        if impatient or self.silent(peer):
-            payload_s = 0.0 if impatient else WHOLE * self.transfers.usual_s()
-            expires = min(expires, self._opened + max(self.usual_s(peer), FELT / 2.0 * self._lag_s, payload_s))
+        least_s = max(self.usual_s(peer), FELT / 2.0 * self._lag_s, WHOLE * self.transfers.usual_s())
+        if self.impatient(peer) or self.silent(peer):
+            return min(expires, self._opened + least_s)
+        if overtaken:
+            return min(expires, self._opened + max(least_s, self.deadline.min_wait_s) + self._lag_s)
         return expires
 
     def usual_s(self, peer: str = "") -> float:
@@ -180,9 +187,14 @@ class Timeouts:
         """Waiting is over."""
         self.expires = inf
 
+    @property
+    def solicit_s(self) -> float:
+        """Seconds without progress after which to ask a peer to begin, if that is its part: so it learns that it is waited for."""
+        return self._wait_s / TRIES
+
     def retry_s(self, peer: str) -> float:
         """Seconds without progress after which to try `peer` again."""
-        return max(self._wait_s / TRIES, HASTE * self._quickest.get(peer, 0.0), UNDER_WAY * self.transfers.usual_s())
+        return max(self.solicit_s, HASTE * self._quickest.get(peer, 0.0), UNDER_WAY * self.transfers.usual_s())
 
     def resolve(self, peer: str, outcome: Outcome, now: float) -> None:
         """The exchange with `peer` ended; only a commit or a timeout says how long to wait."""

@@ -14,20 +14,74 @@ from starling.gossip.compress.catalogue import QUANTIZERS, SELECTIONS
 from starling.gossip.compress.feedback import FEEDBACKS, NoFeedback, State
 from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.mix.base import MixerBase, Origin
+from starling.gossip.mix.base import MixerBase
 
 _ESTIMATES = ("ef21", "ef21_sgdm")  # schemes whose estimates follow the updates without bias
 _PARAMETERS = {"ef21_sgdm": "beta", "econtrol": "control", "dgc": "momentum"}  # scheme -> key feedback_…
 
 
 @dataclass(frozen=True, slots=True)
+class Plain:
+    """What a node without control variates keeps."""
+
+    origin: Tensor  # (…, d) the model at the end of the last round
+
+    def corrected(self, gradient: Tensor) -> Tensor:
+        """What local steps go along."""
+        return gradient
+
+    def stepped(self, _phase: Phase) -> Plain:
+        """Local steps are done."""
+        return self
+
+    def update(self, x: Tensor) -> Tensor:
+        """How far the local steps went down along gradients."""
+        return self.origin - x
+
+    def compared(self, _difference: Tensor) -> Plain:
+        """The mean of all estimates less the own one."""
+        return self
+
+    def mixed(self, x: Tensor, _phase: Phase) -> Plain:
+        """A round ends with the model x."""
+        return Plain(x.clone())
+
+
+@dataclass(frozen=True, slots=True)
 class Controlled:
-    """What a node with control variates keeps, in units of updates but for `variate`."""
+    """What a node with control variates keeps, in units of updates but for `variate`; methods as of `Plain`."""
 
     origin: Tensor  # (…, d) the model at the end of the last round
     difference: Tensor  # (…, d) h̄ − h_i, of the mean of all estimates and the own one
     variate: Tensor  # (…, d) the same a unit of rate and local step: what local steps add to the gradient
     added: Tensor  # (…, d) what it made of this round's update
+
+    @staticmethod
+    def at(x: Tensor) -> Controlled:
+        """At the beginning, with the model x."""
+        return Controlled(x.clone(), torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x))
+
+    def corrected(self, gradient: Tensor) -> Tensor:
+        """With the control variate."""
+        return gradient + self.variate
+
+    def stepped(self, phase: Phase) -> Controlled:
+        """Notes what the control variate moved the model by."""
+        return replace(self, added=phase.local_steps * phase.lr * self.variate)
+
+    def update(self, x: Tensor) -> Tensor:
+        """Without what the control variate did."""
+        return self.origin - x - self.added
+
+    def compared(self, difference: Tensor) -> Controlled:
+        """Kept for the next round."""
+        return replace(self, difference=difference)
+
+    def mixed(self, x: Tensor, phase: Phase) -> Controlled:
+        """The next round has the variate of the difference; where no step was done it stays."""
+        steps = phase.local_steps * phase.lr
+        variate = self.difference / steps if steps else self.variate
+        return Controlled(x.clone(), self.difference, variate, torch.zeros_like(x))
 
 
 @parameters
@@ -112,43 +166,34 @@ class Psgd(MixerBase):
         """Itself. Satisfies `starling.gossip.api.Swapping`; E is the sender's state, our estimate and the peer's: 2·d to 4·d."""
         return self
 
-    def start(self, x: Tensor) -> Origin | Controlled:
+    def start(self, x: Tensor) -> Plain | Controlled:
         """Where the first round's update begins."""
-        if not self.control_variate:
-            return Origin(x.clone())
-        return Controlled(x.clone(), torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x))
+        return Controlled.at(x) if self.control_variate else Plain(x.clone())
 
-    def correct(self, state: Origin | Controlled, gradient: Tensor) -> tuple[Tensor, Origin | Controlled]:
+    def correct(self, state: Plain | Controlled, gradient: Tensor) -> tuple[Tensor, Plain | Controlled]:
         """The gradient, and the control variate if there is one."""
-        return (gradient + state.variate if isinstance(state, Controlled) else gradient), state
+        return state.corrected(gradient), state
 
-    def publish(self, state: Origin | Controlled, x: Tensor, phase: Phase) -> tuple[Tensor, Origin | Controlled]:
-        """The model as it is; notes what the control variate moved it by."""
-        if isinstance(state, Controlled):
-            state = replace(state, added=phase.local_steps * phase.lr * state.variate)
-        return x, state
+    def publish(self, state: Plain | Controlled, x: Tensor, phase: Phase) -> tuple[Tensor, Plain | Controlled]:
+        """The model as it is."""
+        return x, state.stepped(phase)
 
-    def shared(self, state: Origin | Controlled, x: Tensor) -> Tensor:
-        """The update: how far the local steps went down along gradients."""
-        update = state.origin - x
-        return update - state.added if isinstance(state, Controlled) else update
+    def shared(self, state: Plain | Controlled, x: Tensor) -> Tensor:
+        """The update."""
+        return state.update(x)
 
     def absorb(
-        self, state: Origin | Controlled, x: Tensor, shared: Tensor, phase: Phase
-    ) -> tuple[Tensor, Origin | Controlled]:
+        self, state: Plain | Controlled, x: Tensor, shared: Tensor, phase: Phase
+    ) -> tuple[Tensor, Plain | Controlled]:
         """The mean of all updates instead of our own; of `demo` the shared vector is our own and the mean."""
         if self.feedback == "demo":
-            shared = phase.lr * (shared - self.shared(state, x)).sign()
+            shared = phase.lr * (shared - state.update(x)).sign()
         mixed = state.origin - shared
-        if not isinstance(state, Controlled):
-            return mixed, Origin(mixed.clone())
-        steps = phase.local_steps * phase.lr
-        variate = state.difference / steps if steps else state.variate
-        return mixed, Controlled(mixed.clone(), state.difference, variate, torch.zeros_like(mixed))
+        return mixed, state.mixed(mixed, phase)
 
-    def corrected(self, state: Origin | Controlled, flows: Tensor) -> Origin | Controlled:
+    def corrected(self, state: Plain | Controlled, flows: Tensor) -> Plain | Controlled:
         """`flows` is the sum of h_i − h_j over all peers, as a share of all estimates."""
-        return replace(state, difference=-flows) if isinstance(state, Controlled) else state
+        return state.compared(-flows)
 
     def flows(self, kept: Tensor) -> Tensor:
         """What is kept of k edges (…, k, E) -> (…, d), Σ_j (h_i − h_j)/(k + 1): the flows of a node sum to h_i − h̄."""

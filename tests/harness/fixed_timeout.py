@@ -10,6 +10,7 @@ class Fixed:
 
     def __init__(self, wait: float = 3.0) -> None:
         self.wait = self.max_wait_s = wait
+        self.min_wait_s = min(0.25, wait)
         self.observed = []
 
     def observe(self, wait_s: float | None) -> None:

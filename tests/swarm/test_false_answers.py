@@ -43,13 +43,13 @@ class Story(NamedTuple):
     blamed: bool  # whether anybody was, for whatever
 
 
-def agreement(preset: str, nodes: int, seed: int) -> Manifest:
+def agreement(preset: str, nodes: int, seed: int, max_wait_s: float = 1.0) -> Manifest:
     """Digits, unevenly cut; members of a swarm of the vouched are listed rather than invited."""
     sets = [f"preset={preset}", f"seed={seed}", "task.kind=digits", f"partition.shards={nodes}", f"pace.quorum={nodes}"]
     sets += [
         f"pace.rounds={ROUNDS}",
         f"pace.local_steps={LOCAL_STEPS}",
-        "pace.max_wait_s=1.0",
+        f"pace.max_wait_s={max_wait_s}",
         "optimizer.schedule=constant",
     ]
     if preset != "vouched":
@@ -61,11 +61,11 @@ def agreement(preset: str, nodes: int, seed: int) -> Manifest:
 
 
 @cache
-def with_one_that(answers: Answer, preset: str, nodes: int, seed: int) -> Story:
+def with_one_that(answers: Answer, preset: str, nodes: int, seed: int, max_wait_s: float) -> Story:
     """It begins to answer so after the first round. The scheduler must have been made deterministic, with the seed."""
 
     async def tale() -> Story:
-        swarm = story(agreement(preset, nodes, seed), seed)
+        swarm = story(agreement(preset, nodes, seed, max_wait_s), seed)
         async with swarm.running(nodes):
             liar = swarm.nodes.pop(nodes - 1)
             await until(lambda: rounds_done(swarm, 1))
@@ -80,12 +80,14 @@ def with_one_that(answers: Answer, preset: str, nodes: int, seed: int) -> Story:
     return replayable(tale, seed)
 
 
-def stories(deterministic_scheduler, seeds: tuple[int, ...], answers: Answer, preset: str, nodes: int) -> list[Story]:
+def stories(
+    deterministic_scheduler, seeds: tuple[int, ...], answers: Answer, preset: str, nodes: int, max_wait_s: float = 1.0
+) -> list[Story]:
     """By seed: chance is the same for every answer."""
     told = []
     for seed in seeds:
         deterministic_scheduler(seed)
-        told.append(with_one_that(answers, preset, nodes, seed))
+        told.append(with_one_that(answers, preset, nodes, seed, max_wait_s))
     return told
 
 
@@ -107,6 +109,17 @@ def test_who_says_nothing_takes_no_step_from_anybody_and_no_exchange_from_the_ot
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "seed", "met"), [(4, 2, 18), (8, 1, 26)])
+def test_who_waits_in_vain_does_not_wait_on_while_two_others_are_rounds_ahead(
+    deterministic_scheduler, nodes, seed, met
+):
+    """With the ten seconds that are the default, fifty rounds of these: 42 and 30 % of the local steps, 3 and 4 exchanges."""
+    [lied] = stories(deterministic_scheduler, (seed,), silent, "custom", nodes, max_wait_s=10.0)
+    assert lied.steps >= 0.95 * STEPS
+    assert lied.met * ROUNDS >= met
+
+
+@pytest.mark.slow
 @pytest.mark.acceptance
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("preset", "nodes"), [*product(("custom", "vouched"), (3, 4, 8))])
@@ -122,5 +135,5 @@ def test_no_answer_takes_a_step_or_a_point_of_accuracy(deterministic_scheduler, 
             f"\n{preset}, {nodes}, {name}: {100 * lost:.2f} points, {steps / STEPS:.3f} of the local steps"
         )
         assert lost <= POINT, name
-        assert steps >= 0.95 * STEPS - (LOCAL_STEPS if name in WAITED_FOR else 0), name  # a round's, as in the search
+        assert steps >= 0.95 * STEPS, name
         assert not any(one.blamed for one in told), name

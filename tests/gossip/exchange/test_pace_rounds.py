@@ -143,3 +143,19 @@ def test_a_slow_link_is_not_tried_again_while_its_payload_is_under_way():
     timeouts.forget("b")
     timeouts.end()
     assert timeouts.expires == float("inf")
+
+
+def test_who_waits_while_two_peers_ask_for_later_rounds_does_not_wait_so_long_and_no_single_peer_shortens_it():
+    """The one waited for may be silent; those who ask are given up by nobody else, and give this node up at last."""
+    rounds = rounds_at(5, "computing")
+    rounds.timeouts.resolve("c", "committed", 0.2)
+    rounds.open(5, {"b": 0.5}, VIEW, 10.0, lag_s=1.0)
+    patient = rounds.until()["b"]
+    rounds.decide("c", req(6), 11.0)
+    assert rounds.until() == {"b": patient}
+    rounds.decide("c", req(2**40), 11.0)
+    assert rounds.until() == {"b": patient}
+    rounds.decide("d", req(7), 11.0)
+    assert rounds.tick(11.0) == ()
+    assert rounds.until()["b"] < patient
+    assert rounds.tick(patient - 0.5) == ("b",)

@@ -394,6 +394,19 @@ def test_an_edge_that_the_round_waits_for_is_not_chased():
 # --- clock pace -------------------------------------------------------------------------------------------------
 
 
+def test_a_peer_that_once_took_long_is_solicited_as_soon_as_any_other_and_a_request_repeated_no_sooner_than_it_may_be_answered():
+    """Else whoever waits for it says nothing, and it cannot know how far behind it is."""
+    m = core()
+    for peer in "ac":
+        m.pace.timeouts.answered(peer, 10.0)
+    m.compute(ROUND, LINKS, VIEW, 20.0)
+    m.begin_round(ROUND, LINKS, VIEW, 20.0)
+    m.tick(20.0)
+    m.reply(OFFER, calls.Offered(b"mine", 1.0), 20.0)
+    assert m.tick(20.0 + RETRY_S) == [SendMessage("a", Solicit(INC, ROUND, VIEW))]
+    assert m.tick(20.0 + 2 * RETRY_S) == [SendMessage("a", Solicit(INC, ROUND, VIEW))]
+
+
 def test_a_visit_begins_or_solicits_and_ends_with_the_exchange():
     m = core("clock")
     m.enter_slot(3, 0.0)

@@ -269,3 +269,29 @@ def test_a_silent_peer_still_has_what_payloads_take_as_its_answer_may_wait_behin
     timeouts.transfers.observe("a", 0.6)
     timeouts.begin(100.0, 2.0)
     assert timeouts.until("b") == pytest.approx(100.0 + WHOLE * 0.6)
+
+
+def test_who_is_waited_for_when_others_have_gone_on_is_given_the_shortest_deadline_or_what_is_usual_and_the_time_of_a_round():
+    """A deadline learned from late answers is longer than the others': they would give this node up while it waits.
+
+    What is usual alone may be milliseconds, and a process that lost the processor for longer would be given up.
+    """
+    timeouts = Timeouts(Deadline(0.25, 10.0))
+    timeouts.resolve("a", "committed", 0.01)
+    timeouts.begin(100.0, 0.02)
+    assert timeouts.until("b", overtaken=True) == pytest.approx(100.0 + 0.25 + 0.02)
+    timeouts.resolve("a", "committed", 100.3)
+    timeouts.resolve("a", "committed", 100.3)
+    timeouts.begin(100.0, 2.0)
+    assert timeouts.until("b") == 100.0 + 10.0 + 2 * 2.0
+    assert timeouts.until("b", overtaken=True) == pytest.approx(100.0 + HASTE * 0.3 + 2.0)
+    timeouts.transfers.observe("a", 0.6)
+    assert timeouts.until("b", overtaken=True) == pytest.approx(100.0 + WHOLE * 0.6 + 2.0)
+
+
+def test_others_that_have_gone_on_give_nobody_more_time():
+    timeouts = Timeouts(Deadline(0.25, 10.0), silent=lambda peer: peer == "gone")
+    rounds_with(timeouts, QUICK, rounds=8)
+    timeouts.begin(100.0, 0.0)
+    for peer in (*QUICK, "gone"):
+        assert timeouts.until(peer, overtaken=True) <= timeouts.until(peer)
