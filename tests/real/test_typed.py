@@ -20,7 +20,7 @@ from tests.harness.processes import bash, status_of, terminals, until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("warm_engines")]
 
-IN_EVERY_RUN = {"first-swarm", "own-data", "open-swarm", "behind-a-router"}  # the tutorials; how-to pages are typed nightly
+IN_EVERY_RUN = {"first-swarm", "own-data", "open-swarm", "behind-a-router"}  # tutorials; the others nightly
 PAGES = [page for page in pages.PAGES if pages.blocks(page, "type")]
 
 
