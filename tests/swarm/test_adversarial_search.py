@@ -45,7 +45,7 @@ from tests.harness.legal_messages import KINDS, LANE_OF, Values, message
 from tests.harness.searched_swarm import HONEST, Alteration, SearchedSwarm
 from tests.harness.stepwise import Stepwise
 
-SCHEDULES = int(os.environ.get("STARLING_SEARCH_SCHEDULES", "24"))  # of all machines together
+SCHEDULES = int(os.environ.get("STARLING_SEARCH_SCHEDULES", "96"))  # of all machines; a minute in all
 SEED = int(os.environ.get("STARLING_SEARCH_SEED", "0"))  # of the first of them
 PHASES = (Phase.generate, Phase.shrink) if os.environ.get("STARLING_SEARCH_SHRINK", "1") == "1" else (Phase.generate,)
 AT_A_TIME = 100  # with one seed
