@@ -14,23 +14,22 @@ from starling.gossip.compress.catalogue import QUANTIZERS, SELECTIONS
 from starling.gossip.compress.feedback import FEEDBACKS, NoFeedback, State
 from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.mix.base import MixerBase
+from starling.gossip.mix.base import MixerBase, Origin
 
 _ESTIMATES = ("ef21", "ef21_sgdm")  # schemes whose estimates follow the updates without bias
 _PARAMETERS = {"ef21_sgdm": "beta", "econtrol": "control", "dgc": "momentum"}  # scheme -> key feedback_…
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
+class Uncontrolled(Origin):
     """What a node without control variates keeps."""
 
-    origin: Tensor  # (…, d) the model at the end of the last round
+    __slots__ = ()
 
     def corrected(self, gradient: Tensor) -> Tensor:
         """What local steps go along."""
         return gradient
 
-    def stepped(self, _phase: Phase) -> Plain:
+    def stepped(self, _phase: Phase) -> Uncontrolled:
         """Local steps are done."""
         return self
 
@@ -38,20 +37,19 @@ class Plain:
         """How far the local steps went down along gradients."""
         return self.origin - x
 
-    def compared(self, _difference: Tensor) -> Plain:
-        """The mean of all estimates less the own one."""
+    def compared(self, _difference: Tensor) -> Uncontrolled:
+        """`_difference` (…, d): the mean of all estimates less the own one."""
         return self
 
-    def mixed(self, x: Tensor, _phase: Phase) -> Plain:
+    def mixed(self, x: Tensor, _phase: Phase) -> Uncontrolled:
         """A round ends with the model x."""
-        return Plain(x.clone())
+        return Uncontrolled(x.clone())
 
 
 @dataclass(frozen=True, slots=True)
-class Controlled:
-    """What a node with control variates keeps, in units of updates but for `variate`; methods as of `Plain`."""
+class Controlled(Uncontrolled):
+    """What a node with control variates keeps, in units of updates but for `variate`."""
 
-    origin: Tensor  # (…, d) the model at the end of the last round
     difference: Tensor  # (…, d) h̄ − h_i, of the mean of all estimates and the own one
     variate: Tensor  # (…, d) the same a unit of rate and local step: what local steps add to the gradient
     added: Tensor  # (…, d) what it made of this round's update
@@ -166,32 +164,30 @@ class Psgd(MixerBase):
         """Itself. Satisfies `starling.gossip.api.Swapping`; E is the sender's state, our estimate and the peer's: 2·d to 4·d."""
         return self
 
-    def start(self, x: Tensor) -> Plain | Controlled:
+    def start(self, x: Tensor) -> Uncontrolled:
         """Where the first round's update begins."""
-        return Controlled.at(x) if self.control_variate else Plain(x.clone())
+        return Controlled.at(x) if self.control_variate else Uncontrolled(x.clone())
 
-    def correct(self, state: Plain | Controlled, gradient: Tensor) -> tuple[Tensor, Plain | Controlled]:
+    def correct(self, state: Uncontrolled, gradient: Tensor) -> tuple[Tensor, Uncontrolled]:
         """The gradient, and the control variate if there is one."""
         return state.corrected(gradient), state
 
-    def publish(self, state: Plain | Controlled, x: Tensor, phase: Phase) -> tuple[Tensor, Plain | Controlled]:
+    def publish(self, state: Uncontrolled, x: Tensor, phase: Phase) -> tuple[Tensor, Uncontrolled]:
         """The model as it is."""
         return x, state.stepped(phase)
 
-    def shared(self, state: Plain | Controlled, x: Tensor) -> Tensor:
+    def shared(self, state: Uncontrolled, x: Tensor) -> Tensor:
         """The update."""
         return state.update(x)
 
-    def absorb(
-        self, state: Plain | Controlled, x: Tensor, shared: Tensor, phase: Phase
-    ) -> tuple[Tensor, Plain | Controlled]:
+    def absorb(self, state: Uncontrolled, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Uncontrolled]:
         """The mean of all updates instead of our own; of `demo` the shared vector is our own and the mean."""
         if self.feedback == "demo":
             shared = phase.lr * (shared - state.update(x)).sign()
         mixed = state.origin - shared
         return mixed, state.mixed(mixed, phase)
 
-    def corrected(self, state: Plain | Controlled, flows: Tensor) -> Plain | Controlled:
+    def corrected(self, state: Uncontrolled, flows: Tensor) -> Uncontrolled:
         """`flows` is the sum of h_i − h_j over all peers, as a share of all estimates."""
         return state.compared(-flows)
 
