@@ -106,6 +106,11 @@ class Edge:
         """A transaction is under way at this end."""
         return self.outstanding is not None or self.pending is not None
 
+    @property
+    def solicits(self) -> bool:
+        """Nothing is under way, and it is the peer that begins: all that this end can do is ask it to."""
+        return not (self.unresolved or self.initiator or self.closing)
+
     def begin(
         self, round: int, view: bytes, theta: float, budget_bytes: int = 0, give: float | None = None, take: float | None = None,
         members: int = 1,

@@ -71,14 +71,16 @@ class Pace:
         raise NotImplementedError
 
     @property
-    def overtaken(self) -> bool:
+    def behind(self) -> bool:
         """Enough peers are in later rounds than the open one; never on one voice."""
         return False
 
     def until(self) -> dict[str, float]:
         """When to give up each peer that is waited for; the peers are sorted."""
-        overtaken = self.overtaken
-        return {peer: self.timeouts.until(peer, overtaken=overtaken) for peer in self.waiting}
+        if not (waiting := self.waiting):
+            return {}
+        behind = self.behind
+        return {peer: self.timeouts.until(peer, behind=behind) for peer in waiting}
 
     def tick(self, now: float) -> tuple[str, ...]:
         """Past its deadline a link or visit is a timeout. -> those peers, sorted"""
@@ -112,7 +114,7 @@ class Rounds(Pace):
         return tuple(sorted(self.links.keys() - self.outcomes.keys())) if self.phase == "exchanging" else ()
 
     @property
-    def overtaken(self) -> bool:
+    def behind(self) -> bool:
         """More peers than may lie (f + 1 of those heard) report a later round than the open one."""
         return self.progress.lead > self.round
 

@@ -303,16 +303,15 @@ class Pairwise:
     def _retry_s(self, peer: str) -> float:
         """Seconds until a peer is tried again; a Solicit, which carries no payload, need not wait as long as its answers took."""
         edge, timeouts = self.edges.get(peer), self.pace.timeouts
-        solicits = edge is not None and not edge.unresolved and not edge.initiator
-        return timeouts.solicit_s if solicits else timeouts.retry_s(peer)
+        return timeouts.solicit_s if edge is not None and edge.solicits else timeouts.retry_s(peer)
 
     def _nudge(self, peer: str, now: float) -> None:
         """Repeat what is not answered; where nothing is under way and the peer is the initiator, solicit an exchange."""
         edge = self._edge(peer)
-        if edge.unresolved or edge.initiator or edge.closing:
-            self._retry(peer)
-        else:
+        if edge.solicits:
             self._do(peer, edge.solicit(self.pace.round, self.pace.view), now)
+        else:
+            self._retry(peer)
 
     def _give_up(self, peer: str, now: float) -> None:
         """A link was resolved as a timeout."""

@@ -99,12 +99,12 @@ class Timeouts:
 
     Patience is for peers that are at work. One that is `silent`, which answers no probe either, is given no more than is usual.
 
-    And it is for who is not behind. Where this node still waits and enough others are in later rounds, whom it waits for is given the
-    shortest deadline there is, or what is usual where that is more, and the time of a round's local steps: one that is itself a round
-    behind comes within that, and others that now wait for this node do so as long. Else it would be out of phase with them for many rounds,
-    as deadlines differ: who missed links has longer ones.
+    A node that is itself `behind`, because enough other peers are in later rounds, waits for nobody longer than the shortest deadline, or
+    what is usual where that is more, and the time of a round's local steps. A peer that is one round behind answers within that time, and
+    peers that already wait for this node do so for as long. Deadlines differ between nodes: without this bound a node with a longer one
+    would stay out of phase with the others for many rounds.
 
-    No more than is usual is never less than what payloads take: behind a payload an answer may wait.
+    None of these bounds is less than what payloads usually take, since an answer may have to wait for one to be sent.
     """
 
     deadline: Deadline
@@ -150,15 +150,16 @@ class Timeouts:
         self._round += 1
         self._felt = {peer: seconds / 2.0 for peer, seconds in self._felt.items() if seconds > FELT / 16.0 * lag_s}
 
-    def until(self, peer: str, *, overtaken: bool = False) -> float:
-        """When to give `peer` up. `overtaken`: enough others, whom no liar moves, say that they are in a later round than this."""
+    def until(self, peer: str, *, behind: bool = False) -> float:
+        """When to give `peer` up. `behind`: more peers than may lie report a later round than the one that is waited in."""
         expires = self.expires - self._lag_s if peer in self._late else self.expires
-        least_s = max(self.usual_s(peer), FELT / 2.0 * self._lag_s, WHOLE * self.transfers.usual_s())
-        if self.impatient(peer) or self.silent(peer):
-            return min(expires, self._opened + least_s)
-        if overtaken:
-            return min(expires, self._opened + max(least_s, self.deadline.min_wait_s) + self._lag_s)
-        return expires
+        hurried = self.impatient(peer) or self.silent(peer)
+        if not (hurried or behind):
+            return expires
+        longest_s = max(self.usual_s(peer), FELT / 2.0 * self._lag_s, WHOLE * self.transfers.usual_s())
+        if not hurried:
+            longest_s = max(longest_s, self.deadline.min_wait_s) + self._lag_s
+        return min(expires, self._opened + longest_s)
 
     def usual_s(self, peer: str = "") -> float:
         """How long a link usually takes: twice the median of the last answers of others than `peer`, at most the deadline."""

@@ -311,6 +311,16 @@ def test_closing_before_anything_was_exchanged_needs_no_message():
     assert not edge.closing
 
 
+def test_an_end_solicits_if_its_peer_begins_and_nothing_is_under_way_or_closing():
+    assert responder().solicits
+    for edge in (initiator(), responder("asked"), responder("answered")):
+        assert not edge.solicits
+    closing = responder()
+    closing.close()
+    assert closing.closing
+    assert not closing.solicits
+
+
 def test_a_refused_solicit_ends_once():
     edge = responder()
     edge.solicit(7, VIEW)

@@ -391,9 +391,6 @@ def test_an_edge_that_the_round_waits_for_is_not_chased():
     assert not any(m.chase() for _ in range(5))
 
 
-# --- clock pace -------------------------------------------------------------------------------------------------
-
-
 def test_a_peer_that_once_took_long_is_solicited_as_soon_as_any_other_and_a_request_repeated_no_sooner_than_it_may_be_answered():
     """Else whoever waits for it says nothing, and it cannot know how far behind it is."""
     m = core()
@@ -405,6 +402,9 @@ def test_a_peer_that_once_took_long_is_solicited_as_soon_as_any_other_and_a_requ
     m.reply(OFFER, calls.Offered(b"mine", 1.0), 20.0)
     assert m.tick(20.0 + RETRY_S) == [SendMessage("a", Solicit(INC, ROUND, VIEW))]
     assert m.tick(20.0 + 2 * RETRY_S) == [SendMessage("a", Solicit(INC, ROUND, VIEW))]
+
+
+# --- clock pace -------------------------------------------------------------------------------------------------
 
 
 def test_a_visit_begins_or_solicits_and_ends_with_the_exchange():

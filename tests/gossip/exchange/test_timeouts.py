@@ -279,14 +279,14 @@ def test_who_is_waited_for_when_others_have_gone_on_is_given_the_shortest_deadli
     timeouts = Timeouts(Deadline(0.25, 10.0))
     timeouts.resolve("a", "committed", 0.01)
     timeouts.begin(100.0, 0.02)
-    assert timeouts.until("b", overtaken=True) == pytest.approx(100.0 + 0.25 + 0.02)
+    assert timeouts.until("b", behind=True) == pytest.approx(100.0 + 0.25 + 0.02)
     timeouts.resolve("a", "committed", 100.3)
     timeouts.resolve("a", "committed", 100.3)
     timeouts.begin(100.0, 2.0)
     assert timeouts.until("b") == 100.0 + 10.0 + 2 * 2.0
-    assert timeouts.until("b", overtaken=True) == pytest.approx(100.0 + HASTE * 0.3 + 2.0)
+    assert timeouts.until("b", behind=True) == pytest.approx(100.0 + HASTE * 0.3 + 2.0)
     timeouts.transfers.observe("a", 0.6)
-    assert timeouts.until("b", overtaken=True) == pytest.approx(100.0 + WHOLE * 0.6 + 2.0)
+    assert timeouts.until("b", behind=True) == pytest.approx(100.0 + WHOLE * 0.6 + 2.0)
 
 
 def test_others_that_have_gone_on_give_nobody_more_time():
@@ -294,4 +294,4 @@ def test_others_that_have_gone_on_give_nobody_more_time():
     rounds_with(timeouts, QUICK, rounds=8)
     timeouts.begin(100.0, 0.0)
     for peer in (*QUICK, "gone"):
-        assert timeouts.until(peer, overtaken=True) <= timeouts.until(peer)
+        assert timeouts.until(peer, behind=True) <= timeouts.until(peer)
