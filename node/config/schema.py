@@ -198,7 +198,8 @@ class PaceSection(PartSection, frozen=True):
     quorum: AtLeastOne = 2
     """Members, in a swarm of crews whole crews, that must be there before training begins; later a lone one goes on."""
     slot_s: Seconds = 1.0
-    """clock: seconds between a node's exchanges. steps: the time in which one exchange should be over, for the byte budget."""
+    """clock: seconds between a node's exchanges. steps: the time in which one exchange should be over, for the byte budget; with overlap
+    at most that of a round's local steps."""
     min_wait_s: Seconds = 0.25
     """The adaptive deadline of an exchange, counted from when peers as slow as half our speed are ready, never falls below this."""
     ramp_rounds: Count = 20

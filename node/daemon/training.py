@@ -275,7 +275,8 @@ class Training:
                 raise lost[0]
 
         async with beside(train):
-            return await exchange.round(round, self.neighbors.weights(round), self.order.digest(round), trained)
+            links, view = self.neighbors.weights(round), self.order.digest(round)
+            return await exchange.round(round, links, view, trained, self._round_s())
 
     def _grant(self, round: int) -> calls.Train:
         """The round's local steps, none where it belongs to a sweep of averaging or its owner wants none."""

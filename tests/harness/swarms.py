@@ -145,3 +145,12 @@ def lie(network, lane: str, forge: Forge, to: Callable[[str], bool]) -> None:
             await honest(peer, on, message if isinstance(message, bytes) else encode(message))
 
     network.send = send
+
+
+def longest(node, rounds):
+    """Most bytes of both payloads of an exchange in these rounds."""
+    return max(
+        t.bytes_sent + t.bytes_received
+        for t in node.transactions.ended
+        if t.outcome == "committed" and t.round in rounds
+    )

@@ -8,7 +8,7 @@ from starling.node.config.schema import NodeConfig
 from starling.node.daemon.observe.control_commands import carry_out
 from starling.node.daemon.observe.snapshot import take_snapshot
 from tests.harness.stories import virtual
-from tests.harness.swarms import digits, events, kill_engine, rounds_done, story, until
+from tests.harness.swarms import digits, events, kill_engine, longest, rounds_done, story, until
 
 UP = 60_000
 NO_CAP = {"up_bytes_per_s": 0, "down_bytes_per_s": 0, "threads": 1}
@@ -20,15 +20,6 @@ def restored():
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
-
-
-def longest(node, rounds):
-    """Most bytes of both payloads of an exchange in these rounds."""
-    return max(
-        t.bytes_sent + t.bytes_received
-        for t in node.transactions.ended
-        if t.outcome == "committed" and t.round in rounds
-    )
 
 
 @virtual(1)

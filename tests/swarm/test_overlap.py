@@ -1,12 +1,15 @@
 """Swarms in virtual time whose rounds overlap: a slow link costs them no time as long as it is not slower than the local steps."""
 
+import pytest
 import trio
 
+from starling.node.config.schema import NodeConfig
 from starling.node.net.faults import delay
 from tests.harness.stories import virtual
-from tests.harness.swarms import STEP_S, assert_flows_cancel, digits, drain, rounds_done, story, until, values
+from tests.harness.swarms import STEP_S, assert_flows_cancel, digits, drain, longest, rounds_done, story, until, values
 
 ROUNDS, STEPS, ONE_WAY_S = 24, 10, 0.06
+UP = 8000  # bytes/s
 
 
 async def played(seed, *, overlap, mix="pet"):
@@ -35,3 +38,19 @@ async def test_exchanges_take_no_time_of_local_steps_and_all_learn_as_much(seed)
     for swarm in (one_by_one, beside):
         committed = [virtual.node.running.exchange.stats.committed for virtual in swarm.nodes.values()]
         assert min(committed) >= 0.9 * ROUNDS
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@virtual(1)
+async def test_an_exchange_is_no_longer_than_the_local_steps_beside_it(overlap):
+    """Over a line that carries the whole vectors of an exchange in a slot, but not in the time of a round's local steps."""
+    agreed = digits(2, rounds=ROUNDS, local_steps=STEPS, overlap=overlap)
+    swarm = story(agreed, 1, config=NodeConfig(linger_s=1e6, threads=1, up_bytes_per_s=UP))
+    async with swarm.running(2):
+        await swarm.finished()
+        node = min(
+            swarm.nodes.values(), key=lambda it: it.peer_id
+        ).node  # it begins all exchanges, and plans their size
+        late = range(5, ROUNDS - 1)  # how fast it steps is known, and they overlap
+        within = UP * (STEPS * STEP_S if overlap else agreed.pace.slot_s) / 2
+        assert 0.8 * within <= longest(node, late) <= within

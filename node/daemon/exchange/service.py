@@ -4,6 +4,7 @@ A round or a visit is a loop around the core's `tick`, woken by every frame, rep
 replied to all calls of the edges, then mixes.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
@@ -39,9 +40,13 @@ MAX_MOVED = 256  # peers
 
 
 class Budget:
-    """Bytes per exchange by peer: the manifest's, or as many as the edge was measured to carry in a slot, under the volunteer's caps."""
+    """Bytes per exchange by peer: the manifest's, or as many as the edge was measured to carry in a slot, under the volunteer's caps.
+
+    `beside_s`: what exchanges run beside takes so long, and would have to wait for longer ones.
+    """
 
     def __init__(self, manifest: Manifest, limits: Limits) -> None:
+        self.beside_s = math.inf
         self._fixed: int | None = manifest.compress.params().get("budget_bytes")
         self._slot_s = manifest.pace.slot_s
         self._limits = limits
@@ -52,7 +57,7 @@ class Budget:
         if self._fixed:
             return self._fixed
         caps = [cap for cap in (self._limits.up_bytes_per_s, self._limits.down_bytes_per_s) if cap > 0]
-        return exchange_budget(self._rates.get(peer, 0.0), self._slot_s, FILL, min(caps, default=0))
+        return exchange_budget(self._rates.get(peer, 0.0), min(self._slot_s, self.beside_s), FILL, min(caps, default=0))
 
     def observe(self, peer: str, sent_bytes: int, seconds: float) -> None:
         """A frame of `sent_bytes` took `seconds` to be handed to the network."""
@@ -190,13 +195,15 @@ class Exchange:
 
     async def round(
         self, round: int, links: Mapping[str, float], view: bytes,
-        before_mix: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+        before_mix: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint, beside_s: float = 0.0,
     ) -> RoundOutcome:  # fmt: skip
         """All exchanges of a round whose local steps are done, then Mix; arguments as in `Pairwise.compute`.
 
-        `before_mix` is awaited between the two. Raises EngineError: the engine cannot mix.
+        `before_mix` is awaited between the two, and is expected to take `beside_s` from now; 0: nobody knows. Raises EngineError: the
+        engine cannot mix.
         """
         core, shell, began = self._core, self._shell, trio.current_time()
+        self._budget.beside_s = beside_s or math.inf
         shell.do(core.begin_round(round, links, view, trio.current_time(), self._directions(round)))
         usual_s = core.pace.timeouts.usual_s()
 
