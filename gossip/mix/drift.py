@@ -49,7 +49,7 @@ class Gradients:
     count: Tensor  # (…, 1) how many, in the dtype of c
     used: Tensor  # (…, 1) bool; an exchange has followed: the next gradient begins a new mean
     averaged: Tensor  # (…, 1) number of gradients in the mean that the last exchange used, in the dtype of c
-    power: Tensor  # (…, d) running mean of g², from the first that is not 0, or (…, 0) where it is not needed
+    power: Tensor  # (…, d) running mean of g², from the first that is not 0, in float32 or bfloat16; (…, 0) where it is not needed
     dot: Tensor  # (…, 1) running mean from 0 of ⟨g, e⟩, over gradients later than c; e is the `correction`
     dot_squared: Tensor  # (…, 1) that of ⟨g, e⟩²
     norm_squared: Tensor  # (…, 1) that of ‖e‖²
@@ -57,10 +57,10 @@ class Gradients:
     weight: Tensor  # (…, 1) that of 1, by which the four are divided for means without a bias towards 0
 
 
-def start(x: Tensor, *, limited: bool = False) -> Gradients:
-    """No correction, no gradients."""
+def start(x: Tensor, *, limited: bool = False, coarse: bool = False) -> Gradients:
+    """No correction, no gradients. `coarse`: the power of gradients, which a `limit` needs, in bfloat16."""
     zero = torch.zeros_like(x[..., :1])
-    power = zeros(x if limited else x[..., :0])
+    power = zeros(x if limited else x[..., :0], torch.bfloat16 if coarse else None)
     means = (zero.clone() for _ in range(5))
     return Gradients(zeros(x), zeros(x), zero, zero.clone(), zero.bool(), zero.clone(), power, *means)
 
@@ -79,7 +79,7 @@ def observe(state: Gradients, gradient: Tensor, *, owned: bool = False) -> Gradi
         spread = spread + delta.square().sum(-1, keepdim=True) * (before / count)
         mean[..., part] = g - delta * (before / count)
         if power.shape[-1]:
-            square, old = g.square(), state.power[..., part]
+            square, old = g.square(), state.power[..., part].to(g.dtype)
             power[..., part] = torch.where(old == 0.0, square, REMEMBERED * old + (1.0 - REMEMBERED) * square)
     return replace(
         state, mean=mean, spread=spread, count=count, used=torch.zeros_like(state.used),

@@ -98,9 +98,9 @@ class Pet(MixerBase):
         settled_edges: flows of orderly closed edges that stay revocable.
         track: what moves a flow. difference: that of the models, G·v. drift: that of mean gradients, −w'·u. both. Left out: difference
             with sgd or a kappa, else drift.
-        flows: numbers in which flows are kept. bfloat16 takes half the memory: what an exchange leaves is rounded to the nearest, which
-            is odd as well, and by far less than its noise. Left out: float32; `starling found` writes bfloat16 for models of more than a
-            million parameters.
+        flows: numbers in which flows are kept, and the mean square of gradients where drift is held against their noise. bfloat16 takes
+            half the memory: what an exchange leaves is rounded to the nearest, which is odd as well, and by far less than its noise. Left
+            out: float32; `starling found` writes bfloat16 for models of more than a million parameters.
         drift_limit: how much noise is held against each coordinate of c while drift is tracked: it counts by c²/(c² + (limit·σ)²), σ that
             of a mean of our own gradients there, if they were all noise; and as a whole as far as later gradients confirm it (not at all
             where sources are alike). 0: c counts in full. Left out: 1, and 0 with sgd. It is a multiple of noise, not a bound.
@@ -197,7 +197,9 @@ class Pet(MixerBase):
 
     def start(self, x: Tensor) -> Correction | drift.Gradients:
         """No correction."""
-        return drift.start(x, limited=bool(self.drift_limit)) if self.drifts else Correction(torch.zeros_like(x))
+        if not self.drifts:
+            return Correction(torch.zeros_like(x))
+        return drift.start(x, limited=bool(self.drift_limit), coarse=self.flows == "bfloat16")
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
         """The gradient less the correction, g − c; the gradient itself where there never is one."""

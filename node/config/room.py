@@ -19,7 +19,7 @@ from starling.node.config.schema import Manifest, NodeConfig, NumericsSection
 from starling.node.status.format import size as shown
 
 MODEL, GRADIENT = 4, 4  # bytes a parameter, as the others
-SUM, GATES = 4, 8  # of flows; mean and mean square of gradients, where drift moves flows
+SUM, MEAN = 4, 4  # of flows; of gradients, where drift moves flows
 EXCHANGE = 14  # at the most while a whole vector is exchanged; twice that where drift is tracked
 PARTS = {"float32": 1.0, "bfloat16": 0.5, "int8": 0.25}
 ADAMS = frozenset({"adam", "adamw", "nadam", "radam"})
@@ -82,12 +82,19 @@ def bytes_per_parameter(manifest: Manifest, numerics: NumericsSection, dim: int)
         moments = 4.0 if manifest.optimizer.params()["momentum"] else 0.0
     if kind in ADAMS:
         moments *= PARTS[numerics.moments]
-    flows, drift = 0.0, False
+    held, drift = 0.0, False
     if mix.kind == "pet":
         drift = chosen_track(manifest) != "difference"
-        one = 4.0 * PARTS[mix.params()["flows"] or "float32"]
-        flows = SUM + GATES * drift + one * min(NEIGHBOURS, max(1, manifest.pace.quorum - 1))
-    return MODEL + moments + flows + max(GRADIENT, share(manifest, dim) * EXCHANGE * (1 + drift))
+        held = of_flows(
+            mix.params()["flows"] or "float32", min(NEIGHBOURS, max(1, manifest.pace.quorum - 1)), drift=drift
+        )
+    return MODEL + moments + held + max(GRADIENT, share(manifest, dim) * EXCHANGE * (1 + drift))
+
+
+def of_flows(numbers: str, neighbours: int, *, drift: bool) -> float:
+    """Bytes a parameter of flows in such numbers, of their sum and of what is held against drift: mean and mean square of gradients."""
+    each = 4.0 * PARTS[numbers]
+    return SUM + each * neighbours + (MEAN + each) * drift
 
 
 def share(manifest: Manifest, dim: int) -> float:

@@ -7,7 +7,7 @@ keeps where attention is fused; `published_floats` is the estimate that planners
 
 from __future__ import annotations
 
-from starling.node.config.room import EXCHANGE, GATES, MODEL, PARTS, SUM
+from starling.node.config.room import EXCHANGE, MODEL, PARTS, of_flows
 from starling.node.plan.schema import ModelSection, TrainSection
 
 MOMENTS = {"sgd": 0, "momentum": 4, "adamw": 8}
@@ -25,9 +25,8 @@ def bytes_per_parameter(train: TrainSection) -> float:
     moments = MOMENTS[train.optimizer] * (PARTS[train.moments] if train.optimizer == "adamw" else 1.0)
     if train.mix == "dsgd":
         return MODEL + moments + EXCHANGE
-    flows = SUM + 4.0 * PARTS[train.flows] * train.degree
     drift = train.track == "drift"
-    return MODEL + moments + flows + (GATES + 2 * EXCHANGE if drift else EXCHANGE)
+    return MODEL + moments + of_flows(train.flows, train.degree, drift=drift) + EXCHANGE * (1 + drift)
 
 
 def activations(model: ModelSection, train: TrainSection, blocks: int, held: int) -> int:

@@ -50,7 +50,7 @@ class TrainSection(Section, frozen=True):
     mix: Literal["pet", "dsgd"] = "pet"
     """pet keeps a flow for each neighbour, dsgd keeps none."""
     track: Literal["difference", "drift"] = "difference"
-    """What moves flows: drift takes 8 bytes a parameter more, and twice as much in an exchange."""
+    """What moves flows: drift takes 8 bytes a parameter more, 6 with flows in bfloat16, and twice as much in an exchange."""
     flows: Literal["float32", "bfloat16"] = "float32"
     """In which they are kept, as `mix.flows`."""
     degree: Degree = 4

@@ -131,6 +131,22 @@ def test_a_coordinate_counts_by_its_share_above_the_noise_of_means(seed, before,
     torch.testing.assert_close(pet.direction(state)[0], gradients[before:].mean(0) - flows)
 
 
+@pytest.mark.parametrize("flows", [None, "bfloat16"])
+def test_noise_is_kept_in_the_numbers_of_flows_and_counts_nearly_the_same(flows):
+    """Gradients whose size rises tenfold and falls again: numbers too coarse to fall, or to rise by a fiftieth, would be far off."""
+    pet, exact = Pet(track="drift", drift_limit=1.0, flows=flows), torch.zeros(5000, dtype=torch.float64)
+    state = pet.start(gaussian(0, 5000))
+    for step, size in enumerate([1.0] * 200 + [10.0] * 200 + [1.0] * 400):
+        gradient = size * gaussian(step, 5000)
+        state = drift.observe(state, gradient)
+        exact = torch.where(exact == 0, gradient.double().square(), 0.98 * exact + 0.02 * gradient.double().square())
+        if step % 200 == 199:
+            ratio = state.power.double() / exact
+            assert float((ratio - 1).abs().max()) <= (1e-4 if flows is None else 0.2)
+            assert abs(float(ratio.mean()) - 1) <= (1e-5 if flows is None else 0.02)
+    assert state.power.element_size() == (4 if flows is None else 2)
+
+
 def taken(own, flows, optimizer="adamw", seed=5):
     """Of the correction, what is taken from a gradient after five rounds of ten noisy ones of the mean `own`: its length over all of it.
 

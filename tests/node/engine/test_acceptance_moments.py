@@ -40,6 +40,7 @@ def losses(monkeypatch, flows, moments):
 
 @needs_real_data
 @pytest.mark.acceptance
+@pytest.mark.timeout(1200)
 def test_flows_and_moments_in_fewer_bits_cost_less_than_a_hundredth_of_the_loss(monkeypatch):
     exact = losses(monkeypatch, "float32", "float32")
     assert len(exact) == len(SEEDS)
