@@ -1,14 +1,19 @@
 """What activations lose between the stages of a net that is trained: direct codecs a share that stays, changes one that dies.
 
-A net for digits cut in three, 20 epochs, gradients back in int8 by chance. The reference has two seeds.
+Nets for digits and for a smooth function cut in three, gradients back in int8 by chance; means of three seeds, where the reference has
+one or two.
 """
 
+import itertools
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
 
 from starling.gossip.compress.activations import Cache, codec, encode
 from starling.gossip.rng import generator
@@ -16,7 +21,40 @@ from starling.node.tasks.digits import Digits
 from tests.harness.tasks import built_in
 
 pytestmark = pytest.mark.acceptance
-EPOCHS, BATCH = 20, 32
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is learned, and by which stages: the widths of the layers of each, with a tanh after all but the last one."""
+
+    stages: tuple[tuple[int, ...], ...]
+    epochs: int
+    lr: float
+    loss: Callable[[Tensor, Tensor], Tensor]
+    data: Callable[[], tuple[Tensor, Tensor, Tensor, Tensor]]
+
+
+def digits():
+    """The reference's 1,297 for training and 500 to test."""
+    data = Digits().data(built_in(), "cpu")
+    known, held_out = data.take(torch.arange(data.samples)), next(data.held_out(1000))
+    x, y = torch.cat([known[0], held_out[0]]).flatten(1), torch.cat([known[1], held_out[1]])
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1))
+    test, train = order[:500], order[500:]
+    return x[train], y[train], x[test], y[test]
+
+
+def smooth():
+    """512 points of a smooth function, whose loss shows what rounding leaves."""
+    chance = torch.Generator().manual_seed(3)
+    x = torch.randn(512, 16, generator=chance)
+    y = torch.sin(x @ torch.randn(16, 3, generator=chance) / 4).sum(1, keepdim=True)
+    return x, y, x, y
+
+
+DIGITS = Problem(((64, 128), (128, 128), (128, 128, 10)), 20, 0.1, cross_entropy, digits)
+FIT = Problem(((16, 32), (32, 32), (32, 32, 1)), 40, 0.02, mse_loss, smooth)
 
 
 class Line(torch.autograd.Function):
@@ -32,50 +70,54 @@ class Line(torch.autograd.Function):
         return encode(gradient, codec("int8", by_chance=True), ctx.chance)[1], None, None
 
 
-def trained(name, seed):
-    """-> (error of what the second stage sees in each epoch, loss on the training data, accuracy); a name of None: nothing is rounded."""
-    data = Digits().data(built_in(), "cpu")
-    x, y = data.take(torch.arange(data.samples))
-    x = x.flatten(1)
+@dataclass
+class Trained:
+    errors: list[float]  # of what the second stage sees, relative, in each epoch
+    loss: float  # on the training data, without rounding
+    hits: float  # accuracy, without rounding
+    bits: float  # of a number that is sent forward, frames and all
+
+
+def trained(name, seed, problem=DIGITS):
+    """A name of None: nothing is rounded."""
+    x, y, test_x, test_y = problem.data()
     chance = generator(seed, "net")
-    sizes = [((64, 128),), ((128, 128),), ((128, 128), (128, 10))]
-    stages = [
-        nn.Sequential(
-            *(
-                part
-                for place, size in enumerate(each)
-                for part in ((nn.Tanh(),) if place else ()) + (_linear(*size, chance),)
-            )
-        )
-        for each in sizes
-    ]
-    optimizer = torch.optim.SGD([each for stage in stages for each in stage.parameters()], 0.1, momentum=0.9)
-    steps, number, errors = EPOCHS * (len(y) // BATCH), 0, []
+    stages = [_stage(widths, last=widths is problem.stages[-1], chance=chance) for widths in problem.stages]
+    optimizer = torch.optim.SGD([each for stage in stages for each in stage.parameters()], problem.lr, momentum=0.9)
+    steps, number, errors, told, numbers = problem.epochs * (len(y) // BATCH), 0, [], 0, 0
     caches = [Cache(1 << 28) for _ in stages[1:]]
-    for _ in range(EPOCHS):
+    for _ in range(problem.epochs):
         off = whole = 0.0
         for drawn in torch.randperm(len(y), generator=chance)[: len(y) // BATCH * BATCH].split(BATCH):
             h = x[drawn]
             for place, stage in enumerate(stages[:-1]):
-                h = torch.tanh(stage(h))
+                h = stage(h)
                 if name is None:
                     continue
-                _, arrived = encode(h, codec(name), chance, caches[place], drawn.tolist())
+                data, arrived = encode(h, codec(name), chance, caches[place], drawn.tolist())
                 caches[place].commit()
+                told, numbers = told + len(data), numbers + h.numel()
                 if place == 0:
                     off += float((arrived - h.detach()).square().sum())
                     whole += float(h.detach().square().sum())
                 h = Line.apply(h, arrived, chance)
-            optimizer.param_groups[0]["lr"] = 0.1 * (0.51 + 0.5 * math.cos(math.pi * number / steps))
+            optimizer.param_groups[0]["lr"] = problem.lr * (0.51 + 0.5 * math.cos(math.pi * number / steps))
             number += 1
             optimizer.zero_grad()
-            cross_entropy(stages[-1](h), y[drawn]).backward()
+            problem.loss(stages[-1](h), y[drawn]).backward()
             optimizer.step()
         errors.append(math.sqrt(off / whole) if whole else 0.0)
+    made = nn.Sequential(*stages)
     with torch.no_grad():
-        test_x, test_y = next(data.held_out(1000))
-        hits = (_whole(stages, test_x.flatten(1)).argmax(1) == test_y).float().mean()
-        return errors, float(cross_entropy(_whole(stages, x), y)), float(hits)
+        hits = float((made(test_x).argmax(1) == test_y.flatten()).float().mean())
+        return Trained(errors, float(problem.loss(made(x), y)), hits, 8 * told / max(numbers, 1))
+
+
+def _stage(widths, *, last, chance):
+    parts = []
+    for inputs, outputs in itertools.pairwise(widths):
+        parts += [_linear(inputs, outputs, chance), nn.Tanh()]
+    return nn.Sequential(*parts[: -1 if last else None])
 
 
 def _linear(inputs, outputs, chance):
@@ -86,33 +128,57 @@ def _linear(inputs, outputs, chance):
     return made
 
 
-def _whole(stages, x: Tensor) -> Tensor:
-    for stage in stages[:-1]:
-        x = torch.tanh(stage(x))
-    return stages[-1](x)
-
-
 @pytest.fixture(scope="module")
 def exact():
-    return [trained(None, seed) for seed in range(3)]
+    """Of both problems nothing is rounded."""
+    return {problem: [trained(None, seed, problem) for seed in range(3)] for problem in (DIGITS, FIT)}
+
+
+def means(runs, epochs):
+    """(errors in the second epoch, half way and in the last, loss, accuracy)."""
+    errors = [fmean(run.errors[epoch] for run in runs) for epoch in (1, epochs // 2, epochs - 1)]
+    return errors, fmean(run.loss for run in runs), fmean(run.hits for run in runs)
 
 
 @pytest.mark.parametrize(
     ("name", "second", "middle", "last"),
+    [("int8", 0.004, 0.004, 0.004), ("int4", 0.079, 0.079, 0.079), ("delta4", 0.076, 0.0128, 0.0), ("delta2", 0.517, 0.162, 0.002)],
+)  # fmt: skip
+def test_an_error_of_values_stays_and_one_of_changes_dies_and_neither_costs_accuracy(name, second, middle, last, exact):
+    """In the second epoch, half way and in the last.
+
+    Half way the reference tells .008 and .148 of changes, of one seed each; five seeds of its script on these data have .0128 and .162
+    (.0084 to .0162, .135 to .179).
+    """
+    errors, loss, hits = means([trained(name, seed) for seed in range(3)], DIGITS.epochs)
+    _, unrounded, unrounded_hits = means(exact[DIGITS], DIGITS.epochs)
+    assert errors == [pytest.approx(each, rel=0.35, abs=0.002) for each in (second, middle, last)]
+    assert unrounded == pytest.approx(2.1e-3, rel=0.35)
+    assert loss <= 1.2 * unrounded
+    assert unrounded_hits == pytest.approx(0.963, abs=0.015)
+    assert hits >= unrounded_hits - 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "second", "middle", "last", "loss"),
     [
-        ("int8", 0.004, 0.0055, 0.004),
-        ("int4", 0.079, 0.11, 0.079),
-        ("delta4", 0.076, 0.03, 0.0),
-        ("delta2", 0.517, 0.3, 0.002),
+        ("int8", 8.0, 0.004, 0.004, 0.004, 1.0),
+        ("int4", 4.0, 0.075, 0.075, 0.075, 1.11),
+        ("delta4", 4.3, 0.020, 0.004, 0.0, 1.0),
+        ("delta2", 2.35, 0.126, 0.023, 0.001, 1.16),
     ],
 )
-def test_an_error_of_values_stays_and_one_of_changes_dies_and_neither_costs_accuracy(name, second, middle, last, exact):
-    """In the second epoch, half way and in the last, means of three seeds. Half way changes leave .022, .20; the reference .008, .148."""
-    runs = [trained(name, seed) for seed in range(3)]
-    errors = [sum(run[0][epoch] for run in runs) / 3 for epoch in (1, EPOCHS // 2, EPOCHS - 1)]
-    losses, hits = ([sum(run[part] for run in of) / 3 for of in (runs, exact)] for part in (1, 2))
-    assert errors[0] == pytest.approx(second, rel=0.35)
-    assert errors[1] <= middle
-    assert errors[2] == pytest.approx(last, rel=0.35, abs=0.004)
-    assert losses[0] <= 1.2 * losses[1]
-    assert hits[0] >= hits[1] - 0.01
+def test_a_smooth_function_is_learned_with_changes_of_two_bits_as_with_values_of_four(
+    name, bits, second, middle, last, loss, exact
+):
+    """The loss over that without rounding, as of five seeds of the reference's script, whose own differ by two (.0105 to .0233).
+
+    Scales of 64 numbers are half a bit a number more, and the sample's number two, where it has 32.
+    """
+    runs = [trained(name, seed, FIT) for seed in range(3)]
+    errors, found, _ = means(runs, FIT.epochs)
+    _, unrounded, _ = means(exact[FIT], FIT.epochs)
+    assert errors == [pytest.approx(each, rel=0.35, abs=0.002) for each in (second, middle, last)]
+    assert found / unrounded == pytest.approx(loss, rel=0.1)
+    assert 0.01 < unrounded < 0.024
+    assert bits < runs[0].bits < bits + 3.0

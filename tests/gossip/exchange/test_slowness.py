@@ -55,6 +55,21 @@ def test_one_peer_that_answers_late_is_named_alone(seed):
     assert node.exchanges(5 * NEW, answer=lambda peer: 4.0 if peer == "p2" else 1.0) == {("answer", "p2")}
 
 
+def test_most_peers_whose_line_becomes_three_times_slower_are_named_and_nobody_else_ever_is():
+    """Nine of ten; of a line that is only twice as slow three at most, and never a wrong one."""
+    found = {}
+    for times in (2.0, 3.0):
+        named = []
+        for seed in range(10):
+            node = Node(seed)
+            node.exchanges(CALM)
+            named.append(node.exchanges(5 * NEW, send=lambda peer, times=times: times if peer == "p2" else 1.0))
+        assert all(each <= {("send", "p2")} for each in named)
+        found[times] = sum(map(bool, named))
+    assert found[3.0] >= 9
+    assert found[2.0] < found[3.0]
+
+
 def test_half_as_slow_again_is_not_of_consequence_nor_is_a_constant_slowness():
     assert not Node(1).exchanges(200, send=lambda _peer: 20.0)
     node = Node(2)

@@ -1,6 +1,9 @@
 """Step times of pipelines: the formulas, the textbook's idle time, and the run event by event agree."""
 
+import math
 import random
+from itertools import product
+from statistics import median
 
 import pytest
 
@@ -27,7 +30,7 @@ def world(draw):
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 8])
-@pytest.mark.parametrize("m", [1, 4, 16])
+@pytest.mark.parametrize("m", [1, 2, 4, 8, 16, 32])
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b"])
 def test_without_lines_a_pipeline_idles_as_the_papers_say(n, m, kind):
     pipe = Pipeline([1.0] * n, [2.0] * n, [0.0] * (n - 1), [0.0] * (n - 1), m)
@@ -69,9 +72,42 @@ def test_in_two_hundred_worlds_the_formulas_are_right_to_a_fifth():
         assert 0.95 <= predicted(pipe, "gpipe") / simulated(pipe, "gpipe") <= 1.2
 
 
+def test_what_is_predicted_is_a_little_more_than_what_takes_place_and_too_little_without_a_warm_up():
+    """300 crews as the reference draws them: a median of 1.04, nine tenths between 1.00 and 1.16; without the warm-up from .62 on."""
+    draw, ratios = random.Random(0), {"gpipe": [], "ahead": [], "textbook": []}
+    for _ in range(300):
+        n, m = draw.randint(2, 8), draw.choice((4, 8, 16, 32))
+        forward = [math.exp(draw.gauss(0.0, 0.4)) for _ in range(n)]
+        delay, transfer = draw.choice((0.0, 0.1, 0.5, 1.0, 2.0)), draw.choice((0.0, 0.3, 1.0, 3.0))
+        pipe = Pipeline(forward, [2.0 * each for each in forward], [delay] * (n - 1), [transfer] * (n - 1), m)
+        ratios["gpipe"].append(predicted(pipe, "gpipe") / simulated(pipe, "gpipe"))
+        ratios["ahead"].append(predicted(pipe, "1f1b") / simulated(pipe, "1f1b", warm_up(pipe)))
+        ratios["textbook"].append(predicted(pipe, "1f1b") / simulated(pipe, "1f1b"))
+    of = {name: sorted(found) for name, found in ratios.items()}
+    assert of["gpipe"] == pytest.approx([1.0] * 300, abs=5e-3)
+    assert median(of["ahead"]) == pytest.approx(1.04, abs=0.015)
+    assert (of["ahead"][15], of["ahead"][285]) == pytest.approx((1.0, 1.16), abs=0.02)
+    assert of["textbook"][15] == pytest.approx(0.62, abs=0.03)
+
+
+@pytest.mark.parametrize(("slower", "longer"), [(1.5, 1.37), (2.0, 1.77), (4.0, 3.42)])
+def test_one_slow_stage_of_four_slows_the_step(slower, longer):
+    """16 micro-batches."""
+    even = Pipeline([1.0] * 4, [2.0] * 4, [0.0] * 3, [0.0] * 3, 16)
+    one = Pipeline([1.0, slower, 1.0, 1.0], [2.0, 2.0 * slower, 2.0, 2.0], [0.0] * 3, [0.0] * 3, 16)
+    assert simulated(one, "1f1b") / simulated(even, "1f1b") == pytest.approx(longer, abs=0.006)
+
+
 def test_with_the_warm_up_of_the_formula_one_forward_one_backward_is_never_slower_than_gpipe():
-    draw = random.Random(6)
-    for _ in range(100):
-        n, delay, transfer = draw.randint(2, 8), draw.uniform(0.0, 4.0), draw.uniform(0.0, 2.0)
-        pipe = Pipeline([1.0] * n, [2.0] * n, [delay] * (n - 1), [transfer] * (n - 1), draw.randint(8, 32))
-        assert simulated(pipe, "1f1b", warm_up(pipe)) <= simulated(pipe, "gpipe") * (1.0 + 1e-9)
+    """288 crews: .77 of its time at best. Fewer are held wherever the warm-up is shorter than the step."""
+    best = 1.0
+    for n, m, delay, transfer in product(
+        (2, 3, 4, 8), (8, 16, 32), (0.0, 0.25, 0.5, 1.0, 2.0, 4.0), (0.0, 0.3, 1.0, 2.0)
+    ):
+        pipe = Pipeline([1.0] * n, [2.0] * n, [delay] * (n - 1), [transfer] * (n - 1), m)
+        w = warm_up(pipe)
+        ratio = simulated(pipe, "1f1b", w) / simulated(pipe, "gpipe")
+        assert ratio <= 1.0 + 1e-9
+        assert all((kept < m) == (n - s + w * (n - 1 - s) < m) for s, kept in enumerate(held(pipe, "1f1b", w)))
+        best = min(best, ratio)
+    assert best == pytest.approx(0.77, abs=0.006)

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from starling.gossip.pipeline.cut import cut
+from starling.gossip.pipeline.schedule import Pipeline, simulated
 from starling.node.plan.place import place
 
 
@@ -36,8 +37,16 @@ def test_no_cut_is_better(seed):
 
 
 def test_unequal_machines_get_unequal_parts():
-    """24 blocks and a head as large as one of them, speeds 1, 2, 4, 1."""
-    assert cut([1.0] * 25, [1, 2, 4, 1], lambda *_: True) == (3, 9, 22, 25)
+    """24 blocks and a head that costs three, speeds 1, 2, 4, 1: a step of 16 micro-batches takes 195, and 464 where each has six blocks."""
+    costs, speeds = [1.0] * 24 + [3.0], [1, 2, 4, 1]
+
+    def step(ends):
+        forward = [sum(costs[a:b]) / v for a, b, v in zip((0, *ends), ends, speeds, strict=False)]
+        return simulated(Pipeline(forward, [2.0 * each for each in forward], [0.0] * 3, [0.0] * 3, 16), "1f1b")
+
+    ends = cut(costs, speeds, lambda *_: True)
+    assert ends == (3, 10, 24, 25)
+    assert (step(ends), step((6, 12, 18, 25))) == pytest.approx((195, 464), abs=1)
 
 
 def worlds(seed):

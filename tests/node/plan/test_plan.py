@@ -4,6 +4,7 @@ import json
 
 import msgspec
 import pytest
+import torch
 
 from starling.node.cli import examples
 from starling.node.cli.main import main
@@ -11,6 +12,7 @@ from starling.node.config import room
 from starling.node.plan import memory
 from starling.node.plan.decide import block_costs, plan
 from starling.node.plan.schema import LinkSection, MachineSection, ModelSection, TrainSection, World, line, load
+from starling.node.tasks.gpt import Block
 from tests.harness.cli_doubles import refused
 
 LLAMA = ModelSection(layers=32, hidden=4096, heads=32, vocab=32_000, sequence=2048)
@@ -54,6 +56,23 @@ def test_the_published_column_of_memory_is_reproduced():
     assert memory.published_floats(LLAMA, 0) == 4 * 6_704_594_944
     by_hand = 4 * 6_704_594_944 + 32 * (2 * 2048**2 * 32 + 14 * 2048 * 4096)
     assert memory.published_floats(LLAMA, 1) == by_hand
+
+
+@pytest.mark.parametrize("t", [64, 256, 512])
+def test_what_a_block_keeps_for_its_gradient_is_what_is_planned(t):
+    """Fifteen times its input where attention is fused, whatever the length; each storage once, parameters and input not counted."""
+    block, x, kept = Block(64, 4), torch.randn(2, t, 64, requires_grad=True), {}
+
+    def pack(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = block(x)
+    assert out.requires_grad
+    for own in (x, *block.parameters()):
+        kept.pop(own.untyped_storage().data_ptr(), None)
+    assert sum(kept.values()) / x.nbytes == pytest.approx(memory.KEPT, rel=0.02)
 
 
 def test_parts_of_a_model_need_what_the_whole_does_but_for_what_each_process_takes():
