@@ -52,10 +52,10 @@ def steady_kappa(members: int) -> float:
 def chosen_track(agreed: Any) -> Track:
     """What moves flows, of a manifest or scenario with the mix "pet".
 
-    Left open, drift with any optimiser but sgd and muon, unless it has a kappa.
+    Left open, drift with any optimiser but sgd, unless it has a kappa.
     """
     track: Track | None = agreed.mix.track
-    plain = agreed.optimizer.kind in {"sgd", "muon"} or agreed.mix.kappa is not None
+    plain = agreed.optimizer.kind == "sgd" or agreed.mix.kappa is not None
     return track or ("difference" if plain else "drift")
 
 

@@ -20,8 +20,6 @@ def mixer(manifest: Manifest) -> Mixer:
     section = manifest.mix
     params = section.params()
     if section.kind == "pet":
-        if manifest.optimizer.kind == "muon" and params["track"] is None and params["kappa"] is None:
-            params["kappa"] = 0.0  # corrections under it were never measured (decision 37)
         params["track"] = chosen_track(manifest)
         if params["drift_limit"] is None and manifest.optimizer.kind != "sgd":
             params["drift_limit"] = drift.LIMIT

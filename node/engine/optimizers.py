@@ -38,9 +38,7 @@ from starling.node.engine.mixing import mixer
 from starling.node.engine.moments import NAMES, SCALES, Kept, Moments, kept
 
 NOT_BY_ROWS = frozenset({"adafactor", "asgd", "muon"})
-"""Those that look at the vector as a whole or at its matrices, or keep scalars that depend on past rates; of all others rows can be
-stacked.
-"""
+"""Those that look at the vector as a whole or at its matrices, or keep scalars that depend on past rates."""
 
 
 Correct = Callable[[Tensor], Tensor]
@@ -335,6 +333,11 @@ def _needs_shapes(section: OptimizerSection) -> bool:
     return section.kind == "muon" or getattr(section, "decay", "all") == "matrices"
 
 
+def by_rows(section: OptimizerSection) -> bool:
+    """Whether models of many nodes can be stacked (r, d) and stepped at once."""
+    return section.kind not in NOT_BY_ROWS and not _needs_shapes(section)
+
+
 def optimizer(
     section: OptimizerSection, like: Tensor, *, corrects_updates: bool = False, weighs_updates: bool = False,
     model: nn.Module | None = None, moments: Moments = "float32",
@@ -349,10 +352,7 @@ def optimizer(
         raise ConfigError(f"optimizer.kind: muon is in torch 2.9 and later, here is {torch.__version__}; upgrade torch")
     if model is None and _needs_shapes(section):
         key = "kind: muon" if section.kind == "muon" else "decay: matrices"
-        raise ConfigError(
-            f"optimizer.{key} needs the shapes of a model, and cannot step those of many nodes at once; "
-            "simulate whole nodes with `--set simulate.engine=virtual`"
-        )
+        raise ConfigError(f"optimizer.{key} needs the shapes of a model")
     given, cut = section.params(), () if model is None else pieces(section, model)
     if section.kind in OPTIMIZERS.built_in:
         given.pop("decay", None)

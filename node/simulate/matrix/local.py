@@ -1,4 +1,5 @@
-"""Local steps of many nodes at once, by the optimisers that nodes use: they work coordinate by coordinate, so rows can be stacked.
+"""Local steps of many nodes at once, by the optimisers that nodes use. Most work coordinate by coordinate, so rows can be stacked; those
+that see shapes, or the vector as a whole, step each row by itself.
 
 A step that would leave a number that is not finite is undone for that row alone: its model is as before, its optimiser's memory empty.
 
@@ -11,12 +12,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from starling.gossip.errors import ConfigError
 from starling.gossip.mix.seeds import Seeds, slope
 from starling.gossip.vector import finite
 from starling.node.config.schema import OptimizerSection, PaceSection
 from starling.node.engine import ahead
-from starling.node.engine.optimizers import NOT_BY_ROWS, Optimizer, Schedule, optimizer, ramp, schedule
+from starling.node.engine.optimizers import Optimizer, Schedule, by_rows, optimizer, ramp, schedule
 from starling.node.simulate.matrix.problem import Problem
 from starling.node.simulate.matrix.table import Rows, adjacent
 
@@ -41,7 +41,9 @@ class LocalSteps:
     gradients: Tensor = field(init=False)  # (N, d) of each row's last local step, if they are watched
     _rates: Schedule = field(init=False)
     _optimizer: Optimizer = field(init=False)
-    _memory: dict[str, Tensor] = field(init=False, default_factory=dict)
+    _by_rows: bool = field(init=False)
+    _memory: dict[str, Tensor] = field(init=False, default_factory=dict)  # of stacked rows
+    _own: dict[int, dict[str, Tensor]] = field(init=False, default_factory=dict)  # of each other row
     _raw: Tensor = field(init=False)  # (N, d) the last gradients, where steps are optimistic; NaN: none
     _scalars: frozenset[str] = frozenset()
     _weights: Tensor | None = field(init=False)  # (N, 1)
@@ -50,18 +52,15 @@ class LocalSteps:
     _joined_at: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.section.kind in NOT_BY_ROWS:
-            raise ConfigError(
-                f"optimizer.kind: {self.section.kind} cannot step the models of many nodes at once; "
-                "simulate whole nodes with `--set simulate.engine=virtual`"
-            )
         self.gradients = torch.zeros_like(self.like) if self.watched else self.like[:0]
         optimistic = self.section.gradient == "optimistic"
         self._raw = torch.full_like(self.like, torch.nan) if optimistic else self.like[:0]
         self._rates = schedule(self.section, self.pace.rounds)
+        self._by_rows = by_rows(self.section)
         self._optimizer = optimizer(
-            self.section, self.like[:0], corrects_updates=self.corrects_updates, weighs_updates=self.weighs_updates
-        )
+            self.section, self.like[:0] if self._by_rows else self.like[0], corrects_updates=self.corrects_updates,
+            weighs_updates=self.weighs_updates, model=self.problem.model,
+        )  # fmt: skip
         equal = all(weight == 1.0 for weight in self.weights)
         self._weights = None if equal else self.like.new_tensor(self.weights)[:, None]
         self._steps, self._done = torch.zeros((2, len(self.like)), dtype=torch.int64)
@@ -151,6 +150,13 @@ class LocalSteps:
         self, own: Rows, x: Tensor, direction: Tensor, shift: Tensor | None, lr: float, count: int, weight: float
     ) -> None:
         """A step of rows `own` that have done `count` with the state they have; x (r, d) is changed in place."""
+        if not self._by_rows:
+            for place, row in enumerate(torch.arange(len(self.like))[own].tolist()):
+                self._optimizer.share(self._own[row] if count else {})
+                self._optimizer.step(x[place], direction[place], lr, None if shift is None else shift[place], weight)
+                self._own[row] = self._optimizer.state_dict()
+            self._steps[own] += 1
+            return
         part = self._optimizer if count else optimizer(self.section, x, weighs_updates=self._optimizer.weighs_updates)
         if count:
             part.share(

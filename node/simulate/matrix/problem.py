@@ -109,6 +109,11 @@ class TorchTask:
         return torch.cat([self._many(x[start : start + chunk], batches[start : start + chunk]) for start in starts])
 
     @property
+    def model(self) -> nn.Module:
+        """A model with the parameters' shapes, whatever its values."""
+        return self._loss.model
+
+    @property
     def samples(self) -> list[int]:
         """Training samples of each row."""
         return [each.samples for each in self.data]
@@ -210,7 +215,7 @@ class Bowls:
     labels: Sequence[str]  # of each row
     shards: Sequence[int]  # (N) which each row has
     seed: int
-    begin: nn.Module  # the point that every node begins with
+    model: nn.Module  # the point that every node begins with
     start: Tensor = field(init=False)  # (d,) that point
     layout: Layout = field(init=False)
     optimum: Optimum = field(init=False)
@@ -221,8 +226,8 @@ class Bowls:
     cheap: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        dtype, self.layout = DTYPES[self.task.dtype], layout(self.begin)
-        self.start = bind(self.begin, self.layout)[0].clone()
+        dtype, self.layout = DTYPES[self.task.dtype], layout(self.model)
+        self.start = bind(self.model, self.layout)[0].clone()
         self.optimum = Optimum(lambda alive: self.task.optimum([self.shards[row] for row in alive], self.seed))
         for shard in range(max(self.shards) + 1):
             bowl = self.task.bowl(self.seed, shard)

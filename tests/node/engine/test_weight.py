@@ -64,7 +64,8 @@ def test_a_swarm_finds_the_minimum_of_all_samples_together(mix):
         ("adamw", {}, False),  # its default is drift
         ("adamw", {"track": "difference"}, True),
         ("adamw", {"kind": "dsgd"}, True),
-        ("muon", {}, True),
+        ("muon", {}, False),
+        ("muon", {"track": "difference"}, True),
         ("adamw", {"kind": "gradient_tracking"}, False),
         ("adamw", {"kind": "defended_tracking"}, False),
     ],
