@@ -54,15 +54,16 @@ def test_of_no_exact_step_there_is_no_second_moment():
 
 
 FORM = {"context": 32, "width": 64, "layers": 2, "heads": 4}
-STEPS, WARM_UP = 240, 60
+STEPS, WARM_UP = 1500, 300
 
 
 @needs_real_data
 @pytest.mark.acceptance
+@pytest.mark.timeout(3600)
 def test_on_text_it_learns_as_adam_does_and_saves_a_small_factor_of_the_bytes():
-    """Byte GPT, 4 nodes, 240 steps, a quarter of them exact, three seeds: 2.495 nats for 2.465, 3.2 times fewer bytes.
+    """Byte GPT, 4 nodes, 1,500 steps of which 300 are exact, three seeds: 2.021 nats for 2.025, 3.8 times fewer bytes.
 
-    The reference, 1,500 steps of which 300 are exact, one seed: 1.887 for 1.884, 4 times fewer.
+    The reference, one seed: 1.887 for 1.884.
     """
     losses = {WARM_UP: [], STEPS: []}
     sent = {}
@@ -71,8 +72,8 @@ def test_on_text_it_learns_as_adam_does_and_saves_a_small_factor_of_the_bytes():
         losses[warm_up].append(loss)
     ours, adam = (sum(losses[warm_up]) / 3 for warm_up in (WARM_UP, STEPS))
     factor = sent[STEPS] / sent[WARM_UP]
-    assert ours <= adam + 0.05, losses
-    assert 3.0 <= factor <= 4.5
+    assert ours <= adam + 0.01, losses
+    assert factor == pytest.approx(3.8, abs=0.1)
 
 
 def _trained(seed, warm_up):
