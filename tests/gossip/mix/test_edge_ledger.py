@@ -266,7 +266,9 @@ def test_a_flow_in_bfloat16_follows_a_noisy_one_as_float32_does():
             one = other = edge_ledger.opened(zeros)
             for turn in range(400):
                 kept = one.flows["b"].float() if one.flows else zeros
-                moved = Effect("b", Full(), 0.1 * (wanted - kept) + 0.002 * gaussian(1000 * seed + turn, 4096), 0.5, 1.0)
+                moved = Effect(
+                    "b", Full(), 0.1 * (wanted - kept) + 0.002 * gaussian(1000 * seed + turn, 4096), 0.5, 1.0
+                )
                 _, one = edge_ledger.average(pet, one, zeros.clone(), [moved], owned=turn > 0)
                 _, other = edge_ledger.average(pet, other, zeros.clone(), [moved.opposite("a")], owned=turn > 0)
             assert torch.equal(one.flows["b"], -other.flows["a"])

@@ -33,7 +33,10 @@ def test_at_most_a_tenth_is_padding_where_random_batches_are_half_padding():
 
 @pytest.mark.parametrize(("rows", "like", "share"), [(24, True, 0.070), (11, False, 0.597)])
 def test_batches_of_two_thousand_tokens_waste_what_the_reference_says(rows, like, share):
-    """512 lengths there, batches of at most 2,048 tokens with their padding; here as many rows as make about 1,900. Means of three seeds."""
+    """512 lengths there, batches of at most 2,048 tokens with their padding; here as many rows as make about 1,900.
+
+    Means of three seeds.
+    """
     held, real = 0, 0
     for seed in range(3):
         drawn = np.random.default_rng(seed).normal(4.0, 0.8, 512)
