@@ -63,12 +63,12 @@ def run(seed, *, kappa=0.1, fails=0.02, whole=False, rounds=1000):
 def test_stages_that_fail_cost_little_while_they_do_and_nothing_afterwards(whole, failing):
     """The reference, at one moment: 4.7e-3 where the stage alone is replaced, 2.1e-2 where its crew begins anew.
 
-    3e-31 at the end of both. It draws a matching, and has two seeds.
+    3e-31 at the end of both.
     """
     found = np.array([run(seed, whole=whole) for seed in range(3)])
     assert failing / 2 <= found[:, 0].mean() <= 2 * failing, found
     assert found[:, 1].max() < 1e-29, found
-    assert found[:, 2].max() < 1e-14, found
+    assert found[:, 2].max() < 1e-13, found
 
 
 @pytest.mark.acceptance
