@@ -170,6 +170,12 @@ def test_the_more_nodes_differ_the_more_turns_are_worth(spread, steps, phases, a
 
 
 @pytest.mark.acceptance
+def test_where_nodes_do_not_differ_both_find_the_map():
+    for turns in (False, True):
+        assert sum(walked(seed, turns=turns, spread=0.0) for seed in range(3)) / 3 < 1e-4
+
+
+@pytest.mark.acceptance
 def test_noise_for_privacy_harms_the_product_of_two_noised_factors_no_less():
     """DP-LoRA: gradients of adapters clipped to 2, noise 8; the reference ends at .003 with averages and .002 in turns."""
     both, one = (sum(walked(seed, turns=turns, noise=8.0) for seed in range(3)) / 3 for turns in (False, True))

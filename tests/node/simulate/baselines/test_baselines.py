@@ -5,6 +5,7 @@ Errors are relative and squared, of the quadratics of tests/harness.
 
 import itertools
 from statistics import mean
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -112,14 +113,12 @@ def test_what_scallion_sends_is_unbiased():
 # --- beside nodes -------------------------------------------------------------------------------------------------
 
 
-def pet_poisson(gradient, d, edges, rate, seed, *, lr, kappa, star, goal, most):
-    """PET with its production gain on the same clocks -> (gradients, messages) of a node when it is that near."""
+def pet_poisson(gradient, d, edges, rate, seed, *, lr):
+    """PET with kappa .1 and its production gain on the same clocks, after each event."""
     chance, x, c, since = np.random.default_rng(seed), np.zeros((N, d)), np.zeros((N, d)), np.zeros(N)
     total, grads, sent = N + rate * len(edges), 0, 0
-    edge = Pet(kappa=kappa).edge
-    for event in range(most):
-        if event % 200 == 0 and error(x, star) < goal:
-            return grads / N, sent / N
+    edge = Pet(kappa=0.1).edge
+    while True:
         if chance.random() < N / total:
             i = int(chance.integers(N))
             x[i] -= lr * (gradient(i, x[i]) - c[i])
@@ -133,7 +132,15 @@ def pet_poisson(gradient, d, edges, rate, seed, *, lr, kappa, star, goal, most):
             c[i], c[j] = c[i] + gain * v, c[j] - gain * v
             since[i] = since[j] = 0
             sent += 2
-    return None
+        yield Event(grads / N, sent / N, x)
+
+
+class Event(NamedTuple):
+    """What `reached` looks at."""
+
+    gradients: float
+    messages: float
+    models: np.ndarray
 
 
 def both(kappa, edges, lr, *, shared=False):
@@ -148,8 +155,8 @@ def both(kappa, edges, lr, *, shared=False):
         point = reached(
             dadao(gradient, start, edges, smooth=1.0, convex=1.0 / kappa, seed=seed), star, 1e-6, 200, 2 * 10**6
         )
-        ours = pet_poisson(gradient, 20, edges, rate, seed, lr=lr, kappa=0.1, star=star, goal=1e-6, most=2 * 10**6)
-        counts.append(((point.gradients, point.messages), ours))
+        ours = reached(pet_poisson(gradient, 20, edges, rate, seed, lr=lr), star, 1e-6, 200, 2 * 10**6)
+        counts.append(((point.gradients, point.messages), (ours.gradients, ours.messages)))
     return np.mean(counts, axis=0)
 
 
@@ -182,18 +189,76 @@ def test_where_all_share_one_bad_basis_acceleration_pays():
     assert ours / theirs == pytest.approx(2.3, rel=0.25)
 
 
+def floors(kappa, edges, shared):
+    """Mean squared distances to the minimum under gradient noise of .1: of DADAO, of PET with lr .1 and with .5, over 270 to 300 gradients.
+
+    Means of three seeds.
+    """
+    met, found = float(np.sqrt(2.0 * np.prod(resistances(N, edges)))) * len(edges) / N, []
+    events = int(300 * N * (1 + met))
+    for seed in range(3):
+        chance = np.random.default_rng(seed)
+        if shared:
+            exact, star = shared_bowls(20, seed, kappa)
+        else:
+            exact, (_, _, star) = bowls(20, seed, kappa)
+
+        def noisy(i, x, exact=exact, chance=chance):
+            return exact(i, x) + 0.1 * chance.normal(size=20)
+
+        runs = [dadao(noisy, np.zeros((N, 20)), edges, smooth=1.0, convex=1.0 / kappa, seed=seed)]
+        runs += [pet_poisson(noisy, 20, edges, met * N / len(edges), seed, lr=lr) for lr in (0.1, 0.5)]
+        ends = (itertools.islice(each, int(0.9 * events), events, N) for each in runs)
+        found.append([mean(error(point.models, star) for point in end) * np.square(star).sum() for end in ends])
+    return np.mean(found, axis=0)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize(
+    ("kappa", "edges", "shared", "squared", "figures"),
+    [
+        (10.0, RING, False, 7.30, (3.4e-3, 3.3e-4, 4.1e-3)),
+        (10.0, EXPONENTIAL, False, 7.30, (5.1e-3, 9.7e-4, 1.1e-2)),
+        (300.0, RING, False, 10.35, (1.3e-2, 7.7e-4, 3.9e-3)),
+        (300.0, RING, True, 7.23, (0.23, None, 0.073)),
+    ],
+    ids=["ring", "exponential", "condition 300", "one basis for all"],
+)
+def test_noise_costs_acceleration_more_than_pet(kappa, edges, shared, squared, figures):
+    """The reference's figures are of one seed at one moment, relative to `squared`, the square of its minimum."""
+    found = floors(kappa, edges, shared) / squared
+    for ours, figure in zip(found, figures, strict=True):
+        if figure is not None:
+            assert figure / 2.5 <= ours <= 2.5 * figure, found
+    assert found[0] > (found[2] if shared else 2.0 * found[1]), found
+
+
+def noise_floor(kind, kept, seed, **more):
+    """Mean error of rounds 550 to 600 with noise .5 in gradients."""
+    gradient, (_, _, star) = bowls(100, seed)
+    chance = np.random.default_rng(seed)
+    given = {"lr": 0.1, "steps": 5, "kept": kept, "seed": seed} | more
+    noisy = controlled(kind, lambda i, x: gradient(i, x) + 0.5 * chance.normal(size=100), np.zeros(100), N, **given)
+    return mean(error(it.model, star) for it in itertools.islice(noisy, 550, 600))
+
+
+@pytest.mark.acceptance
+def test_a_slower_server_has_a_quarter_of_scallions_noise():
+    """At .3 of the server's rate the reference has 1.3e-2 for 5.2e-2, one seed."""
+    found = [mean(noise_floor("scallion", 10, seed, server_lr=rate) for seed in range(3)) for rate in (0.3, 1.0)]
+    assert 0.5 * 1.3e-2 <= found[0] <= 1.2 * 1.3e-2, found
+    assert found[0] == pytest.approx(found[1] / 4, rel=0.3), found
+
+
 def of_servers(kind, kept, **more):
     """Numbers that a node sends to 1e-4 and to 1e-8, what the server sends to each to 1e-4, and the floor under noise; three seeds."""
     found = []
     for seed in range(3):
         gradient, (_, _, star) = bowls(100, seed)
-        chance = np.random.default_rng(seed)
         given = {"lr": 0.1, "steps": 5, "kept": kept, "seed": seed} | more
         rounds = itertools.islice(controlled(kind, gradient, np.zeros(100), N, **given), 2000)
         near, exact = (next(it for it in rounds if error(it.model, star) < goal) for goal in (1e-4, 1e-8))
-        noisy = controlled(kind, lambda i, x: gradient(i, x) + 0.5 * chance.normal(size=100), np.zeros(100), N, **given)  # noqa: B023 — used in this turn
-        floor = mean(error(it.model, star) for it in itertools.islice(noisy, 550, 600))
-        found.append((near.up, exact.up, near.down, floor))
+        found.append((near.up, exact.up, near.down, noise_floor(kind, kept, seed, **more)))
     return np.mean(found, axis=0)
 
 
@@ -271,3 +336,12 @@ def test_pairs_with_the_largest_fiftieth_are_not_there_after_as_many_numbers():
     """The reference stalls at 8.9e-4, with kappa .5; 6,000 numbers, where a tenth of the vector needs 4,000 to 1e-4."""
     errors = of_pairs(SELECTORS.build("compress", "top_k", {"ratio": 0.02}), 0.5, 0, 3000, compares=True)
     assert 1e-4 < errors[-1] < 1e-1
+
+
+@pytest.mark.acceptance
+def test_averages_of_a_tenth_of_the_vector_alone_stay_at_two_thirds_of_the_way():
+    """The reference, one seed: .65 with noise, which is not what keeps it there."""
+    selector = SELECTORS.build("compress", "fragment", {"parts": 10})
+    for noise in (0.0, 0.5):
+        found = mean(mean(of_pairs(selector, 0.0, seed, 300, noise=noise)[-50:]) for seed in range(3))
+        assert 0.5 * 0.65 <= found <= 1.2 * 0.65, (noise, found)
