@@ -49,7 +49,7 @@ class Gradients:
     count: Tensor  # (…, 1) how many, in the dtype of c
     used: Tensor  # (…, 1) bool; an exchange has followed: the next gradient begins a new mean
     averaged: Tensor  # (…, 1) number of gradients in the mean that the last exchange used, in the dtype of c
-    power: Tensor  # (…, d) running mean of g², from the first that is not 0, in float32 or bfloat16; (…, 0) where it is not needed
+    power: Tensor  # (…, d) running mean of g², from the first that is not 0, in the dtype of c or bfloat16; (…, 0) where unused
     dot: Tensor  # (…, 1) running mean from 0 of ⟨g, e⟩, over gradients later than c; e is the `correction`
     dot_squared: Tensor  # (…, 1) that of ⟨g, e⟩²
     norm_squared: Tensor  # (…, 1) that of ‖e‖²

@@ -92,7 +92,7 @@ def bytes_per_parameter(manifest: Manifest, numerics: NumericsSection, dim: int)
 
 
 def of_flows(numbers: str, neighbours: int, *, drift: bool) -> float:
-    """Bytes a parameter of flows in such numbers, of their sum and of what is held against drift: mean and mean square of gradients."""
+    """Bytes a parameter of flows in such numbers and of their sum; where drift moves them, of the mean and mean square of gradients too."""
     each = 4.0 * PARTS[numbers]
     return SUM + each * neighbours + (MEAN + each) * drift
 

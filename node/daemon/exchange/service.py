@@ -42,7 +42,8 @@ MAX_MOVED = 256  # peers
 class Budget:
     """Bytes per exchange by peer: the manifest's, or as many as the edge was measured to carry in a slot, under the volunteer's caps.
 
-    `beside_s`: what exchanges run beside takes so long, and would have to wait for longer ones.
+    `beside_s`: how long the local steps take beside which exchanges run, as the round waits for whichever takes longer; inf where there are
+    none.
     """
 
     def __init__(self, manifest: Manifest, limits: Limits) -> None:

@@ -56,7 +56,7 @@ def test_one_peer_that_answers_late_is_named_alone(seed):
 
 
 def test_most_peers_whose_line_becomes_three_times_slower_are_named_and_nobody_else_ever_is():
-    """Nine of ten; of a line that is only twice as slow three at most, and never a wrong one."""
+    """Nine of ten at the least; of lines that are only twice as slow fewer, and never a wrong one."""
     found = {}
     for times in (2.0, 3.0):
         named = []

@@ -87,8 +87,9 @@ def test_who_is_left_over_is_the_worst_and_crews_that_cannot_train_are_none():
 
 # --- the reference's table: 32 machines in crews of 8, .1 s of computing a stage and micro-batch, 8 micro-batches ---
 
-PLACES = ("Oregon", "Virginia", "Ohio", "Tokyo", "Seoul", "London", "Frankfurt", "Ireland")
-LINES = {  # ms one way and Gbit/s between regions, published with DT-FM (Yuan et al. 2022, arXiv:2206.01288); in the order of PLACES
+# ms one way and Gbit/s between Oregon, Virginia, Ohio, Tokyo, Seoul, London, Frankfurt and Ireland, each to those after it; published with
+# DT-FM (Yuan et al. 2022, arXiv:2206.01288)
+LINES = {
     0: ((67, 0.79), (49, 1.10), (96, 0.523), (124, 0.46), (136, 0.42), (143, 0.404), (124, 0.482)),
     1: ((11, 1.12), (143, 0.524), (172, 0.5), (76, 1.16), (90, 1.02), (67, 1.05)),
     2: ((130, 0.694), (159, 0.529), (86, 1.05), (99, 0.799), (77, 1.14)),
@@ -109,9 +110,8 @@ def regions(many, home, seed):
         one, other = sorted((int(at[a]), int(at[b])))
         ms, gbit = (5, 2.0) if one == other else LINES[one][other - one - 1]
         delay[a][b] = ms / 1e3 + 0.016 * home
-        per_s[a][b] = min(
-            gbit * 1e9 / 8, min(up[a], up[b]) if home else float("inf")
-        )  # down carries five times as much
+        slower_up = min(up[a], up[b]) if home else float("inf")  # down carries five times as much
+        per_s[a][b] = min(gbit * 1e9 / 8, slower_up)
     return delay, per_s
 
 

@@ -1,26 +1,19 @@
 """Examples that papers are known by: games of two players, and BlueFog's tutorials, with small settings."""
 
-import numpy as np
 import pytest
 import torch
 
 from starling.examples.bluefog import tutorials
 from starling.examples.games.games import Bilinear, Players, versus
-from starling.gossip.api import Phase
 from starling.gossip.compress.catalogue import SELECTORS
 from starling.gossip.errors import ConfigError
-from starling.gossip.mix.pet import Pet
-from starling.gossip.overlay.catalogue import overlay
 from starling.node.config import manifest as manifests
 from starling.node.config import presets
 from starling.node.config.schema import Manifest, OptimizerSection, PartitionSection
 from starling.node.engine.ahead import optimistic, point
 from starling.node.simulate.api import simulate
-from starling.node.simulate.matrix.schedule import Schedule
-from starling.node.simulate.matrix.swarm import Swarm
 from starling.node.tasks.api import Source
-from tests.harness.quadratics import relative_error
-from tests.harness.two_engines import exchange_codec
+from tests.harness.random_pairs import errors_on_pairs
 
 GAME = {
     "optimizer.lr": 0.1, "optimizer.momentum": 0, "optimizer.schedule": "constant", "mix.clip_norm": 0.0, "compress.select": "full",
@@ -119,7 +112,7 @@ def test_without_curvature_plain_steps_leave_the_saddle(mix):
 
 
 def walked(gradient, mu, rounds, seed, *, kappa=0.1, parts=0, response="identity", noise=0.0):
-    """Errors after each round of the sixteen games, by the simulator's exchanges and its local steps."""
+    """Errors after each round of the sixteen games on random pairs, by the product's local steps."""
     games = [
         Bilinear(mu=mu).data(Source(None, PartitionSection(kind="iid", shards=16), node, seed), "cpu")
         for node in range(16)
@@ -143,20 +136,11 @@ def walked(gradient, mu, rounds, seed, *, kappa=0.1, parts=0, response="identity
             g = optimistic(g, last)
         return z - 0.1 * correct(g)
 
-    peers = [f"p{row:02}" for row in range(16)]
-    selector = (
-        SELECTORS.build("compress", "fragment", {"parts": parts}) if parts else SELECTORS.build("compress", "full", {})
-    )
-    swarm = Swarm(
-        peers, torch.zeros_like(before), Pet(kappa=kappa), exchange_codec("identity", response, clip_norm=0.0), selector, seed,
-        torch.ones(16, dtype=torch.bool),
+    select, given = ("fragment", {"parts": parts}) if parts else ("full", {})
+    return errors_on_pairs(
+        step, torch.zeros_like(before), games[0].saddle, rounds, seed, lr=0.1, steps=5, kappa=kappa,
+        selector=SELECTORS.build("compress", select, given), response=response,
     )  # fmt: skip
-    schedule = Schedule(overlay("random_matching", 1, seed), peers, b"salt")
-    errors = []
-    for turn in range(rounds):
-        swarm.round(Phase(turn, 5.0, 0.1, turn=turn), step, 5, schedule.at(turn, np.ones(16, bool)))
-        errors.append(relative_error(swarm.x, games[0].saddle))
-    return errors
 
 
 @pytest.mark.acceptance

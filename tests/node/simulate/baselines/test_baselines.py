@@ -14,13 +14,10 @@ import torch
 from starling.gossip.api import Phase
 from starling.gossip.compress.catalogue import SELECTORS
 from starling.gossip.mix.pet import Pet
-from starling.gossip.overlay.catalogue import overlay
 from starling.node.simulate.baselines.dadao import dadao, resistances
 from starling.node.simulate.baselines.scallion import controlled
-from starling.node.simulate.matrix.schedule import Schedule
-from starling.node.simulate.matrix.swarm import Swarm
-from tests.harness.quadratics import gradients, quadratics, relative_error
-from tests.harness.two_engines import exchange_codec
+from tests.harness.quadratics import gradients, quadratics
+from tests.harness.random_pairs import errors_on_pairs
 
 N = 16
 RING = [(i, (i + 1) % N) for i in range(N)]
@@ -284,26 +281,18 @@ def test_a_servers_messages_are_few_up_and_with_what_it_sends_back_more_than_pet
 
 
 def of_pairs(selector, kappa, seed, rounds, *, noise=0.0, until=0.0, compares=False):
-    """Relative errors after each round of PET on random pairs, by the simulator's exchanges."""
+    """Relative errors after each round of PET on random pairs."""
     A, b, star = quadratics(N, 100, seed)
-    peers, chance = [f"p{row:02}" for row in range(N)], torch.Generator().manual_seed(seed)
-    swarm = Swarm(
-        peers, torch.zeros(N, 100, dtype=torch.float64), Pet(kappa=kappa), exchange_codec("identity", "identity", clip_norm=0.0),
-        selector, seed, torch.ones(N, dtype=torch.bool), compares=compares,
-    )  # fmt: skip
-    schedule = Schedule(overlay("random_matching", 1, seed), peers, b"salt")
+    chance = torch.Generator().manual_seed(seed)
 
     def step(rows, _round, _step, x, correct):
         g = gradients(A[rows], b[rows], x)
         return x - 0.1 * correct(g + noise * torch.randn(g.shape, generator=chance, dtype=g.dtype))
 
-    errors = []
-    for turn in range(rounds):
-        swarm.round(Phase(turn, 5.0, 0.1, turn=turn), step, 5, schedule.at(turn, np.ones(N, bool)))
-        errors.append(relative_error(swarm.x, star))
-        if errors[-1] < until:
-            break
-    return errors
+    return errors_on_pairs(
+        step, torch.zeros(N, 100, dtype=torch.float64), star, rounds, seed, lr=0.1, steps=5, kappa=kappa, selector=selector,
+        compares=compares, until=until,
+    )  # fmt: skip
 
 
 @pytest.mark.acceptance
