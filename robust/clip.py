@@ -8,6 +8,10 @@ import math
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.vector import finite, stretches
 
+_SUMMED = 1 << 18  # numbers whose squares are added up in float32: at worst 1 % too few, were they added one by one
+_SURELY = 0.99
+_SUMS_HOLD = 1e-9  # lengths far above those whose squares float32 does not hold: √d · 1e-19
+
 
 def clip(v: Tensor, tau: float) -> tuple[Tensor, bool]:
     """Shorten v (d,) to norm tau if it is longer: v · min(1, tau/‖v‖), and whether that changed it; a tau of 0 is off.
@@ -20,6 +24,8 @@ def clip(v: Tensor, tau: float) -> tuple[Tensor, bool]:
     """
     if not 0.0 <= tau < math.inf:
         raise ValueError(f"tau must be finite and >= 0, got {tau}")
+    if v.dtype == torch.float32 and _short(v, tau):
+        return v, False
     norm = _norm(v)
     if math.isnan(norm) or (math.isinf(norm) and not finite(v)):
         raise ValueError("not_finite")
@@ -31,6 +37,14 @@ def clip(v: Tensor, tau: float) -> tuple[Tensor, bool]:
     for part, _ in stretches(slice(None), v.numel()):
         shortened[part] = v[part].double() / peak * shrink
     return shortened, True
+
+
+def _short(v: Tensor, tau: float) -> bool:
+    """Whether v (d,) float32 is surely no longer than tau, by sums in float32, which are an order of magnitude faster."""
+    if tau < _SUMS_HOLD:
+        return tau == 0.0 and finite(v)
+    parts = (v[part] for part, _ in stretches(slice(None), v.numel(), _SUMMED))
+    return math.hypot(*(float(torch.linalg.vector_norm(part)) for part in parts)) <= tau * _SURELY
 
 
 def _norm(v: Tensor, unit: Tensor | None = None) -> float:

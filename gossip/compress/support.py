@@ -7,6 +7,7 @@ Shapes: d parameters, k kept coordinates.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, TypeVar
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from starling.gossip.compress import indices as coding
 from starling.gossip.compress.buffers import empty
 from starling.gossip.compress.header import BLOCK, BLOCKS, FRAGMENT, LISTING, Kind
+from starling.gossip.compress.places import Places, Rows, places, rows
 from starling.gossip.lazy_torch import Tensor, torch
 
 Data = TypeVar("Data", bytes, memoryview)
@@ -52,6 +54,15 @@ class Support:
     def index(self, dim: int) -> slice | Tensor:
         """Coordinates of a (dim,) vector that may change."""
         return slice(None)
+
+    def places(self, dim: int, most: int) -> Iterator[Places]:
+        """The same coordinates in order, at most `most` of them, or one block, at a time."""
+        index = self.index(dim)
+        return places(index, len(range(*index.indices(dim))) if isinstance(index, slice) else index.numel(), most)
+
+    def read(self, x: Tensor) -> Tensor:
+        """X (d,) at `index`, perhaps a view."""
+        return x[self.index(x.numel())]
 
     def spread(self, values: Tensor, dim: int) -> Tensor:
         """Change of a (dim,) vector, at `index`, by `values` (k,). Odd to the bit: −values change it by just the opposite."""
@@ -107,13 +118,11 @@ class Blocks(Support):
 
     def take(self, x: Tensor) -> Tensor:
         """(d,) -> (k,), a copy."""
-        dim = x.numel()
-        rows, whole = self._rows(dim), dim // self.block
-        taken = empty(self.size(dim), x.device, x.dtype)
-        full = taken[: int((rows < whole).sum()) * self.block].view(-1, self.block)
-        torch.index_select(x[: whole * self.block].view(-1, self.block), 0, rows[: len(full)].to(x.device), out=full)
-        taken[full.numel() :].copy_(x[whole * self.block :][: taken.numel() - full.numel()])
-        return taken
+        return self._all(x.numel()).read(x)
+
+    def read(self, x: Tensor) -> Tensor:
+        """A copy."""
+        return self.take(x)
 
     def size(self, dim: int) -> int:
         """k: the last block may be short."""
@@ -126,17 +135,20 @@ class Blocks(Support):
         index = (self._rows(dim)[:, None] * self.block + torch.arange(self.block)).view(-1)
         return index[: self.size(dim)]  # ascending: what a short last block lacks is at the end
 
+    def places(self, dim: int, most: int) -> Iterator[Places]:
+        """Of rows."""
+        every = self._all(dim)
+        return rows(every.rows, self.block, every.rest, most)
+
     def add(self, x: Tensor, values: Tensor) -> Tensor:
         """X (d,) with the values (k,) added at the blocks -> a new (d,)."""
-        dim = x.numel()
-        rows, whole = self._rows(dim).to(x.device), dim // self.block
-        added = Full().take(x)
-        full = values[: values.numel() // self.block * self.block].view(-1, self.block)
-        blocks, rows = added[: whole * self.block].view(-1, self.block), rows[: len(full)]
-        blocks.index_copy_(0, rows, blocks.index_select(0, rows).add_(full))
-        rest = values[full.numel() :]
-        added[whole * self.block :][: rest.numel()] += rest
+        added, every = Full().take(x), self._all(x.numel())
+        every.write(added, every.read(added).add_(values))
         return added
+
+    def _all(self, dim: int) -> Rows:
+        numbers, size = self._rows(dim), self.size(dim)
+        return Rows(slice(0, size), numbers[: size // self.block], self.block, size % self.block)
 
     def _rows(self, dim: int) -> Tensor:
         """(count,) int64 on the CPU: the block numbers, ascending."""
@@ -232,6 +244,10 @@ class Indices(Support):
     def take(self, x: Tensor) -> Tensor:
         """(d,) -> (k,), a copy."""
         return x.index_select(0, self.indices.to(x.device))  # four times as fast as x[indices]
+
+    def read(self, x: Tensor) -> Tensor:
+        """A copy."""
+        return self.take(x)
 
     def size(self, dim: int) -> int:
         """K."""

@@ -4,12 +4,12 @@ Shapes: D numbers of the shared vector, E numbers kept per edge.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from starling.gossip.api import Averaging, Effect, Swapped, Swapping
-from starling.gossip.compress.support import Support
+from starling.gossip.compress.support import Blocks, Indices, Support
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.vector import blank, products, squares, stretches, zeros
 
@@ -46,13 +46,13 @@ def average(
     dim, flows = shared.numel(), dict(ledger.flows)
     shared, total = (shared, ledger.total) if owned else (shared.clone(), ledger.total.clone())
     ours = set(flows) if owned else set[str]()
-    touched: list[slice | Support] = []
+    touched: list[Support] = []
     turned, adapting = 0.0, adapts(edge)
 
-    def book(effect: Effect) -> slice | Support | None:
+    def book(effect: Effect) -> Support | None:
         """-> where flows have changed."""
         nonlocal turned
-        index, change = effect.support.index(dim), effect.support.spread(effect.value, dim)
+        change = effect.support.spread(effect.value, dim)
         drift = None if effect.drift is None else effect.support.spread(effect.drift.value, dim)
         moving = moves(effect)
         if moving and effect.peer not in ours:
@@ -60,30 +60,32 @@ def average(
             flows[effect.peer] = zeros(total, _dtype(edge, total)) if there is None else there.clone()
             ours.add(effect.peer)
         along, squared, length = 0.0, 0.0, 0.0
-        for part, at in stretches(index, change.numel(), STRETCH):
-            shared[at] += effect.theta * change[part]
+        for place in effect.support.places(dim, STRETCH):
+            part = place.part
+            place.write(shared, place.read(shared) + effect.theta * change[part])
             if moving:
                 flow = flows[effect.peer]
-                moved = _moved(effect, change[part], None if drift is None else drift[part])
+                kept, moved = place.read(flow), _moved(effect, change[part], None if drift is None else drift[part])
                 if adapting:
-                    found = products(flow[at], moved)
+                    found = products(kept, moved)
                     along, squared, length = along + found[0], squared + found[1], length + found[2]
-                flow[at] = edge.flow(flow[at], moved).to(flow.dtype)
-        if not moving:
-            return None
+                place.write(flow, edge.flow(kept, moved).to(flow.dtype))
         turned += cosine(along, squared, length)
-        return index if isinstance(index, slice) else effect.support
+        return effect.support if moving else None
 
-    for where in map(book, effects):  # an effect is gone before the next is asked for, and so are lists of coordinates
-        seen = isinstance(where, slice) and where in [each for each in touched if isinstance(each, slice)]
-        if where is not None and not seen:
+    for where in map(book, effects):  # an effect is gone before the next is asked for
+        if where is not None and not any(_covers(where, other, dim) for other in touched):
             touched.append(where)
-    for where in touched:
-        index = where if isinstance(where, slice) else where.index(dim)
-        count = len(range(*index.indices(dim))) if isinstance(index, slice) else index.numel()
-        for _, at in stretches(index, count, STRETCH):
-            total[at] = _sum(ledger.rest, flows, ledger.settled, at)
+    for support in touched:
+        for place in support.places(dim, STRETCH):
+            place.write(total, _sum(ledger.rest, flows, ledger.settled, place.read))
     return shared, Ledger(total, ledger.rest, flows, ledger.settled, sped(ledger.speed, turned))
+
+
+def _covers(one: Support, other: Support, dim: int) -> bool:
+    """Whether both are the same coordinates, as far as that is known without listing them."""
+    listed = isinstance(one, Blocks | Indices) or isinstance(other, Blocks | Indices)
+    return not listed and one.index(dim) == other.index(dim)
 
 
 def adapts(edge: Averaging) -> bool:
@@ -126,8 +128,8 @@ def moves(effect: Moving) -> bool:
 def anticipated(edge: Averaging, ledger: Ledger, effect: Effect) -> Tensor:
     """By how much booking an effect would change the total, at the coordinates that the effect changes."""
     dim = ledger.total.numel()
-    index, change = effect.support.index(dim), effect.support.spread(effect.value, dim)
-    kept = ledger.flows[effect.peer][index] if effect.peer in ledger.flows else torch.zeros_like(change)
+    change = effect.support.spread(effect.value, dim)
+    kept = effect.support.read(ledger.flows[effect.peer]) if effect.peer in ledger.flows else torch.zeros_like(change)
     drift = None if effect.drift is None else effect.support.spread(effect.drift.value, dim)
     return edge.flow(kept, _moved(effect, change, drift)) - kept
 
@@ -148,11 +150,11 @@ def held(edge: Averaging, ledger: Ledger, effect: Effect, earlier: Sequence[Effe
     """
     dim = ledger.total.numel()
     ledger = average(edge, ledger, torch.zeros_like(ledger.total), earlier)[1] if earlier else ledger
-    index, change = effect.support.index(dim), effect.support.spread(effect.value, dim)
+    change = effect.support.spread(effect.value, dim)
     if effect.peer not in ledger.flows:
         return edge.flow(torch.zeros_like(change), effect.gain * change), 0.0
     whole = ledger.flows[effect.peer]
-    kept = whole[index]
+    kept = effect.support.read(whole)
     rest = 0.0 if kept.numel() == dim else squares(whole) - squares(kept)
     return edge.flow(kept, effect.gain * change), max(0.0, rest)
 
@@ -213,13 +215,16 @@ def _dtype(edge: Averaging, like: Tensor) -> torch.dtype:
 
 
 def _ledger(rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Tensor]) -> Ledger:
-    return Ledger(_sum(rest, flows, settled, slice(None)), rest, flows, settled)
+    return Ledger(_sum(rest, flows, settled, lambda whole: whole), rest, flows, settled)
 
 
-def _sum(rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Tensor], index: slice | Tensor) -> Tensor:
-    total = rest[index].clone()
+def _sum(
+    rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Tensor], read: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Of what `read` takes of each, a new vector."""
+    total = read(rest).clone()
     for peer in sorted(flows.keys() | settled.keys()):
         for part in (settled, flows):
             if peer in part:
-                total += part[peer][index]
+                total += read(part[peer])
     return total

@@ -29,7 +29,7 @@ from starling.node.config.schema import Manifest
 from starling.node.engine.compression import exchange_codec, parts, selection, selector_facts
 from starling.node.engine.consensus import ConsensusDistance, of_model, rms
 from starling.node.engine.learner import Learner
-from starling.node.engine.sealed import Sealed, opened, sealed
+from starling.node.engine.sealed import Sealed, norm, opened, sealed
 from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Drop, Offer, Offered
 
 _ROUNDING = 1e-6  # relative difference of a gain between two machines
@@ -247,7 +247,8 @@ class Exchanges:
         self._note(done, offer.mine)
         if isinstance(done, Effect):
             self._distances.record(call.peer, self._measured(done.value, done.support)[1])
-            return self._seal(done, answer, values, 1.0)
+            at_once = self._manifest.pace.kind == "clock"  # it is booked, so its bytes need not be read again
+            return done if at_once else self._seal(done, answer, values, 1.0)
         if swaps(self._edge):
             self._distances.record(call.peer, self._swap_distance(self._edge, done))
         return done
@@ -265,7 +266,7 @@ class Exchanges:
     def clipped(self, done: Done) -> bool:
         """Whether a difference was clipped, judged by its length, which a codec shortens a little."""
         limit = self._manifest.mix.clip_norm
-        return not isinstance(done, Swapped) and limit > 0.0 and float(opened(done).value.norm()) >= _FULL * limit
+        return not isinstance(done, Swapped) and limit > 0.0 and norm(done) >= _FULL * limit
 
     def drop(self, call: Drop) -> None:
         """Forget one transaction, if it is there."""
@@ -322,14 +323,13 @@ class Exchanges:
 
     def _direction(self, tracking: Tracking, peer: str, support: Support, *, exclusive: bool) -> directions.Direction:
         """Ours as it is now; if `exclusive`, after the commits of pending answers to others."""
-        if isinstance(support, Blocks | Fragment) and not exclusive and self.misdirect is None:
+        pending = [each.done for other, each in sorted(self._pending.items()) if exclusive and other != peer]
+        moving = [done for done in pending if not isinstance(done, Swapped) and edge_ledger.moves(done)]
+        if isinstance(support, Blocks | Fragment) and not moving and self.misdirect is None:
             return self._part_of_direction(tracking, support)
         z, noise = tracking.direction(self._learner.state)
-        if exclusive:
-            for other, pending in sorted(self._pending.items()):
-                if other != peer and not isinstance(pending.done, Swapped) and edge_ledger.moves(pending.done):
-                    change = edge_ledger.anticipated(tracking, self._learner.ledger, opened(pending.done))
-                    z[pending.done.support.index(self._dim)] -= change
+        for done in moving:
+            z[done.support.index(self._dim)] -= edge_ledger.anticipated(tracking, self._learner.ledger, opened(done))
         reach = tracking.reach(self._learner.state)
         if self.misdirect is not None:
             z, noise, reach = self.misdirect(z, noise, reach, peer)

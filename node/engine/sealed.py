@@ -31,6 +31,7 @@ class Sealed:
     peer: str
     support: Support
     decode: Callable[[], Tensor]
+    length: float  # Euclidean norm of the values
     theta: float
     gain: float
     drift: SealedDrift | None = None
@@ -41,7 +42,7 @@ def sealed(effect: Effect, value: Callable[[], Tensor], drift: Callable[[], Tens
     if effect.value.numel() < FEWEST:
         return effect
     moved = None if effect.drift is None else SealedDrift(drift, effect.drift.weight)
-    return Sealed(effect.peer, effect.support, value, effect.theta, effect.gain, moved)
+    return Sealed(effect.peer, effect.support, value, norm(effect), effect.theta, effect.gain, moved)
 
 
 def opened(effect: Effect | Sealed) -> Effect:
@@ -50,3 +51,8 @@ def opened(effect: Effect | Sealed) -> Effect:
         return effect
     drift = None if effect.drift is None else Drift(effect.drift.decode(), effect.drift.weight)
     return Effect(effect.peer, effect.support, effect.decode(), effect.theta, effect.gain, drift)
+
+
+def norm(effect: Effect | Sealed) -> float:
+    """Euclidean norm of its values."""
+    return effect.length if isinstance(effect, Sealed) else float(effect.value.norm())

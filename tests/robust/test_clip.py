@@ -72,6 +72,21 @@ def test_huge_float32_vectors_are_clipped_accurately():
     assert torch.allclose(shortened, torch.full_like(v, 0.01), rtol=1e-6)
 
 
+@pytest.mark.parametrize("shorter", [1e-9, 1e-6, 1e-4])
+def test_sums_in_float32_decide_nothing_that_is_close(shorter):
+    """Of equal numbers, whose squares are all rounded the same way."""
+    v = torch.full((1 << 18,), 48 / 97)  # in float32 2.4e-4 too short
+    norm = float(v.double().norm())
+    assert clip(v, norm * (1 - shorter))[1]
+    assert not clip(v, norm * (1 + shorter))[1]
+
+
+@pytest.mark.parametrize("tau", [1e-30, 1e-26, 1e-23])
+def test_squares_that_float32_does_not_hold_count(tau):
+    v = torch.full((100,), 1e-25)
+    assert clip(v, tau)[1] == (tau < 1e-24)
+
+
 @pytest.mark.parametrize(("value", "tau"), [(0.0, 1e-9), (1e30, 0.0)])
 def test_a_vector_of_0_and_a_threshold_of_0_clip_nothing(value, tau):
     v = torch.full((5,), value)
