@@ -20,6 +20,8 @@ What diverged has no final, worst and floor. Where a case `a` is compared with `
     a/b.bytes_to_t  ratio of the bytes, for every target
     a/b.transient   rounds after which a is never again twice as far off as b, medians over seeds; none if it still is at the end. Of
                     errors only, not where higher is better
+    a/b.ahead       how much better the mean of a's nodes is at the end than b's best node, the least of all seeds
+    a/b.ahead_worst the same of a's worst node
 
     attack_success  how often the honest do what an attack wants at the end, mean over seeds; of attacks with such an aim
 
@@ -109,7 +111,23 @@ def figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Figures:
             table[f"{a}/{b}.transient"] = transient(
                 *([r["curve"] for r in runs if r["case"] == case] for case in (a, b))
             )
+    for pair in recipe.ahead:
+        of_pair = [[run for run in runs if run["case"] == case] for case in pair]
+        for name, value in zip(("ahead", "ahead_worst"), _ahead(*of_pair), strict=True):
+            table[f"{'/'.join(pair)}.{name}"] = value
     return table
+
+
+def _ahead(runs: Sequence[Run], others: Sequence[Run]) -> tuple[float | None, float | None]:
+    """Of the nodes' mean and of the worst node, the least of all seeds; None where one diverged."""
+    if any(run["diverged"] is not None for run in (*runs, *others)):
+        return None, None
+    better = runs[0]["higher_is_better"]
+    sign, worst, best = (1.0, "min", "max") if better else (-1.0, "max", "min")
+    ends = [({key: values[-1] for key, values in each["curve"].items()} for each in side) for side in (runs, others)]
+    both = list(zip(*ends, strict=True))
+    mean, least = (min(sign * (mine[key] - theirs[best]) for mine, theirs in both) for key in ("mean", worst))
+    return mean, least
 
 
 def spread(recipe: SimulateRecipe, runs: Sequence[Run]) -> dict[str, float]:

@@ -6,21 +6,22 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Generator, nn
 
 from starling.gossip.errors import ConfigError
 from starling.node.tasks.api import Source
 from starling.node.tasks.files import read_idx, read_npz
-from starling.node.tasks.labelled import Classification, Examples, LabelledData, labelled
-from starling.node.tasks.networks import mlp
+from starling.node.tasks.labelled import Batch, Classification, Examples, LabelledData, labelled
+from starling.node.tasks.networks import he_init, mlp
 
 TESTED = 2500
 """Held-out samples of a large data set that are looked at: the first ones, of all classes."""
@@ -86,6 +87,16 @@ def speech(path: Path) -> Splits:
 
 
 @lru_cache(maxsize=1)
+def speakers(path: Path, left_out: int) -> Splits:
+    """Spoken digits as (n, 48 · 32) log-mel bands over time, and those of the speaker who is left out."""
+    arrays = read_npz(path, ("logmel", "digit", "speaker"))
+    sound, test = arrays["logmel"].astype(np.float32), arrays["speaker"] == left_out
+    x = ((sound - sound[~test].mean()) / sound[~test].std()).reshape(len(sound), -1)
+    whole = Examples(x, arrays["digit"].astype(np.int64), arrays["speaker"])
+    return whole.take(np.flatnonzero(~test)), whole.take(np.flatnonzero(test))
+
+
+@lru_cache(maxsize=1)
 def adult(folder: Path) -> Splits:
     """UCI Adult, (n, 123) of 0 and 1; 1: more than 50,000 a year. All training rows and the first TESTED of the test file."""
     return libsvm(folder / "a9a.gz", 123), libsvm(folder / "a9a.t.gz", 123).take(np.arange(TESTED))
@@ -126,6 +137,61 @@ class Speech(_Files):
     __slots__ = ()
     features: ClassVar[int] = 384
     read = staticmethod(speech)
+
+
+FRAMES, BANDS = 48, 32  # of a spoken digit
+LATER, HIGHER = 6, 2  # most frames and bands by which one is moved while it is learned from
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Spoken digits of a shard, each drawn a little earlier or later, and higher or lower; what leaves at one end returns at the other."""
+
+    data: LabelledData
+
+    @property
+    def samples(self) -> int:
+        """Training samples held here."""
+        return self.data.samples
+
+    def batch(self, size: int, generator: Generator) -> Batch:
+        """As `starling.node.tasks.labelled.LabelledData.batch`, moved."""
+        x, y = self.data.batch(size, generator)
+        later, higher = (torch.randint(-most, most + 1, (size, 1), generator=generator) for most in (LATER, HIGHER))
+        rows, columns = (torch.arange(FRAMES) - later) % FRAMES, (torch.arange(BANDS) - higher) % BANDS
+        moved = x.view(size, FRAMES, BANDS)[torch.arange(size)[:, None, None], rows[:, :, None], columns[:, None, :]]
+        return moved.reshape(size, -1), y
+
+    def held_out(self, size: int) -> Iterator[Batch]:
+        """The test split in order."""
+        return self.data.held_out(size)
+
+
+@dataclass(frozen=True, slots=True)
+class Speakers(_Files):
+    """Which digit is spoken, by somebody whom nobody has heard? Two convolutions, and one hidden layer.
+
+    Args:
+        left_out: the speaker, in [0, 6).
+    """
+
+    left_out: int = 0
+    features: ClassVar[int] = FRAMES * BANDS
+
+    def model(self, generator: Generator) -> nn.Module:
+        """A fresh network."""
+        layers = nn.Sequential(
+            nn.Unflatten(1, (1, FRAMES, BANDS)), nn.Conv2d(1, 16, 5, stride=2, padding=2), nn.ReLU(),
+            nn.Conv2d(16, 32, 5, stride=2, padding=2), nn.ReLU(), nn.AdaptiveMaxPool2d((3, 4)), nn.Flatten(),
+            nn.Linear(32 * 12, self.hidden), nn.ReLU(), nn.Linear(self.hidden, self.classes),
+        )  # fmt: skip
+        return he_init(layers, generator)
+
+    def data(self, source: Source, device: str) -> Moved:
+        """As the others'."""
+        if source.path is not None:
+            raise ConfigError(f"data: this task reads task.path alone, got {source.path}")
+        return Moved(labelled(source, *speakers(Path(self.path), self.left_out), device))
 
 
 class Adult(_Files):

@@ -289,6 +289,7 @@ def test_a_case_can_begin_with_what_a_node_has_learned_from_the_data_of_all(tmp_
         "kind = [",
         "kind = 'demo'\ntitle = 'x'\ncompare = ['a', 'b']",
         "kind = 'simulate'\ntitle = 'x'\nscenario = 'y'\ncompare = [['a', 'b']]",
+        "kind = 'simulate'\ntitle = 'x'\nscenario = 'y'\nahead = [['a', 'b']]",
         "kind = 'tracking'\ntitle = 'x'\nscenario = 'y'\nhalved = ['c']\n[splits]\na = []\n[optimizers]\na = []\n[methods]\na = []\nb = []",
         "kind = 'overlays'\ntitle = 'x'\nsizes = []\ncases = { a = { kind = 'ring' } }",
     ],
@@ -443,6 +444,27 @@ def test_cases_of_a_simulation_are_compared_by_floor_bytes_and_how_long_one_is_b
     assert figures["a/b.transient"] == 30
     for_ever = simulations.figures(recipe, [behind, simulated("b", 1, (1.0, 0.1, 0.1, 0.01))])
     assert for_ever["a/b.transient"] is None
+
+
+def test_nodes_are_compared_with_the_best_of_those_that_train_alone():
+    """The seed in which they are least ahead counts; where less is better, so it is."""
+    recipe = SimulateRecipe(title="x", scenario="y", seeds=(1, 2), cases={"a": (), "b": ()}, ahead=(("a", "b"),))
+    runs = [
+        simulated("a", 1, (0.5, 0.1)),
+        simulated("a", 2, (0.5, 0.2)),
+        simulated("b", 1, (0.9, 0.5)),
+        simulated("b", 2, (0.9, 0.4)),
+    ]
+    for run, best, worst in zip(runs, (0.05, 0.1, 0.4, 0.35), (0.15, 0.25, 0.6, 0.5), strict=True):
+        run["curve"] |= {"min": [0.0, best], "max": [1.0, worst]}
+    figures = simulations.figures(recipe, runs)
+    assert figures["a/b.ahead"] == pytest.approx(0.15)
+    assert figures["a/b.ahead_worst"] == pytest.approx(0.1)
+    turned = simulations.figures(recipe, [run | {"higher_is_better": True} for run in runs])
+    assert turned["a/b.ahead"] == pytest.approx(0.1 - 0.6)
+    assert turned["a/b.ahead_worst"] == pytest.approx(0.05 - 0.6)
+    lost = simulations.figures(recipe, [*runs[:1], runs[1] | {"diverged": 3}, *runs[2:]])
+    assert lost["a/b.ahead"] is lost["a/b.ahead_worst"] is None
 
 
 def test_what_sends_twice_in_a_round_has_half_the_rounds_of_twice_the_steps():

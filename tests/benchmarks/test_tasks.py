@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
 import struct
 from pathlib import Path
@@ -58,6 +59,36 @@ def test_a_speaker_stays_together_and_first_takes_are_held_out(tmp_path):
     task = tasks.Speech(path=str(tmp_path / "speech.npz"))
     odd = [set((task.data(source("by_key", shard), "cpu").y % 2).tolist()) for shard in range(2)]
     assert sorted(map(sorted, odd)) == [[0], [1]]  # the label has the parity of its speaker here
+
+
+def test_nobody_learns_from_the_speaker_who_is_left_out(tmp_path):
+    """Digits are moved by whole frames and bands: each batch has their numbers, in another order."""
+    generator = np.random.default_rng(0)
+    arrays = {
+        "logmel": generator.normal(3.0, 2.0, (60, tasks.FRAMES, tasks.BANDS)).astype(np.float16), "digit": np.arange(60) % 10,
+        "speaker": np.arange(60) % 6,
+    }  # fmt: skip
+    np.savez(tmp_path / "speech.npz", **arrays)
+    train, test = tasks.speakers(tmp_path / "speech.npz", 2)
+    assert set(train.keys) == {0, 1, 3, 4, 5}
+    assert set(test.keys) == {2}
+    assert abs(float(train.x.mean())) < 1e-4
+    assert float(train.x.std()) == pytest.approx(1.0, abs=1e-4)
+    task = tasks.Speakers(path=str(tmp_path / "speech.npz"), left_out=2, hidden=3)
+    data = task.data(source("by_key", 0, 5), "cpu")
+    assert data.samples == 10
+    x, y = data.batch(32, torch.Generator().manual_seed(1))
+    own = {tuple(sorted(row)): (row, label) for row, label in zip(train.x.tolist(), train.y.tolist(), strict=True)}
+    before = [own[tuple(sorted(row))] for row in x.tolist()]
+    assert [label for _, label in before] == y.tolist()
+    assert any(row != old for row, (old, _) in zip(x.tolist(), before, strict=True))
+    first = np.array(before[0][0]).reshape(tasks.FRAMES, tasks.BANDS)
+    moves = itertools.product(range(-tasks.LATER, tasks.LATER + 1), range(-tasks.HIGHER, tasks.HIGHER + 1))
+    assert any(np.array_equal(np.roll(first, move, (0, 1)).ravel(), x[0].numpy()) for move in moves)
+    assert sum(len(labels) for _, labels in data.held_out(4)) == 10
+    assert task.model(torch.Generator())(x).shape == (32, 10)
+    with pytest.raises(ConfigError, match=r"task\.path alone"):
+        task.data(Source(tmp_path, PartitionSection(kind="by_key", shards=5), 0, 0), "cpu")
 
 
 def test_a_libsvm_file_is_read_by_number_of_feature(tmp_path):
