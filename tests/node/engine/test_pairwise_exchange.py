@@ -471,9 +471,13 @@ def test_what_a_peer_committed_is_revoked_and_settled_with_its_flow():
         assert not state_of(engines["a"]).total.any()
 
 
-def test_a_second_answer_under_way_counts_what_the_first_will_change():
-    engines = {peer: opened(manifest("quadratic", nodes=3, mix=DRIFTING, compress=EXACT, pace="clock"), k, peer)
-               for k, peer in enumerate("abc")}  # fmt: skip
+@pytest.mark.parametrize("select", ["full", "mask"])
+def test_a_second_answer_under_way_counts_what_the_first_will_change(select):
+    chosen = CompressSection(
+        select=select, request="identity", response="identity", **({"ratio": 0.6} if select == "mask" else {})
+    )
+    agreed = manifest("quadratic", nodes=3, mix=DRIFTING, compress=chosen, pace="clock", params={"dim": 640})
+    engines = {peer: opened(agreed, k, peer) for k, peer in enumerate("abc")}
     for engine in engines.values():
         done(engine, calls.Free(on=True, round=0))
         for _ in range(5):
@@ -482,8 +486,10 @@ def test_a_second_answer_under_way_counts_what_the_first_will_change():
     for peer in "ab":
         offered = done(engines[peer], calls.Offer("c", 0, 1, 0, 0.5, 0))
         done(engines["c"], calls.Answer(peer, 0, 1, 0, 0.5, offered.gain, offered.payload))
-    first, second = (engines["c"].session.exchanges._pending[peer].done.drift for peer in "ab")
-    torch.testing.assert_close(-second.value, z_c + first.weight * first.value - z_b)
+    first, second = (engines["c"].session.exchanges._pending[peer].done for peer in "ab")
+    changed = first.support.add(torch.zeros_like(z_c), first.drift.weight * first.drift.value)
+    assert second.support.take(changed).any()
+    torch.testing.assert_close(-second.drift.value, second.support.take(z_c + changed - z_b))
 
 
 def forged(payload, *, number=None, cut=0, values=None):
