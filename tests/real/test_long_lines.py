@@ -16,6 +16,7 @@ from tests.harness.processes import ENVIRONMENT
 
 LINES = [Line(100, delay_ms=20), Line(1000, delay_ms=20, mtu=9000)]  # a round trip crosses four
 BUFFER_BYTES = 64 << 20  # some times what is under way at 1 Gbit/s
+SIZES = (1 << 20, 16 << 20)
 SHARE = 0.85
 RECEIVER = "10.96.0.2:4100"
 
@@ -39,16 +40,10 @@ def receiver(host):
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.mbit} Mbit/s")
 def test_long_messages_fill_a_long_line_as_tcp_does(line):
-    cases = [
-        *("--message-bytes", str(1 << 20), "--message-bytes", str(16 << 20)),
-        "--transport",
-        "starling",
-        "--transport",
-        "tcp",
-    ]
-    with lan(2, line, BUFFER_BYTES) as (here, there), receiver(there):
-        with bench(here, "--connect", RECEIVER, *cases, "--seconds", "4", "--repeat", "2", "--json") as sender:
-            said, complaint = sender.communicate()
+    cases = [f"--message-bytes={size}" for size in SIZES] + ["--transport=starling", "--transport=tcp"]
+    words = ["--connect", RECEIVER, *cases, "--seconds", "4", "--repeat", "2", "--json"]
+    with lan(2, line, BUFFER_BYTES) as (here, there), receiver(there), bench(here, *words) as sender:
+        said, complaint = sender.communicate()
     assert sender.returncode == 0, complaint
     measured = {(each.message_bytes, each.transport): each for each in msgspec.json.decode(said, type=Links).cases}
     for (size, transport), case in measured.items():
