@@ -133,11 +133,11 @@ class Rounds(Pace):
         return self._enter(round, links, view, 0.0)
 
     def open(
-        self, round: int, links: Mapping[str, float], view: bytes, now: float, lag_s: float = 0.0
+        self, round: int, links: Mapping[str, float], view: bytes, now: float, steps_s: float = 0.0
     ) -> list[DeferredDecision]:
-        """Local steps are done, exchanges begin; `lag_s` as in `Timeouts.begin`. -> decisions on what was deferred"""
+        """Local steps are done, which took `steps_s`; exchanges begin. -> decisions on what was deferred"""
         self.phase = "exchanging"
-        self.timeouts.begin(now, lag_s)
+        self.timeouts.begin(now, steps_s, self.timeouts.exchange_s)
         self.outcomes, self._served = {}, {}
         return self._enter(round, links, view, now)
 

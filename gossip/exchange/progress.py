@@ -71,8 +71,13 @@ class PeerProgress:
         return _credible(self.rounds.values())
 
 
+def tolerable(peers: int) -> int:
+    """How many of so many peers may be Byzantine: f = max(1, ⌊(m − 1)/3⌋)."""
+    return max(1, (peers - 1) // 3)
+
+
 def _credible(rounds: Iterable[int]) -> int:
-    """The (f + 1)-th largest of m rounds with f = max(1, ⌊(m − 1)/3⌋), which f liars cannot move beyond an honest one; else 0."""
+    """The (f + 1)-th largest of m rounds, which f liars cannot move beyond an honest one; else 0."""
     ordered = sorted(rounds, reverse=True)
-    tolerated = max(1, (len(ordered) - 1) // 3)
+    tolerated = tolerable(len(ordered))
     return ordered[tolerated] if len(ordered) > tolerated else 0

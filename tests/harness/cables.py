@@ -143,12 +143,15 @@ def _end(namespace: str, device: str, mtu: int) -> int:
 
 
 def _carry(ways: Sequence[tuple[int, Direction, int]]) -> None:
-    """Move frames from each first end to its second one, for ever."""
+    """Move frames from each first end to its second one until standard input closes, as when the test is killed."""
     by_end = {source: (direction, HEADER_BYTES + direction.line.mtu) for source, direction, _ in ways}
+    ends = [*by_end, sys.stdin.fileno()]
     while True:
         wait_s = min(direction.due() for _, direction, _ in ways) - time.monotonic()
         wait_s = None if wait_s == float("inf") else max(0.0, wait_s)
-        for source in select.select(by_end, (), (), wait_s)[0]:
+        for source in select.select(ends, (), (), wait_s)[0]:
+            if source not in by_end:
+                return
             direction, size = by_end[source]
             now = time.monotonic()
             with suppress(BlockingIOError):
