@@ -75,12 +75,17 @@ class Pace:
         """Enough peers are in later rounds than the open one; never on one voice."""
         return False
 
+    @property
+    def ahead(self) -> bool:
+        """No more peers than may lie have come as far as the open round."""
+        return False
+
     def until(self) -> dict[str, float]:
         """When to give up each peer that is waited for; the peers are sorted."""
         if not (waiting := self.waiting):
             return {}
-        behind = self.behind
-        return {peer: self.timeouts.until(peer, behind=behind) for peer in waiting}
+        behind, ahead = self.behind, self.ahead
+        return {peer: self.timeouts.until(peer, behind=behind, ahead=ahead) for peer in waiting}
 
     def tick(self, now: float) -> tuple[str, ...]:
         """Past its deadline a link or visit is a timeout. -> those peers, sorted"""
@@ -117,6 +122,11 @@ class Rounds(Pace):
     def behind(self) -> bool:
         """More peers than may lie (f + 1 of those heard) report a later round than the open one."""
         return self.progress.lead > self.round
+
+    @property
+    def ahead(self) -> bool:
+        """No more peers than may lie (f of those heard) report the open round, or a later one."""
+        return self.progress.lead < self.round
 
     def passed(self, peer: str) -> bool:
         """The peer has done the open round."""

@@ -21,7 +21,7 @@ RECENT = 5  # peers whose last payload says how long payloads take
 WHOLE = 4.0  # time of a whole exchange, in those that one payload takes to be sent: there and back, and as long again
 UNDER_WAY = 2.5  # the same until a retry: there and back, and some more
 FAR = 4.0
-"""Exchanges of others that one with a peer that is at work has time for: it may be behind a relay, twice as far, and begin as much later."""
+"""Exchanges of others that one with a peer at work has time for: it may be behind a relay, twice as far, and begin as much later."""
 STRETCH = 16.0  # most that payloads lengthen a deadline
 FELT = 0.25  # of the time of a round's local steps: who made a node wait so much longer than others do is remembered
 WITHDRAWN_ROUNDS = 4  # without patience for who made this node late, the first time; doubles …
@@ -146,8 +146,8 @@ class Timeouts:
         """Waiting begins; a round's local steps take `steps_s`, its exchange `exchange_s` where both ends are ready.
 
         A peer may be late without a fault: it waited for another. So a peer that was in time the last time gets twice the time of both
-        beyond the learned deadline, one that was late gets it once: a node that waits for a straggler is still waited for itself. With equal
-        deadlines for all, one straggler would desynchronise the whole swarm.
+        beyond the learned deadline, one that was late gets it once: a node that waits for a straggler is still waited for itself. With
+        equal deadlines for all, one straggler would desynchronise the whole swarm.
         """
         wait_s = self.longest_s if self.stretch > 1.0 else self.deadline.wait_s()
         self._lag_s = steps_s + exchange_s
@@ -157,10 +157,16 @@ class Timeouts:
         self._round += 1
         self._felt = {peer: seconds / 2.0 for peer, seconds in self._felt.items() if seconds > FELT / 16.0 * self._lag_s}
 
-    def until(self, peer: str, *, behind: bool = False) -> float:
-        """When to give `peer` up. `behind`: more peers than may lie report a later round than the one that is waited in."""
-        expires = self.expires - self._lag_s if peer in self._late and not self.out_of_phase else self.expires
+    def until(self, peer: str, *, behind: bool = False, ahead: bool = False) -> float:
+        """When to give `peer` up. `behind`: more peers than may lie report a later round than the one that is waited in; `ahead`: no more
+        than may lie have come as far.
+        """
+        expires = self.expires
         hurried = self.impatient(peer) or self.silent(peer)
+        if not self.out_of_phase:
+            expires -= self._lag_s * (peer in self._late)
+        elif ahead and not hurried:
+            expires = self._opened + self.longest_s
         if not (hurried or behind):
             return expires
         longest_s = max(self.usual_s(peer), FELT / 2.0 * self._lag_s, WHOLE * self.transfers.usual_s())
@@ -172,7 +178,7 @@ class Timeouts:
 
     @property
     def exchange_s(self) -> float:
-        """What an exchange takes where both ends are ready: a peer's quickest of the last answers, the lower median over peers; 0 before any."""
+        """What an exchange takes where both ends are ready: a peer's quickest of the last answers, the lower median over peers, or 0."""
         quickest: dict[str, float] = {}
         for peer, wait_s in self._waits:
             quickest[peer] = min(wait_s, quickest.get(peer, inf))
