@@ -145,6 +145,28 @@ def test_a_node_that_most_peers_do_not_wait_for_is_itself_out_of_phase_and_waits
     assert timeouts.until("b") - at < 1.0
 
 
+def test_a_node_that_has_run_ahead_of_all_but_as_many_as_may_lie_waits_until_others_come():
+    """They do rounds meanwhile, at their own pace; with a learned deadline it would stay as many rounds ahead for good."""
+    rounds = Rounds(Timeouts(Deadline(0.25, 10.0)))
+    for peer in "bcdefg":
+        rounds.timeouts.begin(0.0)
+        rounds.timeouts.answered(peer, 0.1)
+        rounds.progress.record(peer, 5)
+    for peer in "bcd":
+        rounds.timeouts.missed(peer)
+    rounds.progress.record("g", 9)
+    rounds.open(9, {"b": 0.5}, b"view", 100.0)
+    assert rounds.ahead, "one that claims to be as far may lie"
+    assert rounds.until() == {"b": 110.0}
+    rounds.progress.record("f", 9)
+    assert not rounds.ahead
+    assert rounds.until()["b"] < 101.0
+    rounds.progress.rounds["f"] = 5
+    for peer in "cd":
+        rounds.timeouts.answered(peer, 100.1)
+    assert rounds.until()["b"] < 101.0, "as many as may lie are late: this node is where the others are"
+
+
 def test_a_peer_that_is_gone_begins_with_a_clean_slate():
     timeouts = Timeouts(Deadline(1.0, 1.0))
     timeouts.begin(10.0, steps_s=3.0)
