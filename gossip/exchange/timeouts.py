@@ -155,7 +155,9 @@ class Timeouts:
         self.solicit_s = (wait_s + 2.0 * steps_s) / TRIES
         self.expires = now + self._wait_s
         self._round += 1
-        self._felt = {peer: seconds / 2.0 for peer, seconds in self._felt.items() if seconds > FELT / 16.0 * self._lag_s}
+        self._felt = {
+            peer: seconds / 2.0 for peer, seconds in self._felt.items() if seconds > FELT / 16.0 * self._lag_s
+        }
 
     def until(self, peer: str, *, behind: bool = False, ahead: bool = False) -> float:
         """When to give `peer` up. `behind`: more peers than may lie report a later round than the one that is waited in; `ahead`: no more
