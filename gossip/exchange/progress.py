@@ -6,6 +6,8 @@ No single voice counts: a round is credible if f + 1 peers claim it or more, wit
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from starling.gossip.limits import tolerable
+
 WINDOW = 8  # rounds of ours for which the end of a link says whether its peer has left us behind
 
 
@@ -69,11 +71,6 @@ class PeerProgress:
     def lead(self) -> int:
         """The furthest round that an honest peer has reached if fewer than a third of the peers, or one, are Byzantine; 0 of one report."""
         return _credible(self.rounds.values())
-
-
-def tolerable(peers: int) -> int:
-    """How many of so many peers may be Byzantine: f = max(1, ⌊(m − 1)/3⌋)."""
-    return max(1, (peers - 1) // 3)
 
 
 def _credible(rounds: Iterable[int]) -> int:

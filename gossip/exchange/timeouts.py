@@ -7,9 +7,8 @@ from math import inf
 from statistics import median_low
 
 from starling.gossip.exchange.commands import Outcome
-from starling.gossip.exchange.progress import tolerable
 from starling.gossip.late import late_after
-from starling.gossip.limits import keep
+from starling.gossip.limits import keep, tolerable
 
 WINDOW = 32  # outcomes remembered
 ENOUGH = 5  # fewest answers in the window for an estimate
