@@ -19,8 +19,7 @@ HASTE = 2.0
 RECENT = 5  # peers whose last payload says how long payloads take
 WHOLE = 4.0  # time of a whole exchange, in those that one payload takes to be sent: there and back, and as long again
 UNDER_WAY = 2.5  # the same until a retry: there and back, and some more
-FAR = 4.0
-"""Exchanges of others that one with a peer at work has time for: it may be behind a relay, twice as far, and begin as much later."""
+FAR = 2.0  # how many times longer than others' the exchanges of a peer may take without being called late: it may be behind a relay
 STRETCH = 16.0  # most that payloads lengthen a deadline
 FELT = 0.25  # of the time of a round's local steps: who made a node wait so much longer than others do is remembered
 WITHDRAWN_ROUNDS = 4  # without patience for who made this node late, the first time; doubles …
@@ -172,7 +171,7 @@ class Timeouts:
             return expires
         longest_s = max(self.usual_s(peer), FELT / 2.0 * self._lag_s, WHOLE * self.transfers.usual_s())
         if not self.silent(peer):
-            longest_s = max(longest_s, FAR * self.exchange_s)
+            longest_s = max(longest_s, HASTE * min(self._quickest_lately().get(peer, 0.0), FAR * self.exchange_s))
         if not hurried:
             longest_s = max(longest_s, self.deadline.min_wait_s) + self._lag_s
         return min(expires, self._opened + longest_s)
@@ -180,15 +179,19 @@ class Timeouts:
     @property
     def exchange_s(self) -> float:
         """What an exchange takes where both ends are ready: a peer's quickest of the last answers, the lower median over peers, or 0."""
+        quickest = self._quickest_lately()
+        return median_low(quickest.values()) if quickest else 0.0
+
+    def _quickest_lately(self) -> dict[str, float]:
         quickest: dict[str, float] = {}
         for peer, wait_s in self._waits:
             quickest[peer] = min(wait_s, quickest.get(peer, inf))
-        return median_low(quickest.values()) if quickest else 0.0
+        return quickest
 
     @property
     def out_of_phase(self) -> bool:
-        """More peers than may lie let their last link expire: this node is not where they are, and to hurry would keep it there."""
-        return len(self._late) > tolerable(len(self._late | self._quickest.keys()))
+        """Two peers more than may lie let their last link expire: this node is not where they are, and to hurry would keep it there."""
+        return len(self._late) > tolerable(len(self._late | self._quickest.keys())) + 1
 
     def usual_s(self, peer: str = "") -> float:
         """How long a link usually takes: twice the median of the last answers of others than `peer`, at most the deadline."""
