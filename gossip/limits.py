@@ -12,6 +12,11 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
+def tolerable(peers: int) -> int:
+    """How many of m > 0 peers may be Byzantine: f = max(1, ⌊(m − 1)/3⌋)."""
+    return max(1, (peers - 1) // 3)
+
+
 def keep(entries: dict[K, V], key: K, value: V, limit: int) -> None:
     """Add an entry as the most recent; of more than `limit` the oldest is dropped."""
     entries.pop(key, None)

@@ -75,12 +75,17 @@ class Pace:
         """Enough peers are in later rounds than the open one; never on one voice."""
         return False
 
+    @property
+    def ahead(self) -> bool:
+        """No more peers than may lie have come as far as the open round."""
+        return False
+
     def until(self) -> dict[str, float]:
         """When to give up each peer that is waited for; the peers are sorted."""
         if not (waiting := self.waiting):
             return {}
-        behind = self.behind
-        return {peer: self.timeouts.until(peer, behind=behind) for peer in waiting}
+        behind, ahead = self.behind, self.ahead
+        return {peer: self.timeouts.until(peer, behind=behind, ahead=ahead) for peer in waiting}
 
     def tick(self, now: float) -> tuple[str, ...]:
         """Past its deadline a link or visit is a timeout. -> those peers, sorted"""
@@ -118,6 +123,11 @@ class Rounds(Pace):
         """More peers than may lie (f + 1 of those heard) report a later round than the open one."""
         return self.progress.lead > self.round
 
+    @property
+    def ahead(self) -> bool:
+        """No more peers than may lie (f of those heard) report the open round, or a later one."""
+        return self.progress.lead < self.round
+
     def passed(self, peer: str) -> bool:
         """The peer has done the open round."""
         return self.progress.of(peer) > self.round
@@ -133,11 +143,11 @@ class Rounds(Pace):
         return self._enter(round, links, view, 0.0)
 
     def open(
-        self, round: int, links: Mapping[str, float], view: bytes, now: float, lag_s: float = 0.0
+        self, round: int, links: Mapping[str, float], view: bytes, now: float, steps_s: float = 0.0
     ) -> list[DeferredDecision]:
-        """Local steps are done, exchanges begin; `lag_s` as in `Timeouts.begin`. -> decisions on what was deferred"""
+        """Local steps are done, which took `steps_s`; exchanges begin. -> decisions on what was deferred"""
         self.phase = "exchanging"
-        self.timeouts.begin(now, lag_s)
+        self.timeouts.begin(now, steps_s, self.timeouts.exchange_s)
         self.outcomes, self._served = {}, {}
         return self._enter(round, links, view, now)
 

@@ -6,6 +6,8 @@ No single voice counts: a round is credible if f + 1 peers claim it or more, wit
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from starling.gossip.limits import tolerable
+
 WINDOW = 8  # rounds of ours for which the end of a link says whether its peer has left us behind
 
 
@@ -72,7 +74,7 @@ class PeerProgress:
 
 
 def _credible(rounds: Iterable[int]) -> int:
-    """The (f + 1)-th largest of m rounds with f = max(1, ⌊(m − 1)/3⌋), which f liars cannot move beyond an honest one; else 0."""
+    """The (f + 1)-th largest of m rounds, which f liars cannot move beyond an honest one; else 0."""
     ordered = sorted(rounds, reverse=True)
-    tolerated = max(1, (len(ordered) - 1) // 3)
+    tolerated = tolerable(len(ordered))
     return ordered[tolerated] if len(ordered) > tolerated else 0

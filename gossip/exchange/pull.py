@@ -152,11 +152,11 @@ class Pulls:
         """There will be no vector of `round`. -> answers to deferred questions"""
         return [SendMessage(peer, NotNow(pull.nonce, self.round, "engine")) for peer, pull in self._due(round)]
 
-    def ask(self, round: int, peers: Iterable[str], now: float, lag_s: float = 0.0) -> list[SendMessage]:
-        """Ask these peers for their vectors of `round`, whose local steps are done; `lag_s` as in `Timeouts.begin`."""
+    def ask(self, round: int, peers: Iterable[str], now: float, steps_s: float = 0.0) -> list[SendMessage]:
+        """Ask these peers for their vectors of `round`, whose local steps are done, which took `steps_s`."""
         self.phase, self.round = "asking", round
         self.outcomes, self.questions, self._again, self._reports, self._verifying = {}, {}, {}, {}, {}
-        self.timeouts.begin(now, lag_s)
+        self.timeouts.begin(now, steps_s)
         self._asked_at, self._round_s = now, self.timeouts.expires - now
         for peer in sorted(set(peers)):
             self.nonce += 1

@@ -8,7 +8,7 @@ from statistics import median_low
 
 from starling.gossip.exchange.commands import Outcome
 from starling.gossip.late import late_after
-from starling.gossip.limits import keep
+from starling.gossip.limits import keep, tolerable
 
 WINDOW = 32  # outcomes remembered
 ENOUGH = 5  # fewest answers in the window for an estimate
@@ -19,6 +19,7 @@ HASTE = 2.0
 RECENT = 5  # peers whose last payload says how long payloads take
 WHOLE = 4.0  # time of a whole exchange, in those that one payload takes to be sent: there and back, and as long again
 UNDER_WAY = 2.5  # the same until a retry: there and back, and some more
+FAR = 2.0  # how many times longer than others' the exchanges of a peer may take without being called late: it may be behind a relay
 STRETCH = 16.0  # most that payloads lengthen a deadline
 FELT = 0.25  # of the time of a round's local steps: who made a node wait so much longer than others do is remembered
 WITHDRAWN_ROUNDS = 4  # without patience for who made this node late, the first time; doubles …
@@ -112,6 +113,8 @@ class Timeouts:
     transfers: TransferTimes = field(default_factory=TransferTimes)
     expires: float = inf
     """When to give up; infinite while no peer is waited for. A peer that was late the last time has less, see `until`."""
+    solicit_s: float = inf
+    """Seconds without progress after which to ask a peer to begin, if that is its part: so it learns that it is waited for."""
     _opened: float = 0.0
     _wait_s: float = inf
     _lag_s: float = 0.0
@@ -137,29 +140,58 @@ class Timeouts:
         """The longest that an exchange may take."""
         return self.stretch * self.deadline.max_wait_s
 
-    def begin(self, now: float, lag_s: float = 0.0) -> None:
-        """Waiting begins.
+    def begin(self, now: float, steps_s: float = 0.0, exchange_s: float = 0.0) -> None:
+        """Waiting begins; a round's local steps take `steps_s`, its exchange `exchange_s` where both ends are ready.
 
-        A peer may be late without a fault: it waited for another. So a peer that was in time the last time gets two `lag_s`, the time of a
-        round's local steps, beyond the learned deadline, one that was late gets one: a node that waits for a straggler is still waited for
-        itself. With equal deadlines for all, one straggler would desynchronise the whole swarm.
+        A peer may be late without a fault: it waited for another. So a peer that was in time the last time gets twice the time of both
+        beyond the learned deadline, one that was late gets it once: a node that waits for a straggler is still waited for itself. With
+        equal deadlines for all, one straggler would desynchronise the whole swarm.
         """
         wait_s = self.longest_s if self.stretch > 1.0 else self.deadline.wait_s()
-        self._opened, self._wait_s, self._lag_s = now, wait_s + 2.0 * lag_s, lag_s
+        self._lag_s = steps_s + exchange_s
+        self._opened, self._wait_s = now, wait_s + 2.0 * self._lag_s
+        self.solicit_s = (wait_s + 2.0 * steps_s) / TRIES
         self.expires = now + self._wait_s
         self._round += 1
-        self._felt = {peer: seconds / 2.0 for peer, seconds in self._felt.items() if seconds > FELT / 16.0 * lag_s}
+        self._felt = {
+            peer: seconds / 2.0 for peer, seconds in self._felt.items() if seconds > FELT / 16.0 * self._lag_s
+        }
 
-    def until(self, peer: str, *, behind: bool = False) -> float:
-        """When to give `peer` up. `behind`: more peers than may lie report a later round than the one that is waited in."""
-        expires = self.expires - self._lag_s if peer in self._late else self.expires
+    def until(self, peer: str, *, behind: bool = False, ahead: bool = False) -> float:
+        """When to give `peer` up. `behind`: more peers than may lie report a later round than the one that is waited in; `ahead`: no more
+        than may lie have come as far.
+        """
+        expires = self.expires
         hurried = self.impatient(peer) or self.silent(peer)
+        if not self.out_of_phase:
+            expires -= self._lag_s * (peer in self._late)
+        elif ahead and not hurried:
+            expires = self._opened + self.longest_s
         if not (hurried or behind):
             return expires
         longest_s = max(self.usual_s(peer), FELT / 2.0 * self._lag_s, WHOLE * self.transfers.usual_s())
+        if not self.silent(peer):
+            longest_s = max(longest_s, HASTE * min(self._quickest_lately().get(peer, 0.0), FAR * self.exchange_s))
         if not hurried:
             longest_s = max(longest_s, self.deadline.min_wait_s) + self._lag_s
         return min(expires, self._opened + longest_s)
+
+    @property
+    def exchange_s(self) -> float:
+        """What an exchange takes where both ends are ready: a peer's quickest of the last answers, the lower median over peers, or 0."""
+        quickest = self._quickest_lately()
+        return median_low(quickest.values()) if quickest else 0.0
+
+    def _quickest_lately(self) -> dict[str, float]:
+        quickest: dict[str, float] = {}
+        for peer, wait_s in self._waits:
+            quickest[peer] = min(wait_s, quickest.get(peer, inf))
+        return quickest
+
+    @property
+    def out_of_phase(self) -> bool:
+        """Two peers more than may lie let their last link expire: this node is not where they are, and to hurry would keep it there."""
+        return len(self._late) > tolerable(len(self._late | self._quickest.keys())) + 1
 
     def usual_s(self, peer: str = "") -> float:
         """How long a link usually takes: twice the median of the last answers of others than `peer`, at most the deadline."""
@@ -169,7 +201,7 @@ class Timeouts:
 
     def impatient(self, peer: str) -> bool:
         """Whether this node waits for `peer` no longer than is usual."""
-        return self._round < self._withdrawn.get(peer, (0, 0))[0]
+        return self._round < self._withdrawn.get(peer, (0, 0))[0] and not self.out_of_phase
 
     def overtaken(self) -> None:
         """Others did a round while this node waited: whom it waited for it will not wait for again so soon."""
@@ -187,11 +219,6 @@ class Timeouts:
     def end(self) -> None:
         """Waiting is over."""
         self.expires = inf
-
-    @property
-    def solicit_s(self) -> float:
-        """Seconds without progress after which to ask a peer to begin, if that is its part: so it learns that it is waited for."""
-        return self._wait_s / TRIES
 
     def retry_s(self, peer: str) -> float:
         """Seconds without progress after which to try `peer` again."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import pytest
+
+from tests.harness.cables import Cable, End, Line, cabled
+
+CONGESTION = ("congctl", "cubic")  # over lines all control it as home computers do, whatever this machine's setting
 
 
 def _run(*words: str, stdin: str | None = None) -> None:
@@ -30,29 +33,30 @@ def _add(name: str, made: list[str]) -> None:
     _run("ip", "-n", name, "link", "set", "lo", "up")
 
 
+def _joined(pairs: Sequence[tuple[End, End]], line: Line | None, until: ExitStack) -> None:
+    """Join each two ends, of which the first is a host's: by a line, or by as much as the machine can move."""
+    if line is not None:
+        until.enter_context(cabled([Cable(ends, line) for ends in pairs]))
+        return
+    for (host, device), (place, port) in pairs:
+        _run("ip", "link", "add", device, "netns", host, "type", "veth", "peer", "name", port, "netns", place)
+        _run("ip", "-n", host, "link", "set", device, "up")
+        _run("ip", "-n", place, "link", "set", port, "up")
+
+
+def _port(wire: str, number: int) -> End:
+    return wire, f"p{number}"
+
+
 def _bridged(wire: str, hosts: Sequence[str], network: str) -> None:
-    """Join these namespaces, eth0 of each at `network`.1 and on, by a bridge in `wire`, whose port p0 leads to the first and so on."""
+    """Make one network of these namespaces, eth0 of each at `network`.1 and on, by a bridge in `wire` with a port for each."""
     _run("ip", "-n", wire, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
     _run("ip", "-n", wire, "link", "set", "br0", "up")
     for number, name in enumerate(hosts):
-        port = f"p{number}"
-        _run("ip", "link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", port, "netns", wire)
-        _run("ip", "-n", wire, "link", "set", port, "master", "br0", "up")
+        _run("ip", "-n", wire, "link", "set", _port(wire, number)[1], "master", "br0")
         _run("ip", "-n", name, "addr", "add", f"{network}.{number + 1}/24", "dev", "eth0")
-        _run("ip", "-n", name, "link", "set", "eth0", "up")
-
-
-def _delayed(ends: Iterable[tuple[str, str]], delay_ms: float) -> None:
-    """Below the shaper of these (namespace, device), where the kernel has sch_netem; else it is said that lines have no delay."""
-    if not delay_ms:
-        return
-    late = ("parent", "1:1", "netem", "delay", f"{delay_ms}ms", "limit", "10000")
-    for name, device in ends:
-        try:
-            _run("tc", "-n", name, "qdisc", "add", "dev", device, *late)
-        except subprocess.CalledProcessError:
-            print(f"this kernel cannot delay packets: {name} has no delay of {delay_ms:g} ms")  # noqa: T201
-            return
+        source = ("src", f"{network}.{number + 1}")
+        _run("ip", "-n", name, "route", "change", f"{network}.0/24", "dev", "eth0", *source, *CONGESTION)
 
 
 def unplug(host: str) -> None:
@@ -61,48 +65,42 @@ def unplug(host: str) -> None:
 
 
 @contextmanager
-def lan(count: int, rate: str = "", delay_ms: float = 0.0) -> Iterator[list[str]]:
-    """`count` namespaces on one local network, at 10.96.0.1 and on.
+def lan(count: int, line: Line | None = None, buffer_bytes: int = 0) -> Iterator[list[str]]:
+    """`count` namespaces on one local network, at 10.96.0.1 and on, each at the end of a `line` of its own; a packet crosses two.
 
-    With a `rate`, such as 100mbit, each has a line of it, both ways, and what it sends is late where the kernel can delay.
+    With `buffer_bytes` sockets of TCP may have as much under way.
     """
-    _needs("ip", *["tc"] * bool(rate))
+    _needs("ip")
     stem = f"sn{os.getpid() % 100_000}"
     wire, hosts, made = f"{stem}w", [f"{stem}h{number}" for number in range(count)], list[str]()
     try:
-        for name in (wire, *hosts):
-            _add(name, made)
-        _bridged(wire, hosts, "10.96.0")
-        for number, name in enumerate(hosts):
-            _run("ip", "-n", name, "route", "add", "224.0.0.0/4", "dev", "eth0")
-            if rate:
-                shape = ("root", "handle", "1:", "tbf", "rate", rate, "burst", "64k", "latency", "100ms")
-                _run("tc", "-n", name, "qdisc", "add", "dev", "eth0", *shape)
-                _run("tc", "-n", wire, "qdisc", "add", "dev", f"p{number}", *shape)
-                _delayed([(name, "eth0")], delay_ms)
-        yield hosts
+        with ExitStack() as until:
+            for name in (wire, *hosts):
+                _add(name, made)
+            _joined([((name, "eth0"), _port(wire, number)) for number, name in enumerate(hosts)], line, until)
+            _bridged(wire, hosts, "10.96.0")
+            for name in hosts:
+                _run("ip", "-n", name, "route", "add", "224.0.0.0/4", "dev", "eth0")
+                if buffer_bytes:
+                    sizes = "; ".join(
+                        f"echo 4096 131072 {buffer_bytes} > /proc/sys/net/ipv4/tcp_{way}mem" for way in "rw"
+                    )
+                    _run("ip", "netns", "exec", name, "sh", "-ec", sizes)
+            yield hosts
     finally:
         for name in made:
             _run("ip", "netns", "del", name)
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """What lies between a host and the others, each way; of a round trip half the delay is at either end."""
-
-    rate: str  # as tc has it
-    delay_ms: float
-    loss: float  # of what a host is sent, 0 to 1
-
-    def to(self, host: str, ends: Sequence[tuple[str, str]]) -> None:
-        """Shape what leaves these (namespace, device), the two ends of the line of `host`."""
-        for name, device in ends:
-            shape = ("root", "handle", "1:", "tbf", "rate", self.rate, "burst", "16kb", "latency", "200ms")
-            _run("tc", "-n", name, "qdisc", "add", "dev", device, *shape)
-        _delayed(ends, self.delay_ms / 4)
-        if self.loss:
-            rules = f"*filter\n-A INPUT -m statistic --mode random --probability {self.loss} -j DROP\nCOMMIT\n"
-            _run("ip", "netns", "exec", host, "iptables-restore", "--noflush", stdin=rules)
+def _behind(router: str, host: str, number: int, *, symmetric: bool) -> None:
+    """The router translates what its host, at 10.97.`number`.2, sends, and lets in what answers."""
+    _run("ip", "-n", router, "addr", "add", f"10.97.{number}.1/24", "dev", "lan")
+    _run("ip", "-n", host, "addr", "add", f"10.97.{number}.2/24", "dev", "eth0")
+    _run("ip", "-n", host, "route", "add", "default", "via", f"10.97.{number}.1", *CONGESTION)
+    _run("ip", "netns", "exec", router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+    ports = " --random-fully" * symmetric
+    rules = f"*nat\n-A POSTROUTING -o eth0 -j MASQUERADE{ports}\nCOMMIT\n*filter\n-A INPUT -i eth0 ! -p icmp -j DROP\nCOMMIT\n"
+    _run("ip", "netns", "exec", router, "iptables-restore", stdin=rules)
 
 
 def _with_ipv6(wan: list[str], routers: list[str], behind: list[str]) -> None:
@@ -129,37 +127,28 @@ def homes(
     """Namespaces: `opens` in the open at 10.98.0.1 and on, then `count` behind a home router each, that lets in only what answers.
 
     `symmetric`: the numbers of routers that show every destination another port. `ipv6`: all have public addresses of it, and routers a
-    firewall. `line`: of every host; without delay where the kernel cannot.
+    firewall. `line`: of every host; what one sends to another crosses two.
     """
-    _needs("ip", "iptables-restore", *["tc"] * bool(line))
+    _needs("ip", "iptables-restore")
     stem = f"st{os.getpid() % 100_000}"
     wire, there = f"{stem}w", [f"{stem}r{number}" for number in range(opens)]
     behind = [f"{stem}h{number}" for number in range(count)]
     routers = [f"{stem}g{number}" for number in range(count)]
     wan, made = [*there, *routers], list[str]()
     try:
-        for name in (wire, *wan, *behind):
-            _add(name, made)
-        _bridged(wire, wan, "10.98.0")
-        for number, (router, host) in enumerate(zip(routers, behind, strict=True)):
-            _run("ip", "link", "add", "lan", "netns", router, "type", "veth", "peer", "name", "eth0", "netns", host)
-            _run("ip", "-n", router, "addr", "add", f"10.97.{number}.1/24", "dev", "lan")
-            _run("ip", "-n", host, "addr", "add", f"10.97.{number}.2/24", "dev", "eth0")
-            for name, device in ((router, "lan"), (host, "eth0")):
-                _run("ip", "-n", name, "link", "set", device, "up")
-            _run("ip", "-n", host, "route", "add", "default", "via", f"10.97.{number}.1")
-            _run("ip", "netns", "exec", router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
-            ports = " --random-fully" * (number in symmetric)
-            rules = f"*nat\n-A POSTROUTING -o eth0 -j MASQUERADE{ports}\nCOMMIT\n*filter\n-A INPUT -i eth0 ! -p icmp -j DROP\nCOMMIT\n"
-            _run("ip", "netns", "exec", router, "iptables-restore", stdin=rules)
-        if ipv6:
-            _with_ipv6(wan, routers, behind)
-        if line is not None:
-            shaped = {host: ((host, "eth0"), (wire, f"p{number}")) for number, host in enumerate(there)}
-            shaped |= {host: ((host, "eth0"), (router, "lan")) for host, router in zip(behind, routers, strict=True)}
-            for host, ends in shaped.items():
-                line.to(host, ends)
-        yield [*there, *behind]
+        with ExitStack() as until:
+            for name in (wire, *wan, *behind):
+                _add(name, made)
+            ports = [((name, "eth0"), _port(wire, number)) for number, name in enumerate(wan)]
+            homely = [((host, "eth0"), (router, "lan")) for host, router in zip(behind, routers, strict=True)]
+            _joined(ports[opens:], None, until)
+            _joined([*ports[:opens], *homely], line, until)
+            _bridged(wire, wan, "10.98.0")
+            for number, (router, host) in enumerate(zip(routers, behind, strict=True)):
+                _behind(router, host, number, symmetric=number in symmetric)
+            if ipv6:
+                _with_ipv6(wan, routers, behind)
+            yield [*there, *behind]
     finally:
         for name in made:
             _run("ip", "netns", "del", name)

@@ -1,6 +1,6 @@
 """A model to a joiner from three peers, each a host with a line of 100 Mbit/s: at the rate of the line, over a restart, past a liar.
 
-STARLING_STATE_MB says how large it is, 1000 for instance; 100 unless told. The lines have a rate and no delay.
+STARLING_STATE_MB says how large it is, 1000 for instance; 100 unless told. A round trip takes 40 ms.
 """
 
 import hashlib
@@ -13,12 +13,14 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from tests.harness.cables import Line
 from tests.harness.libp2p_nodes import peer_of
 from tests.harness.namespaces import lan
 from tests.harness.processes import ENVIRONMENT, ROOT
 
 SIZE = int(os.environ.get("STARLING_STATE_MB", "100")) * 1_000_000
-LINE_BYTES_PER_S = 100e6 / 8
+LINE = Line(100, delay_ms=10, mtu=9000)  # of larger packets than usual, which cost this machine less
+LINE_BYTES_PER_S = LINE.mbit * 1e6 / 8
 SHARE = 0.85  # of the line
 UNDER_WAY = 3 * 4 << 20  # what three peers may have sent when the joiner is killed: four chunks each
 
@@ -66,7 +68,7 @@ def fetched(host, model, kept, addresses, until=2.0):
 
 def test_it_comes_at_the_rate_of_the_line_and_after_a_kill_only_the_rest_does(model, tmp_path):
     digest = hashlib.sha256(model.read_bytes()).hexdigest()
-    with lan(4, "100mbit") as (*hosts, joiner), holders(hosts, model, ["hold"] * 3) as addresses:
+    with lan(4, LINE) as (*hosts, joiner), holders(hosts, model, ["hold"] * 3) as addresses:
         whole = fetched(joiner, model, tmp_path / "first.part", addresses)
         assert whole["digest"] == digest
         assert (whole["before"], whole["faults"]) == (0, [])
@@ -86,7 +88,7 @@ def test_it_comes_at_the_rate_of_the_line_and_after_a_kill_only_the_rest_does(mo
 
 def test_a_wrong_chunk_names_its_peer_and_costs_next_to_nothing(model, tmp_path):
     digest = hashlib.sha256(model.read_bytes()).hexdigest()
-    with lan(4, "100mbit") as (*hosts, joiner), holders(hosts, model, ["hold", "lie", "hold"]) as addresses:
+    with lan(4, LINE) as (*hosts, joiner), holders(hosts, model, ["hold", "lie", "hold"]) as addresses:
         whole = fetched(joiner, model, tmp_path / "third.part", addresses)
     assert whole["digest"] == digest
     assert whole["faults"] == [[peer_of("lie1"), "state_digest_mismatch"]]

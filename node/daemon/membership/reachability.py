@@ -24,7 +24,10 @@ from starling.robust.evidence import Rations
 CIRCUIT = "/p2p-circuit"
 LOOK_S = 1.0
 BURST, PER_S = 3.0, 1 / 30  # dials for one member: at once, and per second in the long run
-MAX_DIALLING = 4  # for all members; who asks beyond gets no answer and asks again
+MAX_DIALLING = 4  # for all members; who asks beyond waits
+MAX_WAITING = (
+    32  # who asks beyond gets no answer and asks again, so much later that all of these have been served by then
+)
 TEXTS = {
     "reachable": "members can dial this node",
     "hidden": "members cannot dial this node: it is behind a NAT or a firewall, and takes part by dialling them",
@@ -49,7 +52,7 @@ class ReachabilityService:
         self._asked: dict[str, int] = {}  # peer -> nonce
         self._nonce = 0
         self._requests: trio.MemorySendChannel[tuple[str, DialMe]]
-        self._requests, self._waiting = trio.open_memory_channel[tuple[str, DialMe]](0)
+        self._requests, self._waiting = trio.open_memory_channel[tuple[str, DialMe]](MAX_WAITING)
         self._where: tuple[tuple[str, ...], int | None] | None = None
 
     @property

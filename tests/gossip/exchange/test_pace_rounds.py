@@ -149,7 +149,7 @@ def test_who_waits_while_two_peers_ask_for_later_rounds_does_not_wait_so_long_an
     """The one waited for may be silent; those who ask are given up by nobody else, and give this node up at last."""
     rounds = rounds_at(5, "computing")
     rounds.timeouts.resolve("c", "committed", 0.2)
-    rounds.open(5, {"b": 0.5}, VIEW, 10.0, lag_s=1.0)
+    rounds.open(5, {"b": 0.5}, VIEW, 10.0, steps_s=1.0)
     patient = rounds.until()["b"]
     rounds.decide("c", req(6), 11.0)
     assert rounds.until() == {"b": patient}

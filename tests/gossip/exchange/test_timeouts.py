@@ -96,7 +96,7 @@ def test_senseless_bounds_are_refused(low, high, k):
 
 def test_a_peer_at_work_is_waited_for_longer_than_one_that_was_late_the_last_time():
     timeouts = Timeouts(Deadline(1.0, 1.0))
-    timeouts.begin(10.0, lag_s=3.0)
+    timeouts.begin(10.0, steps_s=3.0)
     assert timeouts.until("b") == 17.0
     timeouts.missed("b")
     assert timeouts.until("b") == 14.0
@@ -105,9 +105,73 @@ def test_a_peer_at_work_is_waited_for_longer_than_one_that_was_late_the_last_tim
     assert timeouts.until("b") == 17.0, "in time once is in time again"
 
 
+def test_who_waited_for_a_straggler_has_an_exchange_to_do_too_and_is_given_time_for_it():
+    """Over a long line an exchange takes longer than a round's local steps."""
+    timeouts = Timeouts(Deadline(1.0, 1.0))
+    timeouts.begin(10.0, steps_s=3.0, exchange_s=2.0)
+    assert timeouts.until("b") == 21.0
+    assert timeouts.solicit_s == pytest.approx(7.0 / 6), "which carries nothing, and need not wait so long"
+    timeouts.missed("b")
+    assert timeouts.until("b") == 16.0
+
+
+def test_what_an_exchange_takes_is_learned_from_the_quickest_answers_and_by_no_single_peer():
+    timeouts = Timeouts(Deadline(0.25, 10.0))
+    assert timeouts.exchange_s == 0.0
+    timeouts.begin(0.0)
+    for peer, waits in {"far": (0.9, 0.8), "b": (0.3, 0.2, 4.0), "c": (0.1, 0.5)}.items():
+        for wait_s in waits:
+            timeouts.answered(peer, wait_s)
+    assert timeouts.exchange_s == 0.2
+    timeouts.missed("b")
+    assert timeouts.exchange_s == 0.2, "a peer that did not come says nothing of it"
+    rounds = Rounds(timeouts)
+    rounds.open(0, {"d": 0.5}, b"view", 50.0, steps_s=1.0)
+    assert timeouts.expires == pytest.approx(50.0 + timeouts.deadline.wait_s() + 2.0 * 1.2)
+
+
+def test_a_node_that_most_peers_do_not_wait_for_is_itself_out_of_phase_and_waits_as_for_peers_in_time():
+    """It has run ahead: if it hurried on it would meet nobody in any later round either. As many as may lie change nothing."""
+    timeouts, others = Timeouts(Deadline(0.25, 1.0)), "bcdefgh"
+    at = rounds_with(timeouts, dict.fromkeys(others, 0.01), rounds=8)
+    at = rounds_with(timeouts, dict.fromkeys(others, 0.01) | {"b": None, "c": None}, rounds=MISSED, at=at)
+    timeouts.begin(at, 1.0)
+    assert not timeouts.out_of_phase
+    assert timeouts.until("b") - at < 1.0
+    timeouts.missed("d")
+    assert not timeouts.out_of_phase, "one honest peer may be late"
+    timeouts.missed("e")
+    assert timeouts.out_of_phase
+    assert timeouts.until("b") == timeouts.until("d") == timeouts.until("f") == timeouts.expires
+    timeouts.answered("d", at + 0.01)
+    assert timeouts.until("b") - at < 1.0
+
+
+def test_a_node_that_has_run_ahead_of_all_but_as_many_as_may_lie_waits_until_others_come():
+    """They do rounds meanwhile, at their own pace; with a learned deadline it would stay as many rounds ahead for good."""
+    rounds = Rounds(Timeouts(Deadline(0.25, 10.0)))
+    for peer in "bcdefg":
+        rounds.timeouts.begin(0.0)
+        rounds.timeouts.answered(peer, 0.1)
+        rounds.progress.record(peer, 5)
+    for peer in "bcd":
+        rounds.timeouts.missed(peer)
+    rounds.progress.record("g", 9)
+    rounds.open(9, {"b": 0.5}, b"view", 100.0)
+    assert rounds.ahead, "one that claims to be as far may lie"
+    assert rounds.until() == {"b": 110.0}
+    rounds.progress.record("f", 9)
+    assert not rounds.ahead
+    assert rounds.until()["b"] < 101.0
+    rounds.progress.rounds["f"] = 5
+    for peer in "c":
+        rounds.timeouts.answered(peer, 100.1)
+    assert rounds.until()["b"] < 101.0, "as many as may lie are late: this node is where the others are"
+
+
 def test_a_peer_that_is_gone_begins_with_a_clean_slate():
     timeouts = Timeouts(Deadline(1.0, 1.0))
-    timeouts.begin(10.0, lag_s=3.0)
+    timeouts.begin(10.0, steps_s=3.0)
     timeouts.resolve("b", "timeout", 17.0)
     timeouts.overtaken()
     assert timeouts.impatient("b")
@@ -139,6 +203,17 @@ def test_whom_this_node_waited_for_while_others_went_on_is_given_what_is_usual_a
     timeouts.begin(at, 1.0)
     assert timeouts.until("slow") - at == FELT / 2.0
     assert timeouts.until("b") - at == pytest.approx(2.25)
+
+
+def test_a_peer_behind_a_relay_that_lost_patience_is_given_the_time_that_its_exchanges_take():
+    """Twice those of others; else it would miss every link from then on."""
+    timeouts = Timeouts(Deadline(0.5, 1.0), silent=lambda peer: peer == "gone")
+    at = rounds_with(timeouts, dict.fromkeys("bcd", 0.12) | {"far": 0.24}, rounds=8, lag_s=0.03)
+    at = rounds_with(timeouts, dict.fromkeys("bcd", 0.12) | {"far": None}, rounds=MISSED, lag_s=0.03, at=at)
+    timeouts.begin(at, 0.03)
+    assert timeouts.impatient("far")
+    assert timeouts.until("far") - at == pytest.approx(4 * 0.12)
+    assert timeouts.until("gone") - at == pytest.approx(2 * 0.12), "one that answers no probe is not at work"
 
 
 def test_patience_comes_back_after_some_rounds_and_after_more_each_time():
@@ -202,7 +277,7 @@ def test_a_peer_that_is_gone_has_missed_nothing():
 def test_each_link_of_a_round_has_its_own_deadline():
     rounds = Rounds(Timeouts(Deadline(1.0, 1.0)))
     rounds.timeouts.missed("b")
-    rounds.open(0, {"b": 0.5, "c": 0.5}, b"view", 0.0, lag_s=2.0)
+    rounds.open(0, {"b": 0.5, "c": 0.5}, b"view", 0.0, steps_s=2.0)
     assert rounds.tick(2.9) == ()
     assert rounds.tick(3.0) == ("b",)
     assert rounds.waiting == ("c",)

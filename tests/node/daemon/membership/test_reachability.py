@@ -7,7 +7,7 @@ import trio
 
 from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import Dialed, DialMe
-from starling.node.daemon.membership.reachability import BURST, ReachabilityService
+from starling.node.daemon.membership.reachability import BURST, MAX_DIALLING, ReachabilityService
 from tests.harness.context import context
 from tests.harness.daemons import Reports, until
 
@@ -113,6 +113,19 @@ async def test_a_member_has_few_dials_made_for_it_and_never_chooses_the_host(aut
         assert [message for _, message in network.sent if isinstance(message, Dialed)] == [
             Dialed(nonce, "9.9.9.9", True) for nonce in range(int(BURST))
         ]
+
+
+async def test_many_that_ask_at_once_are_all_answered_in_turn(autojump_clock):
+    """As where a whole swarm behind routers starts: who got no answer would ask again a minute later, and be met by few until then."""
+    network, askers = Ports(), [f"n{number}" for number in range(20)]
+    async with serving(network) as (service, _):
+        await trio.sleep(0.5)
+        network.sent.clear()
+        for peer in askers:
+            service.receive(peer, DialMe(1, 22))
+        await trio.sleep(20 / MAX_DIALLING + 0.1)
+        answered = [peer for peer, message in network.sent if isinstance(message, Dialed)]
+        assert sorted(answered) == sorted(askers)
 
 
 async def test_a_node_that_moves_asks_anew(autojump_clock):

@@ -1,0 +1,90 @@
+"""Lines that tests lay between hosts on one machine: what they do to packets is what was asked for."""
+
+import random
+import socket
+import time
+from contextlib import suppress
+
+import pytest
+
+from tests.harness.cables import Direction, Line, inside
+from tests.harness.namespaces import lan
+
+FRAME = bytes(1250)  # a millisecond of 10 Mbit/s
+
+
+def sent(line, frames, every_s=0.0, seed=1):
+    """Arrivals as (time, frame) of frames that are sent so far apart."""
+    direction = Direction(line, random.Random(seed))
+    for number, frame in enumerate(frames):
+        direction.send(frame, number * every_s)
+    arrivals = []
+    while direction.under_way:
+        now = direction.due()
+        arrivals += [(now, frame) for frame in direction.arrived(now)]
+    return arrivals
+
+
+def test_a_frame_arrives_when_the_line_has_sent_it_and_its_delay_is_over():
+    (at, frame), (later, _) = sent(Line(10, delay_ms=20), [FRAME, FRAME])
+    assert frame == FRAME
+    assert (at, later) == pytest.approx((0.021, 0.022))
+
+
+def test_an_idle_line_saves_nothing_up():
+    arrivals = sent(Line(10), [FRAME] * 3, every_s=0.1)
+    assert [at for at, _ in arrivals] == pytest.approx([0.001, 0.101, 0.201])
+
+
+def test_frames_that_would_wait_too_long_are_lost_and_the_others_keep_their_order():
+    frames = [number.to_bytes(2, "big") * 625 for number in range(50)]
+    arrivals = sent(Line(10, queue_ms=9.5), frames)
+    assert [frame for _, frame in arrivals] == frames[:10]
+
+
+def test_as_many_frames_are_lost_as_was_said_and_the_same_ones_again():
+    frames = [number.to_bytes(4, "big") for number in range(20_000)]
+    line = Line(10, loss=0.05)
+    arrived = sent(line, frames, every_s=0.001)
+    assert 0.94 < len(arrived) / len(frames) < 0.96
+    assert arrived == sent(line, frames, every_s=0.001) != sent(line, frames, every_s=0.001, seed=2)
+
+
+def opened(host, address):
+    with inside(host):
+        end = socket.socket(type=socket.SOCK_DGRAM)
+        end.bind((address, 4000))
+        end.settimeout(0.15)
+    return end
+
+
+def crossed(source, to, numbers):
+    """Send numbered datagrams of full frames at once. -> the numbers that arrive, and when"""
+    for number in numbers:
+        source.sendto(number.to_bytes(4, "big") + bytes(1468), to.getsockname())
+    arrivals = []
+    with suppress(TimeoutError):
+        while len(arrivals) < len(numbers):
+            arrivals.append((int.from_bytes(to.recv(2000)[:4], "big"), time.monotonic()))
+    return arrivals
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_what_hosts_send_over_real_lines_is_late_slow_and_lossy_as_asked():
+    """A packet crosses two lines, its sender's and its receiver's."""
+    line = Line(20, delay_ms=15, loss=0.05, queue_ms=1000)
+    with lan(2, line) as hosts, opened(hosts[0], "10.96.0.1") as one, opened(hosts[1], "10.96.0.2") as other:
+        crossed(one, other, [0])  # finds out who has the address
+        delays = []
+        for source, to in [(one, other), (other, one)] * 4:
+            began = time.monotonic()
+            delays += [at - began for _, at in crossed(source, to, [1])]
+        burst = crossed(one, other, range(400))
+    sending_s = 2 * 8e-6 * 1514 / 20
+    assert 0.03 + sending_s <= min(delays) < 0.033 + sending_s
+    numbers, times = zip(*burst, strict=True)
+    assert list(numbers) == sorted(numbers)
+    assert len(numbers) / 400 == pytest.approx(0.95**2, abs=0.075), "five standard deviations"
+    mbit = 8e-6 * 1514 * (numbers[-1] - numbers[0]) / (times[-1] - times[0])
+    assert mbit == pytest.approx(20, rel=0.05)
