@@ -121,7 +121,7 @@ class Network(Protocol):
     def origin(self, peer: str) -> str | None:
         """The public address prefix of a peer's newest direct connection; "" for a private address, None without one."""
 
-    def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:
+    def inbound(self, lane: Lane) -> trio.abc.ReceiveChannel[Inbound]:
         """Frames of one lane. Bounded (`limits.inbox_frames` per peer, see `node.net.inbox`): what is dropped is counted."""
 
     def events(self) -> trio.MemoryReceiveChannel[Connected | Disconnected]:

@@ -7,10 +7,11 @@ from starling.node.net.api import Connected, Disconnected, Inbound
 from starling.node.net.turns import Turns
 
 MAX_EVENTS = 1024
+FRAMES_AT_ONCE = 16  # received before other tasks run
 
 
-class Inbox:
-    """Received frames of one lane. A noisy peer fills its own queue and does not delay other peers.
+class Inbox(trio.abc.ReceiveChannel[Inbound]):
+    """Received frames of one lane. A noisy peer fills its own queue and does not delay other peers, which are received from in turn.
 
     At most `frames` are queued for one peer: wait for `room` to lose none. All together never exceed two of the largest that the lane
     allows: when these are full, the peer that holds most loses its newest frames to one that holds less.
@@ -18,9 +19,10 @@ class Inbox:
 
     def __init__(self, lane: Lane, frames: int) -> None:
         self._waiting: Turns[Inbound] = Turns(frames, 2 * MAX_FRAME_BYTES[lane])
-        self._arrived = trio.Event()
+        self._readers = trio.lowlevel.ParkingLot()
         self._waits: dict[str, trio.lowlevel.ParkingLot] = {}  # peers whose frames wait for room
-        self._sender, self.channel = trio.open_memory_channel[Inbound](0)
+        self._at_once = 0  # received while other tasks did not run
+        self._closed = False
 
     def full(self, peer: str) -> bool:
         """Whether the next frame of a peer would be dropped for want of room of its own."""
@@ -33,25 +35,44 @@ class Inbox:
 
     def put(self, inbound: Inbound) -> tuple[str, ...]:
         """Queue a frame. -> the peer of each frame that was dropped: the sender's own, or others' that made room for it"""
-        self._arrived.set()
+        if self._readers:
+            self._readers.unpark_all()
         dropped = self._waiting.put(inbound.peer, inbound, len(inbound.frame))
         for peer in dropped:
             self._wake(peer)
         return dropped
 
-    async def run(self) -> None:
-        """Send frames into `channel`, from one peer after the other, until cancelled; then close it."""
-        with self._sender:
-            while True:
-                await self._arrived.wait()
-                self._arrived = trio.Event()
-                while self._waiting:
-                    inbound = self._waiting.take()
-                    self._wake(inbound.peer)
-                    try:
-                        await self._sender.send(inbound)
-                    except trio.BrokenResourceError:
-                        return
+    async def receive(self) -> Inbound:
+        """The next frame. Other tasks run at least once in FRAMES_AT_ONCE. Raises EndOfChannel after `close`."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._at_once >= FRAMES_AT_ONCE:
+            self._at_once = 0
+            await trio.lowlevel.checkpoint()
+        while not self._waiting and not self._closed:
+            self._at_once = 0
+            await self._readers.park()
+        self._at_once += 1
+        return self.receive_nowait()
+
+    def receive_nowait(self) -> Inbound:
+        """The next frame. Raises EndOfChannel after `close`, WouldBlock: there is none."""
+        if self._closed:
+            raise trio.EndOfChannel
+        if not self._waiting:
+            raise trio.WouldBlock
+        inbound = self._waiting.take()
+        self._wake(inbound.peer)
+        return inbound
+
+    def close(self) -> None:
+        """Nothing more is received."""
+        self._closed = True
+        self._readers.unpark_all()
+
+    async def aclose(self) -> None:
+        """As `close`."""
+        self.close()
+        await trio.lowlevel.checkpoint()
 
     def _wake(self, peer: str) -> None:
         if peer in self._waits:
@@ -67,9 +88,9 @@ class Inboxes:
         self._sender, self._events = trio.open_memory_channel[Connected | Disconnected](MAX_EVENTS)
         self._oldest = self._events.clone()
 
-    def inbound(self, lane: Lane) -> trio.MemoryReceiveChannel[Inbound]:
+    def inbound(self, lane: Lane) -> Inbox:
         """Frames of one lane."""
-        return self._inboxes[lane].channel
+        return self._inboxes[lane]
 
     def events(self) -> trio.MemoryReceiveChannel[Connected | Disconnected]:
         """Opened and closed connections. When full the oldest is dropped, since the newest describe the present."""
@@ -84,6 +105,8 @@ class Inboxes:
             self._sender.send_nowait(event)
 
     def close(self) -> None:
-        """End the events after those queued."""
+        """End the frames now, and the events after those queued."""
+        for inbox in self._inboxes.values():
+            inbox.close()
         self._sender.close()
         self._oldest.close()

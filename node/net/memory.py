@@ -180,14 +180,6 @@ class MemoryNetwork(Inboxes):
         self._known: set[str] = set()
         self._refused: dict[str, float] = {}
         self._traffic: dict[str, Traffic] = {}
-        self._alive = trio.CancelScope()
-        trio.lowlevel.spawn_system_task(self._hand_out)
-
-    async def _hand_out(self) -> None:
-        with self._alive:
-            async with trio.open_nursery() as nursery:
-                for inbox in self._inboxes.values():
-                    nursery.start_soon(inbox.run)
 
     @property
     def announced(self) -> tuple[str, ...]:
@@ -294,7 +286,6 @@ class MemoryNetwork(Inboxes):
 
     def stop(self) -> None:
         """End every channel; for the hub."""
-        self._alive.cancel()
         self.close()
 
     def _traffic_of(self, peer: str) -> Traffic:

@@ -289,8 +289,6 @@ class Libp2pNetwork(Inboxes):
             nursery.start_soon(self._watch_interfaces)
             nursery.start_soon(self._relayed.serve)
             nursery.start_soon(self._punching.serve)
-            for inbox in self._inboxes.values():
-                nursery.start_soon(inbox.run)
             if listeners:
                 nursery.start_soon(trio.serve_listeners, self._accept, listeners)
 

@@ -1,5 +1,8 @@
 """Token buckets, the pacer and the bounded inbox: never more than the cap, never less than what is due."""
 
+import itertools
+from contextlib import suppress
+
 import pytest
 import trio
 from hypothesis import given
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 from starling.gossip.limits import TokenBucket
 from starling.gossip.wire.schema import MAX_FRAME_BYTES
 from starling.node.net.api import Inbound
-from starling.node.net.inbox import Inbox
+from starling.node.net.inbox import FRAMES_AT_ONCE, Inbox
 from starling.node.net.limits import Pacer
 from tests.harness.virtual import virtual
 from tests.strategies import examples
@@ -130,14 +133,49 @@ def test_waiting_frames_are_handed_out_peer_by_peer():
         for i in range(5):
             assert inbox.put(Inbound("a", "control", bytes([i]))) == ()
         assert inbox.put(Inbound("b", "control", b"b")) == ()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(inbox.run)
-            got = [await inbox.channel.receive() for _ in range(6)]
-            nursery.cancel_scope.cancel()
+        got = [await inbox.receive() for _ in range(6)]
         return [(inbound.peer, inbound.frame) for inbound in got]
 
     a = [("a", bytes([i])) for i in range(5)]
     assert trio.run(main) == [a[0], ("b", b"b"), *a[1:]]
+
+
+@virtual
+async def test_who_receives_many_frames_lets_others_run_and_waits_for_the_next_one():
+    inbox, ran, got = Inbox("control", 100), [], []
+
+    async def other() -> None:
+        while len(got) < 100:
+            ran.append(len(got))
+            await trio.lowlevel.checkpoint()
+
+    async def reader() -> None:
+        with suppress(trio.EndOfChannel):
+            while True:
+                got.append((await inbox.receive()).frame)
+
+    for i in range(100):
+        inbox.put(Inbound("a", "control", bytes([i])))
+    with trio.CancelScope() as over:
+        over.cancel()
+        await inbox.receive()
+    assert over.cancelled_caught, "as of any other call that may wait"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        nursery.start_soon(reader)
+        await trio.sleep(1.0)
+        assert got == [bytes([i]) for i in range(100)]
+        assert max(b - a for a, b in itertools.pairwise(ran)) <= 2 * FRAMES_AT_ONCE, (
+            "whoever of both runs first in a turn"
+        )
+        inbox.put(Inbound("a", "control", b"later"))
+        await trio.sleep(1.0)
+        assert got[-1] == b"later"
+        inbox.put(Inbound("a", "control", b"lost"))
+        inbox.close()
+        await trio.sleep(1.0)
+        assert got[-1] == b"later"
+        nursery.cancel_scope.cancel()
 
 
 def test_an_inbox_never_holds_more_than_two_of_the_largest_frames():
@@ -163,10 +201,7 @@ def test_who_holds_most_of_a_full_inbox_makes_room_and_nobody_else():
         assert inbox.put(Inbound("third", "control", bytes(230_000))) == ()
         assert inbox.put(Inbound("late", "control", large)) == ("late",), "it would hold as much as the others"
         assert inbox.put(Inbound("late", "control", bytes(20_000))) == ("noisy",)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(inbox.run)
-            got = [await inbox.channel.receive() for _ in range(4)]
-            nursery.cancel_scope.cancel()
+        got = [await inbox.receive() for _ in range(4)]
         assert inbox.put(Inbound("noisy", "control", large)) == ()
         return [(inbound.peer, len(inbound.frame)) for inbound in got]
 
