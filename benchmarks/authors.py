@@ -3,10 +3,12 @@
 All models have the same start, schedule and number of local steps. The swarm is simulated, with the authors' files dealt out to its nodes;
 a lone model learns from one author's file, with a node's batch; the central one from all files, with the batches of all nodes together
 in each step. What counts is bits per byte on an author's held-out text, the same bytes for all. The swarm's model is the own model of the
-node whose mean over the authors is worst.
+node whose mean over the authors is worst, at the end. Of a lone model, which may learn its text by heart, the best of LOOKS looks during
+the run counts, on the very bytes that it is compared on: what an owner gets who stops at the right time, and a little more.
 
     AUTHOR.lone, AUTHOR.swarm, AUTHOR.central
                     bits per byte on that author's held-out text
+    AUTHOR.lone_end the lone model at the end of the run
     AUTHOR.gain     how much better the swarm's model is there than the lone one
     mean.…          means over the authors of these
     swarm.least_gain
@@ -24,6 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -54,6 +57,7 @@ from starling.node.tasks.evaluate import Result, evaluate
 
 SWARM, CENTRAL = "swarm", "central"
 EVALUATION_BATCH = 64
+LOOKS = 10
 _SAY_S = 60.0  # between two lines of progress
 
 
@@ -63,9 +67,23 @@ def measure(recipe: AuthorsRecipe, kept: Path) -> list[Run]:
     Raises:
         RuntimeError: a run failed, diverged, or its data are not there.
     """
-    files = data.find(recipe.data)
-    learned = {"name": recipe.data, "sha256": data.fingerprint(files)}
-    authors = sorted(file.stem for file in files.glob("*.txt"))
+    source = data.find(recipe.data)
+    learned = {"name": recipe.data, "sha256": data.fingerprint(source)}
+    with tempfile.TemporaryDirectory() as files:
+        authors = cut(source, Path(files), recipe.text_bytes)
+        return _measure(recipe, kept, learned, Path(files), authors)
+
+
+def cut(source: Path, files: Path, text_bytes: int | None) -> list[str]:
+    """Copy the beginning of every text -> their names, in order."""
+    for path in source.glob("*.txt"):
+        (files / path.name).write_bytes(path.read_bytes()[:text_bytes])
+    return sorted(path.stem for path in files.iterdir())
+
+
+def _measure(
+    recipe: AuthorsRecipe, kept: Path, learned: dict[str, str], files: Path, authors: Sequence[str]
+) -> list[Run]:
     folder = kept / key(recipe, learned)
     folder.mkdir(parents=True, exist_ok=True)
     runs = []
@@ -156,15 +174,20 @@ def _swarm(recipe: AuthorsRecipe, chosen: Scenario) -> tuple[list[Tensor], dict[
 
 
 def _alone(recipe: AuthorsRecipe, agreed: Manifest, case: str) -> list[Tensor]:
-    """The model (d,) that one node's engine trains."""
+    """Models (d,) that one node's engine trains: at LOOKS moments, the last at the end; the central one at the end alone."""
+    looks = 1 if case == CENTRAL else LOOKS
+    due = {agreed.pace.rounds * (look + 1) // looks for look in range(looks)}
+    models = []
     engine, pace, say = Engine(), agreed.pace, _reporter(case, agreed.pace.rounds)
     numerics = NumericsSection(precision=recipe.precision)
     warm.ask(engine, calls.Open(agreed, "", 0, "cpu", 1, "", "node", numerics=numerics))
     for number in range(pace.rounds):
         warm.ask(engine, calls.Train(number, pace.local_steps))
         warm.ask(engine, calls.Mix(number))
+        if number + 1 in due:
+            models.append(engine.vector)
         say(number + 1, f"{pace.local_steps} steps each")
-    return [engine.vector.clone()]
+    return models
 
 
 def _reporter(case: str, rounds: int) -> Callable[[int, str], None]:
@@ -197,6 +220,14 @@ def score(agreed: Manifest, vector: Tensor, file: Path) -> float:
     return result.value
 
 
+COLUMNS = ("lone", "lone_end", "swarm", "central", "gain")
+
+
+def _row(lone: Sequence[float], swarm: float, central: float) -> dict[str, float]:
+    """Of one author."""
+    return dict(zip(COLUMNS, (min(lone), lone[-1], swarm, central, min(lone) - swarm), strict=True))
+
+
 def figures(recipe: AuthorsRecipe, runs: Sequence[Run]) -> Figures:
     """Figures of the runs."""
     by_case = {run["case"]: run for run in runs}
@@ -204,12 +235,10 @@ def figures(recipe: AuthorsRecipe, runs: Sequence[Run]) -> Figures:
     means = [fmean(bits.values()) for bits in swarm["bits"]]
     worst = swarm["bits"][means.index(max(means))]
     rows = {
-        author: {"lone": by_case[author]["bits"][0][author], "swarm": bits, "central": central[author]}
+        author: _row([look[author] for look in by_case[author]["bits"]], bits, central[author])
         for author, bits in worst.items()
     }
-    for row in rows.values():
-        row["gain"] = row["lone"] - row["swarm"]
-    mean = {name: fmean(row[name] for row in rows.values()) for name in ("lone", "swarm", "central", "gain")}
+    mean = {name: fmean(row[name] for row in rows.values()) for name in COLUMNS}
     all_reduce = 2.0 * (recipe.nodes - 1) / recipe.nodes * 4.0 * swarm["parameters"] * swarm["steps"]
     table: Figures = {
         f"{group}.{name}": value for group, row in [*rows.items(), ("mean", mean)] for name, value in row.items()

@@ -225,6 +225,8 @@ class AuthorsRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="au
     """Path of the file, from the root of the checkout."""
     data: str
     """A folder of texts, as in `SimulateRecipe`; one of each author."""
+    text_bytes: AtLeastOne | None = None
+    """Of each text, from its beginning; their last tenth is held out. None: all."""
     seed: AtLeastOne = 1
     nodes: Nodes = 8
     steps: AtLeastOne = 1000
