@@ -1,9 +1,9 @@
 """What a recipe can say: TOML files in `benchmarks/recipes`, typed.
 
 A recipe names figures and their bounds. `kind` says who measures: `demo` (`benchmarks.demos`), `startup` (`benchmarks.startup`), `overlays`
-(`benchmarks.overlays`), `simulate` (`benchmarks.simulations`), `tracking` (`benchmarks.tracking`), `codec` (`benchmarks.codecs`), `rules`
-(`benchmarks.rules`), `node_round` (`benchmarks.scaling`), `large`
-(`benchmarks.large`) or `overlap` (`benchmarks.overlap`); the names of the figures are explained there.
+(`benchmarks.overlays`), `simulate` (`benchmarks.simulations`), `tracking` (`benchmarks.tracking`), `authors` (`benchmarks.authors`),
+`codec` (`benchmarks.codecs`), `rules` (`benchmarks.rules`), `node_round` (`benchmarks.scaling`), `large` (`benchmarks.large`) or `overlap`
+(`benchmarks.overlap`); the names of the figures are explained there.
 """
 
 from __future__ import annotations
@@ -220,6 +220,40 @@ class TrackingRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="t
             raise ValueError(f"halved: must name some of {', '.join(self.methods)}, got {', '.join(self.halved)}")
 
 
+class AuthorsRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="authors"):
+    """A swarm of authors, each author's lone model and a central one, at equal steps; `--set` each."""
+
+    scenario: Annotated[str, Meta(min_length=1)]
+    """Path of the file, from the root of the checkout."""
+    data: str
+    """A folder of texts, as in `SimulateRecipe`; one of each author."""
+    text_bytes: AtLeastOne | None = None
+    """Of each text, from its beginning; their last tenth is held out. None: all."""
+    seed: AtLeastOne = 1
+    nodes: Nodes = 8
+    steps: AtLeastOne = 1000
+    """Local steps of every model."""
+    local_steps: AtLeastOne = 10
+    """Of a round of the swarm; a divisor of `steps`."""
+    batch_size: AtLeastOne = 8
+    """Of a node and of a lone model; that of the central model is as large as those of all nodes together."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of all training, as `numerics.precision`; models are measured in float32."""
+    set: tuple[str, ...] = ()
+    """Of every model."""
+    swarm: tuple[str, ...] = ()
+    """Of the swarm alone."""
+    lone: tuple[str, ...] = ()
+    """Of lone models alone."""
+    central: tuple[str, ...] = ()
+    """Of the central one alone."""
+
+    def __post_init__(self) -> None:
+        """All models do the same number of steps."""
+        if self.steps % self.local_steps:
+            raise ValueError(f"local_steps: must divide steps = {self.steps}, got {self.local_steps}")
+
+
 class CodecRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="codec"):
     """How fast payloads are made and read on this machine."""
 
@@ -265,6 +299,7 @@ Recipe = (
     | OverlaysRecipe
     | SimulateRecipe
     | TrackingRecipe
+    | AuthorsRecipe
     | CodecRecipe
     | RulesRecipe
     | NodeRoundRecipe

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks import (
+    authors,
     codecs,
     demos,
     facts,
@@ -32,6 +33,7 @@ from benchmarks import (
     tracking,
 )
 from benchmarks.recipes import (
+    AuthorsRecipe,
     CodecRecipe,
     DemoRecipe,
     LargeRecipe,
@@ -75,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, recipe in todo:
         print(f"{name}: {recipe.title}", file=sys.stderr)
         try:
-            result = measure(name, recipe)
+            result = measure(name, recipe, chosen.out / "unfinished")
         except RuntimeError as error:
             print(f"{name}: {error}", file=sys.stderr)
             met = False
@@ -112,7 +114,7 @@ def _timed(recipe: recipes.Recipe, figure: str) -> bool:
     """Whether a clock measures a figure: of simulations their duration, of demos all but what was learned, of others everything."""
     last = figure.rpartition(".")[2]
     match recipe:
-        case SimulateRecipe() | OverlaysRecipe() | TrackingRecipe():
+        case SimulateRecipe() | OverlaysRecipe() | TrackingRecipe() | AuthorsRecipe():
             return last == "wall_s"
         case DemoRecipe():
             return last not in demos.LEARNED
@@ -120,14 +122,14 @@ def _timed(recipe: recipes.Recipe, figure: str) -> bool:
             return True
 
 
-def measure(name: str, recipe: recipes.Recipe) -> Result:
-    """Measure one recipe.
+def measure(name: str, recipe: recipes.Recipe, kept: Path) -> Result:
+    """Measure one recipe; a long one keeps in a folder what it has, until it is done.
 
     Raises:
         RuntimeError: a run failed.
     """
     date, machine, before = datetime.now(UTC).isoformat(timespec="seconds"), facts.gather(), facts.load()
-    runs, figures = _figures(recipe)
+    runs, figures = _figures(recipe, kept)
     spread = _spread(recipe, runs)
     return Result(
         name=name,
@@ -141,7 +143,7 @@ def measure(name: str, recipe: recipes.Recipe) -> Result:
     )
 
 
-def _figures(recipe: recipes.Recipe) -> tuple[list[Run], Figures]:
+def _figures(recipe: recipes.Recipe, kept: Path) -> tuple[list[Run], Figures]:
     match recipe:
         case DemoRecipe():
             return (runs := demos.measure(recipe)), demos.figures(recipe, runs)
@@ -157,6 +159,8 @@ def _figures(recipe: recipes.Recipe) -> tuple[list[Run], Figures]:
             return (runs := simulations.measure(recipe)), simulations.figures(recipe, runs)
         case TrackingRecipe():
             return (runs := tracking.measure(recipe)), tracking.figures(recipe, runs)
+        case AuthorsRecipe():
+            return (runs := authors.measure(recipe, kept)), authors.figures(recipe, runs)
         case CodecRecipe():
             return (runs := codecs.measure(recipe)), codecs.figures(runs)
         case RulesRecipe():

@@ -25,17 +25,23 @@ def write(recipe: SimulateRecipe, files: Path | None, folder: Path) -> tuple[Pat
     sets = sets if files is None else (f"task.path={files}", *sets)
     agreed, file = manifest(presets.load(Scenario, Path(recipe.scenario), sets)), folder / "start.safetensors"
     engine, pace = Engine(), agreed.pace
-    _ask(engine, calls.Open(agreed, "", 0, "cpu", 1, "", "warm"))
+    ask(engine, calls.Open(agreed, "", 0, "cpu", 1, "", "warm"))
     for number in range(pace.rounds):
-        _ask(engine, calls.Train(number, pace.local_steps))
-        _ask(engine, calls.Mix(number))
-    _ask(engine, calls.Save(str(file)))
+        ask(engine, calls.Train(number, pace.local_steps))
+        ask(engine, calls.Mix(number))
+    ask(engine, calls.Save(str(file)))
     return file, data.fingerprint(file)
 
 
-def _ask(engine: Engine, call: calls.Request) -> None:
+def ask(engine: Engine, call: calls.Request) -> calls.Reply:
+    """A call and its reply.
+
+    Raises:
+        RuntimeError: the engine refused.
+    """
     reply = engine.handle(call)
     while reply is None:
         reply = engine.step()
     if isinstance(reply, calls.Refused):
-        raise RuntimeError(f"warm: {reply.reason}")  # noqa: TRY004 — an answer, not a type
+        raise RuntimeError(reply.reason)  # noqa: TRY004 — an answer, not a type
+    return reply

@@ -11,6 +11,7 @@ from starling.node.simulate import build
 from starling.node.simulate.matrix import byzantine
 from starling.node.simulate.matrix import run as matrix
 from starling.node.simulate.matrix.problem import layout_of
+from starling.node.simulate.measure import Seen
 from starling.node.simulate.results import Outcome, Progress
 from starling.node.simulate.schema import Scenario, manifest
 from starling.node.simulate.virtual import run as virtual
@@ -27,15 +28,15 @@ def check(scenario: Scenario) -> None:
         byzantine.attack(scenario.attack)
 
 
-def simulate(scenario: Scenario, progress: Progress) -> Outcome:
-    """One run of a checked scenario without a sweep; `progress` is called as rounds pass.
+def simulate(scenario: Scenario, progress: Progress, seen: Seen | None = None) -> Outcome:
+    """One run of a checked scenario without a sweep; `progress` is called as rounds pass, `seen` at every evaluation.
 
     Raises ConfigError: the task or its data cannot be had; GossipError: the swarm came to a halt.
     """
     torch.set_num_threads(scenario.simulate.threads)
     run = virtual.run if scenario.simulate.engine == "virtual" else matrix.run
     try:
-        return run(scenario, progress)
+        return run(scenario, progress, seen)
     except BaseExceptionGroup as group:  # of a trio nursery
         if group.subgroup(GossipError) is None:
             raise

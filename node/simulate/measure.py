@@ -4,7 +4,7 @@ Shapes: n living nodes, d parameters.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,9 @@ from torch import Tensor
 from starling.node.simulate.matrix.problem import Problem
 from starling.node.simulate.results import Outcome, Row, reached
 
+Seen = Callable[[int, Tensor], None]
+"""Called at each evaluation with the rounds done and the honest models (n, d), which must not be changed or kept."""
+
 NOT_FINITE = "not_finite"  # what a ValueError says where numbers are no longer finite, as in the core
 
 
@@ -24,6 +27,7 @@ class Measure:
 
     problem: Problem | None  # knows the metric; None without a model: then the metric is Ξ² over what it was at first
     sample: int  # nodes measured where measuring is not cheap, evenly spread; 0: all
+    seen: Seen | None = None
     rows: list[Row] = field(default_factory=list)
     _first: float = 0.0
 
@@ -60,6 +64,8 @@ class Measure:
         if not all(map(math.isfinite, (row.loss or 0.0, mean_model, row.min, row.mean, row.max, distance))):
             raise ValueError(NOT_FINITE)
         self.rows.append(row)
+        if self.seen is not None:
+            self.seen(round, x)
 
     def outcome(
         self, *, parameters: int, byzantine: NDArray[np.bool_], counts: dict[str, int], diverged: int | None, undone: int,

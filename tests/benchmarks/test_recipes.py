@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks import (
+    authors,
     codecs,
     command,
     data,
@@ -35,6 +36,7 @@ from benchmarks import rules as combining
 from benchmarks import run as bench
 from benchmarks.facts import Facts
 from benchmarks.recipes import (
+    AuthorsRecipe,
     CodecRecipe,
     DemoRecipe,
     LargeRecipe,
@@ -128,6 +130,20 @@ def tracked(
     return {**run, "ends": list(ends), **sent, **over}
 
 
+def written(recipe: AuthorsRecipe) -> list[results.Run]:
+    """What is kept of two authors."""
+    both = {"austen": 2.0, "twain": 3.0}
+    swarm = {
+        "case": "swarm",
+        "bits": [both, {"austen": 2.5, "twain": 2.75}],
+        "parameters": 10,
+        "steps": 6,
+        "bytes_per_node": 50.0,
+    }
+    lone = [{"case": author, "bits": [{author: bits + 0.75}, {author: bits + 0.875}]} for author, bits in both.items()]
+    return [swarm, {"case": "central", "bits": [{"austen": 2.25, "twain": 2.5}]}, *lone]
+
+
 def walked(case: str, n: int, errors=(1.0, 0.01, 1e-20), **over: object) -> results.Run:
     """What is kept of an overlay."""
     run = {"case": case, "n": n, "seed": 1, "period": 2, "finite_time_rounds": 2, "left_after_measured_rounds": 1e-17}
@@ -184,6 +200,8 @@ def plausible(recipe: recipes.Recipe) -> results.Figures:
         case TrackingRecipe():
             each = itertools.product(tracking.cells(recipe), recipe.methods)
             return tracking.figures(recipe, [tracked(recipe, cell, method) for cell, method in each])
+        case AuthorsRecipe():
+            return authors.figures(recipe, written(recipe))
         case CodecRecipe():
             return codecs.figures(
                 [
@@ -247,6 +265,11 @@ def test_every_command_line_is_one_that_the_command_takes(path):
                 given = tracking.assignments(recipe, cell, method, str(facts.ROOT) if needs_files else "")
                 _, cells = sweep.read(facts.ROOT / recipe.scenario, assignments(given))
                 rules.check(cells)
+        case AuthorsRecipe():
+            for case, members in {authors.SWARM: recipe.nodes, authors.CENTRAL: 1}.items():
+                chosen = authors.scenario(recipe, case, facts.ROOT)
+                rules.check_one(chosen)
+                assert authors.steps(manifest(chosen), members) == recipe.steps
         case CodecRecipe():
             assert set(recipe.codecs) <= set(CODECS)
         case RulesRecipe():
@@ -332,6 +355,92 @@ def test_figures_of_a_case_are_over_its_seeds():
     assert figures["default.bytes_per_node"] == 600
     assert figures["default.sent_over_payload"] == 2400 / (80 * 20)
     assert figures["default.exchanges_per_round"] == 0.5
+
+
+AUTHORS = AuthorsRecipe(
+    title="x", scenario="benchmarks/scenarios/text.toml", data="texts", nodes=2, steps=4, local_steps=2, batch_size=2,
+    set=("mix=dsgd", "overlay=alone", "partition=by_file"), swarm=("overlay=ring",), lone=("optimizer.lr=0.01",),
+)  # fmt: skip
+
+
+def test_the_swarm_of_authors_is_as_good_as_its_worst_node_and_a_lone_model_as_its_best_look():
+    """Whose means are 2.5 and 2.625: it is the second. All-reduce of 10 parameters by two in 6 steps: 2·1/2·40·6 = 240 bytes."""
+    table = authors.figures(AUTHORS, written(AUTHORS))
+    assert [table[f"twain.{name}"] for name in authors.COLUMNS] == [3.75, 3.875, 2.75, 2.5, 1.0]
+    assert [table[f"mean.{name}"] for name in authors.COLUMNS] == [3.25, 3.375, 2.625, 2.375, 0.625]
+    assert table["swarm.least_gain"] == 0.25
+    assert table["swarm.gap"] == 0.25
+    assert table["swarm.apart"] == 0.125
+    assert table["swarm.fewer"] == 240 / 50
+
+
+def test_lone_and_central_models_do_the_steps_of_the_swarm():
+    """A lone model has a node's batch, the central one those of all; what is set of one is not of the others."""
+    folder = Path("/texts")
+    swarm, central, lone = (authors.assignments(AUTHORS, case, folder) for case in ("swarm", "central", "twain"))
+    assert all({"pace.local_steps=2", "pace.rounds=2"} <= set(each) for each in (swarm, central, lone))
+    assert {"task.path=/texts", "task.batch_size=2", "overlay=ring"} <= set(swarm)
+    assert {"task.path=/texts", "task.batch_size=4", "partition.shards=1"} <= set(central)
+    assert {"task.path=/texts/twain.txt", "task.batch_size=2", "partition.shards=1", "optimizer.lr=0.01"} <= set(lone)
+    assert "optimizer.lr=0.01" not in (*swarm, *central)
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    folder = tmp_path / "data" / "texts"
+    folder.mkdir(parents=True)
+    for author, phrase in {
+        "austen": "It is a truth universally acknowledged. ",
+        "twain": "You do not know about me. ",
+    }.items():
+        (folder / f"{author}.txt").write_text(phrase * 40)
+    monkeypatch.setenv(data.VARIABLE, str(folder.parent))
+    return folder
+
+
+def test_a_cut_off_measurement_of_authors_goes_on(texts, tmp_path):
+    """What was kept of the same recipe, data and commit is not measured again; afterwards nothing is left of it."""
+    kept = tmp_path / "kept"
+    learned = {"name": "texts", "sha256": data.fingerprint(texts)}
+    done = kept / authors.key(AUTHORS, learned) / "central.json"
+    done.parent.mkdir(parents=True)
+    done.write_bytes(msgspec.json.encode({"case": "central", "bits": [{"austen": 7.0, "twain": 8.0}], "wall_s": 0.0}))
+    runs = authors.measure(AUTHORS, kept)
+    assert [run["case"] for run in runs] == ["swarm", "central", "austen", "twain"]
+    assert len(runs[0]["bits"]) == AUTHORS.nodes
+    assert all(run["data"] == learned for run in runs if run["case"] != "central")
+    table = authors.figures(AUTHORS, runs)
+    assert table["mean.central"] == 7.5
+    assert table["twain.lone"] < 8.0
+    assert not list(kept.iterdir())
+
+
+@pytest.mark.parametrize(("text_bytes", "left"), [(100, 100), (None, 1600)])
+def test_texts_may_be_cut(texts, tmp_path, text_bytes, left):
+    """At their beginnings; all authors stay."""
+    (tmp_path / "cut").mkdir()
+    assert authors.cut(texts, tmp_path / "cut", text_bytes) == ["austen", "twain"]
+    whole, kept = (folder / "austen.txt" for folder in (texts, tmp_path / "cut"))
+    assert kept.read_bytes() == whole.read_bytes()[:left]
+
+
+def test_a_lone_model_learns_as_a_node_that_never_exchanges_anything(texts):
+    """From an equal start, its own text alone, in as many steps of the same length; batches differ."""
+    slow = ("optimizer=sgd", "optimizer.lr=0.02")
+    recipe = msgspec.structs.replace(AUTHORS, steps=20, local_steps=10, batch_size=8, swarm=slow, lone=slow)
+    swarm, _, *lone = authors.measure(recipe, texts.parent / "kept")
+    for author, node, alone in zip(("austen", "twain"), swarm["bits"], lone, strict=True):
+        assert node[author] == pytest.approx(alone["bits"][-1][author], abs=0.05)
+        assert alone["bits"][-2][author] > alone["bits"][-1][author] + 0.05
+    assert swarm["bits"][1]["austen"] > swarm["bits"][0]["austen"] + 0.5
+
+
+def test_a_swarm_that_does_other_steps_is_refused(texts):
+    """As one of four whose averages take a round more, which has no local steps, and whose recipe names no more rounds."""
+    with pytest.raises(RuntimeError, match="swarm: must do steps = 4, got 2 by pace and overlay"):
+        authors.measure(
+            msgspec.structs.replace(AUTHORS, nodes=4, swarm=("overlay.average_every=1",)), texts.parent / "kept"
+        )
 
 
 def test_bytes_are_compared_with_those_of_a_ring_all_reduce_each_step():

@@ -45,7 +45,7 @@ from starling.node.simulate.matrix.local import LocalSteps
 from starling.node.simulate.matrix.problem import TorchTask, problem
 from starling.node.simulate.matrix.schedule import Exchanges, Schedule, SlotSchedule
 from starling.node.simulate.matrix.swarm import Swarm
-from starling.node.simulate.measure import NOT_FINITE, Measure
+from starling.node.simulate.measure import NOT_FINITE, Measure, Seen
 from starling.node.simulate.results import Outcome, Progress
 from starling.node.simulate.rules import detection_s
 from starling.node.simulate.schema import Scenario, manifest, without_faults
@@ -55,13 +55,13 @@ _MESSAGES = 3  # of an exchange: request, response, proof
 _FRAME_BYTES = 64  # what a message costs beyond its payload
 
 
-def run(scenario: Scenario, progress: Progress) -> Outcome:
-    """One run of a checked scenario without a sweep; `progress` is called after every round.
+def run(scenario: Scenario, progress: Progress, seen: Seen | None = None) -> Outcome:
+    """One run of a checked scenario without a sweep; `progress` is called after every round, `seen` at every evaluation.
 
     Raises ConfigError: the task or its data cannot be had.
     """
     began = time.monotonic()
-    state = _Run(scenario)
+    state = _Run(scenario, seen)
     diverged = state.go(progress)
     return state.measure.outcome(
         parameters=state.swarm.x.shape[1], byzantine=state.byzantine, counts={key: state.counts[key] for key in COUNTS},
@@ -81,7 +81,7 @@ any: opened, closed in order, lost with who went."""
 class _Run:
     """State of one run."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, seen: Seen | None) -> None:
         self._scenario = scenario
         self._agreed = agreed = manifest(scenario)
         self._steps_pace = agreed.pace.kind == "steps"
@@ -99,7 +99,7 @@ class _Run:
         self.byzantine = build.byzantine(scenario, count)
         self.local: LocalSteps | None
         self.swarm, self.local = self._learning() if scenario.simulate.model else (self._averaging(), None)
-        self.measure = Measure(self.local.problem if self.local is not None else None, scenario.simulate.sample)
+        self.measure = Measure(self.local.problem if self.local is not None else None, scenario.simulate.sample, seen)
         self.counts: Counter[str] = Counter()
         self._splits = build.splits(scenario, count)
         self._step_s = build.step_s(scenario, count)

@@ -26,7 +26,7 @@ from starling.node.simulate import build
 from starling.node.simulate.matrix import byzantine
 from starling.node.simulate.matrix.faults import churn
 from starling.node.simulate.matrix.problem import problem
-from starling.node.simulate.measure import NOT_FINITE, Measure
+from starling.node.simulate.measure import NOT_FINITE, Measure, Seen
 from starling.node.simulate.results import Outcome, Progress
 from starling.node.simulate.schema import Scenario, manifest, without_faults
 from starling.node.simulate.virtual.swarm import VirtualNode, VirtualSwarm
@@ -37,8 +37,8 @@ _STALL_S = 3600.0  # virtual: a swarm in which no node passes a round for so lon
 _LINGER_S = 1e9
 
 
-def run(scenario: Scenario, progress: Progress) -> Outcome:
-    """One run of a checked scenario without a sweep; `progress` is called as rounds pass.
+def run(scenario: Scenario, progress: Progress, seen: Seen | None = None) -> Outcome:
+    """One run of a checked scenario without a sweep; `progress` is called as rounds pass, `seen` at every evaluation.
 
     Raises ConfigError: the task or its data cannot be had; GossipError: the swarm came to a halt.
     """
@@ -46,7 +46,7 @@ def run(scenario: Scenario, progress: Progress) -> Outcome:
     scheduler: Any = importlib.import_module("trio._core._run")  # the order of ready tasks has no public seed
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # noqa: SLF001
     scheduler._r.seed(scenario.simulate.seed)  # noqa: SLF001
-    state = trio.run(_all_rounds, scenario, progress, clock=MockClock(autojump_threshold=0))
+    state = trio.run(_all_rounds, scenario, progress, seen, clock=MockClock(autojump_threshold=0))
     counts = state.counts
     return state.measure.outcome(
         parameters=state.dim, byzantine=state.byzantine, counts={key: counts[key] for key in COUNTS},
@@ -55,8 +55,8 @@ def run(scenario: Scenario, progress: Progress) -> Outcome:
     )  # fmt: skip
 
 
-async def _all_rounds(scenario: Scenario, progress: Progress) -> "_Run":
-    state = _Run(scenario)
+async def _all_rounds(scenario: Scenario, progress: Progress, seen: Seen | None) -> "_Run":
+    state = _Run(scenario, seen)
     async with state.swarm.running(scenario.simulate.nodes):
         await state.watch(progress)
     return state
@@ -74,7 +74,7 @@ class _Last:
 class _Run:
     """A virtual swarm with its faults, observed from outside."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, seen: Seen | None) -> None:
         self._scenario = scenario
         agreed = manifest(scenario)
         self._count = count = build.rows(scenario)
@@ -82,7 +82,7 @@ class _Run:
         attack = byzantine.attack(scenario.attack)
         self.byzantine = build.byzantine(scenario, count)
         learned = problem(agreed, self._peers, attack=attack, byzantine=self.byzantine, own=scenario.simulate.own)
-        self.measure = Measure(learned, scenario.simulate.sample)
+        self.measure = Measure(learned, scenario.simulate.sample, seen)
         self._start, self.dim = learned.start, learned.start.numel()
         step_s = build.step_s(scenario, count)
         self._poll_s = float(step_s.min()) / 2.0  # a model changes a whole local step after its node has evaluated it

@@ -11,6 +11,7 @@ from starling.gossip.mix.pet import chosen_kappa
 from starling.node.config import toml
 from starling.node.simulate import results, rules
 from starling.node.simulate.engines import check, simulate
+from starling.node.simulate.measure import consensus_distance
 from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import cells
 
@@ -408,3 +409,15 @@ def test_a_small_swarm_trains_with_it_by_its_name(settings_of, falls_to, engine)
         *settings_of,
     )  # fmt: skip
     assert outcome.rows[-1].mean < falls_to * outcome.rows[0].mean
+
+
+@pytest.mark.parametrize("engine", ["matrix", "virtual"])
+def test_models_are_seen_at_every_evaluation(engine):
+    """Those that the row is about."""
+    chosen, seen = scenario(*SHORT, f"simulate.engine={engine}", "task.hidden=8"), {}
+    outcome = simulate(chosen, lambda _round, _line: None, lambda number, x: seen.update({number: x.clone()}))
+    assert list(seen) == [0, 2, 4, 6]
+    assert all(len(x) == 4 for x in seen.values())
+    assert [consensus_distance(x) for x in seen.values()] == pytest.approx(
+        [row.consensus_distance for row in outcome.rows]
+    )

@@ -1,0 +1,249 @@
+"""Is it worth it to each? A text model by a swarm whose nodes hold authors' texts, beside each author's lone model and a central one.
+
+All models have the same start, schedule and number of local steps. The swarm is simulated, with the authors' files dealt out to its nodes;
+a lone model learns from one author's file, with a node's batch; the central one from all files, with the batches of all nodes together
+in each step. What counts is bits per byte on an author's held-out text, the same bytes for all. The swarm's model is the own model of the
+node whose mean over the authors is worst, at the end. Of a lone model, which may learn its text by heart, the best of LOOKS looks during
+the run counts, on the very bytes that it is compared on: what an owner gets who stops at the right time, and a little more.
+
+    AUTHOR.lone, AUTHOR.swarm, AUTHOR.central
+                    bits per byte on that author's held-out text
+    AUTHOR.lone_end the lone model at the end of the run
+    AUTHOR.gain     how much better the swarm's model is there than the lone one
+    mean.…          means over the authors of these
+    swarm.least_gain
+                    of any author
+    swarm.gap       how much worse the swarm's model is than the central one, mean over the authors
+    swarm.apart     how much worse its worst node is than its best
+    swarm.bytes     sent by a node
+    swarm.fewer     times fewer than a ring all-reduce of float32 gradients each step takes, 2(n − 1)/n · 4d a node and step
+
+Figures of each model are kept in a folder until all are there, so that a run that was cut off goes on. Within the training of a model it
+does not: what was computed of that model is lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from benchmarks import data, facts, warm
+from benchmarks.recipes import AuthorsRecipe
+from benchmarks.results import Figures, Run
+from starling.gossip.errors import GossipError
+from starling.gossip.overlay.stages import stage
+from starling.node.catalogues import task
+from starling.node.config import presets
+from starling.node.config.overlay import overlay_of
+from starling.node.config.schema import Manifest, NumericsSection
+from starling.node.engine.engine import Engine
+from starling.node.engine.start import initial
+from starling.node.rpc import calls
+from starling.node.simulate import engines, rules
+from starling.node.simulate.schema import Scenario, manifest
+from starling.node.tasks.api import Source
+from starling.node.tasks.evaluate import Result, evaluate
+
+SWARM, CENTRAL = "swarm", "central"
+EVALUATION_BATCH = 64
+LOOKS = 10
+_SAY_S = 60.0  # between two lines of progress
+
+
+def measure(recipe: AuthorsRecipe, kept: Path) -> list[Run]:
+    """Train and measure all models, but for those of which `kept` has the figures; it is emptied when all are there.
+
+    Raises:
+        RuntimeError: a run failed, diverged, or its data are not there.
+    """
+    source = data.find(recipe.data)
+    learned = {"name": recipe.data, "sha256": data.fingerprint(source)}
+    with tempfile.TemporaryDirectory() as files:
+        authors = cut(source, Path(files), recipe.text_bytes)
+        return _measure(recipe, kept, learned, Path(files), authors)
+
+
+def cut(source: Path, files: Path, text_bytes: int | None) -> list[str]:
+    """Copy the beginning of every text -> their names, in order."""
+    for path in source.glob("*.txt"):
+        (files / path.name).write_bytes(path.read_bytes()[:text_bytes])
+    return sorted(path.stem for path in files.iterdir())
+
+
+def _measure(
+    recipe: AuthorsRecipe, kept: Path, learned: dict[str, str], files: Path, authors: Sequence[str]
+) -> list[Run]:
+    folder = kept / key(recipe, learned)
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = []
+    for case in (SWARM, CENTRAL, *authors):
+        path = folder / f"{case}.json"
+        if not path.exists():
+            path.write_bytes(msgspec.json.encode(_run(recipe, case, files, authors) | {"data": learned}))
+        runs.append(msgspec.json.decode(path.read_bytes(), type=Run))
+        print(f"{case}: {fmean(runs[-1]['bits'][-1].values()):.4f}, {runs[-1]['wall_s']:.0f} s", file=sys.stderr)
+    for path in (*folder.iterdir(), folder):
+        path.rmdir() if path.is_dir() else path.unlink()
+    return runs
+
+
+def key(recipe: AuthorsRecipe, learned: dict[str, str]) -> str:
+    """Name of the folder of what is equal: recipe, scenario, data and commit."""
+    parts = (msgspec.json.encode([recipe, learned, facts.gather().commit]), (facts.ROOT / recipe.scenario).read_bytes())
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+
+
+def assignments(recipe: AuthorsRecipe, case: str, files: Path) -> tuple[str, ...]:
+    """`--set` of the swarm, of the central model, or of an author's: `files` is the folder."""
+    steps = (f"pace.local_steps={recipe.local_steps}", f"pace.rounds={recipe.steps // recipe.local_steps}")
+    common = (*recipe.set, f"simulate.seed={recipe.seed}", f"simulate.nodes={recipe.nodes}", *steps)
+    match case:
+        case "swarm":
+            return (f"task.path={files}", *common, f"task.batch_size={recipe.batch_size}", *recipe.swarm)
+        case "central":
+            path, batch, own = files, recipe.batch_size * recipe.nodes, recipe.central
+        case author:
+            path, batch, own = files / f"{author}.txt", recipe.batch_size, recipe.lone
+    return (f"task.path={path}", *common, f"task.batch_size={batch}", "partition.shards=1", *own)
+
+
+def scenario(recipe: AuthorsRecipe, case: str, files: Path) -> Scenario:
+    """What is simulated, or a node of what trains by itself.
+
+    Raises:
+        ConfigError: a wrong key or value.
+    """
+    return presets.load(Scenario, facts.ROOT / recipe.scenario, assignments(recipe, case, files))
+
+
+def steps(agreed: Manifest, members: int) -> int:
+    """Local steps of a whole run: rounds that only average have none."""
+    graph = overlay_of(agreed)
+    return agreed.pace.local_steps * sum(stage(graph, members, number).local for number in range(agreed.pace.rounds))
+
+
+def _run(recipe: AuthorsRecipe, case: str, files: Path, authors: Sequence[str]) -> Run:
+    before, began = facts.load(), time.monotonic()
+    torch.set_num_threads(1)
+    chosen = scenario(recipe, case, files)
+    agreed = manifest(chosen)
+    if (done := steps(agreed, recipe.nodes if case == SWARM else 1)) != recipe.steps:
+        raise RuntimeError(f"{case}: must do steps = {recipe.steps}, got {done} by pace and overlay")
+    try:
+        models, more = _swarm(recipe, chosen) if case == SWARM else (_alone(recipe, agreed, case), {})
+    except GossipError as error:
+        raise RuntimeError(f"{case}: {error}") from error
+    trained = time.monotonic() - began
+    judges = authors if case in {SWARM, CENTRAL} else [case]
+    bits = [{author: score(agreed, model, files / f"{author}.txt") for author in judges} for model in models]
+    samples = agreed.task.batch_size * (recipe.nodes if case == SWARM else 1)
+    return {
+        "case": case, "bits": bits, "steps": recipe.steps, "samples_a_step": samples, **more,
+        "parameters": models[0].numel(), "load": [before, facts.load()],
+        "train_s": round(trained, 2), "wall_s": round(time.monotonic() - began, 2),
+    }  # fmt: skip
+
+
+def _swarm(recipe: AuthorsRecipe, chosen: Scenario) -> tuple[list[Tensor], dict[str, Any]]:
+    """The nodes' own models (d,) each at the end, and what they sent."""
+    rules.check_one(chosen)
+    engines.check(chosen)
+    latest: list[Tensor] = []
+
+    def seen(_: int, x: Tensor) -> None:
+        latest[:] = x.clone().unbind()
+
+    with _autocast(recipe):
+        outcome = engines.simulate(chosen, _reporter(SWARM, chosen.pace.rounds), seen)
+    if outcome.diverged is not None:
+        raise RuntimeError(f"{SWARM}: diverged after {outcome.diverged} rounds")
+    row = outcome.rows[-1]
+    curve = [[row.round, float(f"{row.mean:.5g}"), float(f"{row.consensus_distance:.4g}")] for row in outcome.rows]
+    return latest, {"bytes_per_node": row.bytes_per_node, "counts": outcome.counts, "curve": curve}
+
+
+def _alone(recipe: AuthorsRecipe, agreed: Manifest, case: str) -> list[Tensor]:
+    """Models (d,) that one node's engine trains: at LOOKS moments, the last at the end; the central one at the end alone."""
+    looks = 1 if case == CENTRAL else LOOKS
+    due = {agreed.pace.rounds * (look + 1) // looks for look in range(looks)}
+    models = []
+    engine, pace, say = Engine(), agreed.pace, _reporter(case, agreed.pace.rounds)
+    numerics = NumericsSection(precision=recipe.precision)
+    warm.ask(engine, calls.Open(agreed, "", 0, "cpu", 1, "", "node", numerics=numerics))
+    for number in range(pace.rounds):
+        warm.ask(engine, calls.Train(number, pace.local_steps))
+        warm.ask(engine, calls.Mix(number))
+        if number + 1 in due:
+            models.append(engine.vector)
+        say(number + 1, f"{pace.local_steps} steps each")
+    return models
+
+
+def _reporter(case: str, rounds: int) -> Callable[[int, str], None]:
+    """A line of progress now and then."""
+    began = last = time.monotonic()
+
+    def say(done: int, line: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _SAY_S:
+            last = time.monotonic()
+            print(f"  {case}: round {done} of {rounds} after {last - began:.0f} s, {line}", file=sys.stderr, flush=True)
+
+    return say
+
+
+def _autocast(recipe: AuthorsRecipe) -> AbstractContextManager[Any]:
+    """As `numerics.precision` does it in nodes; rows of an array have no such setting. Parameters change, so copies are not cached."""
+    asked = recipe.precision == "bfloat16"
+    return torch.autocast("cpu", torch.bfloat16, enabled=asked, cache_enabled=False)
+
+
+def score(agreed: Manifest, vector: Tensor, file: Path) -> float:
+    """Bits per byte of a model (d,) on the held-out tenth of one file, in float32."""
+    part = task(agreed.task.kind, agreed.task.params())
+    model = initial(part, agreed)
+    nn.utils.vector_to_parameters(vector, model.parameters())
+    held = part.data(Source(file, agreed.partition, 0, agreed.seed), "cpu")
+    *_, result = evaluate(part, model, held, EVALUATION_BATCH)
+    assert isinstance(result, Result)
+    return result.value
+
+
+COLUMNS = ("lone", "lone_end", "swarm", "central", "gain")
+
+
+def _row(lone: Sequence[float], swarm: float, central: float) -> dict[str, float]:
+    """Of one author."""
+    return dict(zip(COLUMNS, (min(lone), lone[-1], swarm, central, min(lone) - swarm), strict=True))
+
+
+def figures(recipe: AuthorsRecipe, runs: Sequence[Run]) -> Figures:
+    """Figures of the runs."""
+    by_case = {run["case"]: run for run in runs}
+    swarm, (central,) = by_case[SWARM], by_case[CENTRAL]["bits"]
+    means = [fmean(bits.values()) for bits in swarm["bits"]]
+    worst = swarm["bits"][means.index(max(means))]
+    rows = {
+        author: _row([look[author] for look in by_case[author]["bits"]], bits, central[author])
+        for author, bits in worst.items()
+    }
+    mean = {name: fmean(row[name] for row in rows.values()) for name in COLUMNS}
+    all_reduce = 2.0 * (recipe.nodes - 1) / recipe.nodes * 4.0 * swarm["parameters"] * swarm["steps"]
+    table: Figures = {
+        f"{group}.{name}": value for group, row in [*rows.items(), ("mean", mean)] for name, value in row.items()
+    }
+    return table | {
+        "swarm.least_gain": min(row["gain"] for row in rows.values()), "swarm.gap": mean["swarm"] - mean["central"],
+        "swarm.apart": max(means) - min(means), "swarm.bytes": swarm["bytes_per_node"], "swarm.fewer": all_reduce / swarm["bytes_per_node"],
+    }  # fmt: skip
