@@ -26,7 +26,7 @@ def encode(message: Message) -> bytes:
     return _ENCODER.encode(message)
 
 
-def decode(lane: Lane, peer: str, frame: bytes | bytearray) -> Any:
+def decode(lane: Lane, peer: str, frame: bytes | memoryview) -> Any:
     """The message in a frame of `peer`; RemoteProtocolError if it is not msgpack, beyond the bounds, or no message of this lane."""
     limit = MAX_FRAME_BYTES[lane]
     if len(frame) > limit:

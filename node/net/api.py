@@ -22,7 +22,7 @@ class Inbound:
 
     peer: str
     lane: Lane
-    frame: bytes | bytearray
+    frame: bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)

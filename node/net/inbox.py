@@ -7,7 +7,7 @@ from starling.node.net.api import Connected, Disconnected, Inbound
 from starling.node.net.turns import Turns
 
 MAX_EVENTS = 1024
-FRAMES_AT_ONCE = 16  # received before other tasks run
+FRAMES_AT_ONCE = 16  # sent or received before other tasks run
 
 
 class Inbox(trio.abc.ReceiveChannel[Inbound]):

@@ -99,7 +99,7 @@ class PulledExchange:
         """Respond to peers until cancelled."""
         await self._shell.serve(self._receive, task_status=task_status)
 
-    def _receive(self, peer: str, frame: bytes | bytearray) -> None:
+    def _receive(self, peer: str, frame: bytes | memoryview) -> None:
         if not self._admits(peer):
             return
         if len(frame) > self._longest + FRAME_BYTES:

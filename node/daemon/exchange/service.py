@@ -143,7 +143,7 @@ class Exchange:
         """Answer peers until cancelled."""
         await self._shell.serve(self._receive, self._chase, task_status=task_status)
 
-    def _receive(self, peer: str, frame: bytes | bytearray) -> None:
+    def _receive(self, peer: str, frame: bytes | memoryview) -> None:
         if not self._admits(peer):
             return
         message = decode("exchange", peer, frame)

@@ -85,7 +85,7 @@ class Shell:
         self.queued_bytes = 0  # payload bytes that wait to be sent or are being sent
 
     async def serve(
-        self, receive: Callable[[str, bytes | bytearray], None], *beside: Callable[[], Awaitable[None]], task_status: TaskStatus
+        self, receive: Callable[[str, bytes | memoryview], None], *beside: Callable[[], Awaitable[None]], task_status: TaskStatus
     ) -> None:  # fmt: skip
         """Hand (peer, frame) to `receive` until cancelled, and run `beside`. A RemoteProtocolError is reported as the peer's fault."""
         async with trio.open_nursery() as nursery:

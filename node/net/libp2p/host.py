@@ -26,7 +26,7 @@ from starling.node import versions
 from starling.node.config.schema import LimitsSection
 from starling.node.interfaces import Reporter
 from starling.node.net.api import Connected, Disconnected, Inbound, Traffic, Way
-from starling.node.net.inbox import Inboxes
+from starling.node.net.inbox import FRAMES_AT_ONCE, Inboxes
 from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.addresses import Endpoint
 from starling.node.net.libp2p.announcing import Announcing
@@ -266,7 +266,14 @@ class Libp2pNetwork(Inboxes):
         if len(frame) > MAX_FRAME_BYTES[lane]:
             raise LocalProtocolError(f"{len(frame)} bytes exceed MAX_FRAME_BYTES[{lane!r}]")
         record = self._peer(peer)
-        async with record.locks[lane]:  # lets other tasks run
+        lock, record.at_once = record.locks[lane], record.at_once + 1
+        if lock.locked() or record.at_once >= FRAMES_AT_ONCE:
+            record.at_once = 0
+            await lock.acquire()  # lets other tasks run
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            lock.acquire_nowait()
+        try:
             stream = await self._outgoing(peer, record, lane, len(frame))
             try:
                 await write_frame(stream, frame)
@@ -274,6 +281,8 @@ class Libp2pNetwork(Inboxes):
                 lost = stream.connection.closing
                 reason = "connection lost while sending" if lost else "it did not take the frame, and reset the stream"
                 raise PeerUnreachable(peer, reason) from None
+        finally:
+            lock.release()
         record.traffic.bytes_sent += len(frame)
 
     def refuse(self, peer: str, until: float) -> None:
@@ -451,7 +460,7 @@ class Libp2pNetwork(Inboxes):
 
         inbox = self._inboxes[lane]
 
-        def deliver(frame: bytearray) -> bool:
+        def deliver(frame: memoryview) -> bool:
             if inbox.full(info.peer):
                 return False
             info.useful_at, record.rejected_dials = trio.current_time(), 0

@@ -1,6 +1,6 @@
 """Frames on streams: a lane is a one-way stream of frames, each behind its length in 4 bytes, big-endian.
 
-A frame is assembled as its bytes arrive, so an announced length allocates nothing. Unfinished frames of all peers share one bound; when
+A frame is assembled as its bytes arrive, so an announced length takes no memory. Unfinished frames of all peers share one bound; when
 it is reached, the stream that holds most is reset. Those of unknown peers share a smaller bound.
 
 Frames are not dropped here: while the inbox of a peer is full, or a long frame comes from a peer that is not known yet, its stream is not
@@ -18,6 +18,7 @@ import trio
 from starling.gossip.wire.schema import MAX_FRAME_BYTES, Lane
 from starling.node import versions
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
+from starling.node.net.libp2p.growing import Growing
 from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
 from starling.node.versions import Range
 
@@ -48,12 +49,12 @@ class _Assembly:
     stream: Stream
     known: Callable[[], bool]
     strange: bool = False
-    buffer: bytearray = field(default_factory=bytearray)
+    frame: Growing = field(default_factory=lambda: Growing(HEADER_BYTES))  # or its header
     paused: int = 0  # bytes that may arrive while the stream is not read
 
     @property
     def held(self) -> int:
-        return len(self.buffer) + self.paused
+        return self.frame.filled + self.paused
 
 
 @dataclass(slots=True)
@@ -74,9 +75,9 @@ class PartialFrames:
 
     def extend(self, assembly: _Assembly, data: memoryview) -> None:
         """Add bytes to a frame."""
-        if not assembly.buffer:
+        if not assembly.frame.filled:
             assembly.strange = not assembly.known()
-        assembly.buffer += data
+        assembly.frame.add(data)
         self._count(assembly, len(data))
         self._limit()
 
@@ -97,10 +98,11 @@ class PartialFrames:
         self._count(assembly, -assembly.paused)
         assembly.paused = 0
 
-    def clear(self, assembly: _Assembly) -> None:
-        """The frame is complete or given up; its buffer is not changed, as a complete frame is delivered in it."""
-        self._count(assembly, -len(assembly.buffer))
-        assembly.buffer = bytearray()
+    def clear(self, assembly: _Assembly, wanted: int = HEADER_BYTES) -> memoryview:
+        """What was there, complete or given up, is handed out; `wanted` bytes are next."""
+        self._count(assembly, -assembly.frame.filled)
+        frame, assembly.frame = assembly.frame, Growing(wanted)
+        return frame.whole()
 
     def end(self, assembly: _Assembly) -> None:
         """No more frames from this stream."""
@@ -230,7 +232,7 @@ def takes_exchanges(info: ConnectionInfo) -> bool:
 
 
 async def read_frames(
-    stream: Stream, lane: Lane, received: bytes, unfinished: PartialFrames, deliver: Callable[[bytearray], bool | None], *,
+    stream: Stream, lane: Lane, received: bytes, unfinished: PartialFrames, deliver: Callable[[memoryview], bool | None], *,
     room: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint, known: trio.Event | None = None,
     longest: Mapping[Lane, int] = MAX_FRAME_BYTES,
 ) -> None:  # fmt: skip
@@ -241,31 +243,30 @@ async def read_frames(
     Raises FrameTooLong: beyond the lane's bytes in `longest`, which is read for every frame.
     """
     assembly = unfinished.begin(stream, (lambda: True) if known is None else known.is_set)
-    delivered = 0
-    wanted = -1  # length of the current frame; -1 while in its header
+    delivered, in_header = 0, True
     try:
         data = memoryview(received)
         while True:
             while data:
-                missing = (HEADER_BYTES if wanted < 0 else wanted) - len(assembly.buffer)
+                missing = assembly.frame.missing
                 unfinished.extend(assembly, data[:missing])
                 data = data[missing:]
                 if stream.broken:
                     return  # reset, as it held most of all bytes
-                if len(assembly.buffer) == HEADER_BYTES and wanted < 0:
-                    wanted = int.from_bytes(assembly.buffer, "big")
-                    unfinished.clear(assembly)
+                if in_header and not assembly.frame.missing:
+                    wanted = int.from_bytes(assembly.frame.whole(), "big")
                     if wanted > longest[lane]:
                         raise FrameTooLong
+                    unfinished.clear(assembly, wanted)
+                    in_header = False
                     if wanted > MAX_STRANGE_FRAME_BYTES and known is not None and not known.is_set():
                         with unfinished.paused(assembly), trio.move_on_after(STALL_S):
                             await known.wait()
                         if not known.is_set():
                             stream.reset()
                             return
-                if len(assembly.buffer) == wanted:
-                    frame, wanted = assembly.buffer, -1
-                    unfinished.clear(assembly)
+                if not assembly.frame.missing:
+                    frame, in_header = unfinished.clear(assembly), True
                     while deliver(frame) is False:
                         with unfinished.paused(assembly):
                             await room()
@@ -275,7 +276,7 @@ async def read_frames(
             if stream.waiting:
                 data = memoryview(await stream.read())
                 continue
-            inside = wanted >= 0 or assembly.buffer
+            inside = not in_header or assembly.frame.filled
             with trio.move_on_after(STALL_S if inside else inf) as patience:
                 data = memoryview(await stream.read())
             if patience.cancelled_caught or not data:

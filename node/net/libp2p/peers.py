@@ -29,6 +29,7 @@ class PeerState:
     known: trio.Event = field(default_factory=trio.Event)  # its addresses were given to `learn`, or it was dialled
     outgoing: dict[Lane, Stream] = field(default_factory=dict)
     locks: dict[Lane, trio.Lock] = field(default_factory=lambda: {lane: trio.Lock() for lane in LANES})
+    at_once: int = 0  # frames sent since other tasks ran for it
     endpoints: tuple[Endpoint, ...] = ()
     met_at: str = ""  # address block of its last connection
     beside: tuple[Endpoint, ...] = ()  # on the local network, as it was heard there
