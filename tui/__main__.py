@@ -1,9 +1,11 @@
 """`python -m starling.tui PATH …`: look at running nodes or recorded runs; a PATH is a run directory, a demo's folder or a record.jsonl."""
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from starling.tui.app import StarlingApp
 from starling.tui.first_run import first_run
@@ -31,5 +33,12 @@ async def _run(app: StarlingApp) -> None:
     await app.run_async()
 
 
+def leave(code: int) -> NoReturn:
+    """End the process. Textual's thread that reads keys may go on for ever, at full speed, where the terminal was taken away."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -73,6 +73,20 @@ def test_what_is_no_record_is_said_in_a_line_before_any_screen(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+def test_a_thread_that_reads_keys_for_ever_does_not_keep_the_process(tmp_path):
+    """Seen once where a terminal was taken away: thirteen minutes of a whole core."""
+    stuck = (
+        "import asyncio, runpy, sys, threading, time\n"
+        "def run(app):\n"
+        "    app.close()\n"
+        "    threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "asyncio.run = run\n"
+        "runpy.run_module('starling.tui', run_name='__main__')"
+    )
+    ended = subprocess.run([sys.executable, "-c", stuck, str(tmp_path)], timeout=30, check=False, cwd=ROOT)
+    assert ended.returncode == 0
+
+
 def test_the_ui_imports_neither_torch_nor_trio_nor_libp2p():
     program = (
         "import sys, starling.tui.app; "
