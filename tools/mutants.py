@@ -44,10 +44,14 @@ MUTANTS = (
     Mutant("gossip/mix/edge_ledger.py", "moved - effect.drift.weight", "moved + effect.drift.weight", ("**/mix/test_drift.py",)),
     Mutant("gossip/mix/drift.py", "state.mean - state.c", "state.mean", ("**/mix/test_drift.py",)),
     Mutant("gossip/mix/drift.py", "1.0 - ratio * noise", "1.0 - noise", ("**/mix/test_drift.py",)),
+    Mutant(
+        "node/engine/pairwise_exchange.py", "and not moving and self.misdirect is None", "and self.misdirect is None",
+        ("**/test_pairwise_exchange.py",),
+    ),
     Mutant("gossip/mix/directions.py", "weight > theta or", "False or", ("**/mix/test_drift.py",)),
     Mutant(
-        "gossip/mix/edge_ledger.py", "shared[at] += effect.theta * change[part]",
-        "shared[at] += change[part]", ("**/test_edge_ledger.py", "**/test_pet.py"),
+        "gossip/mix/edge_ledger.py", "place.write(shared, place.read(shared) + effect.theta * change[part])",
+        "place.write(shared, place.read(shared) + change[part])", ("**/test_edge_ledger.py", "**/test_pet.py"),
     ),
     Mutant(
         "gossip/compress/select/low_rank.py", 'self.start(derive(seed, "turn", turn))', "self.start(seed)", ("**/test_low_rank.py",)

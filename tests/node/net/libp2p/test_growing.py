@@ -1,7 +1,8 @@
 """Bytes that arrive piece by piece are whole in the end, and an announcement takes next to no memory."""
 
 import itertools
-import resource
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -26,16 +27,27 @@ def test_pieces_are_whole_in_the_end_however_they_are_cut(data, cuts, reserved):
     assert frame.whole() == data
 
 
-def test_what_is_announced_is_not_memory_and_what_came_is_held_once():
-    def most():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+ANNOUNCED = """
+import resource
+from starling.node.net.libp2p.growing import Growing
 
-    size, piece = 64 << 20, memoryview(bytes(1 << 20))
-    before = most()
-    announced = [Growing(size) for _ in range(64)]
-    assert most() - before < RESERVED_BYTES * 8
-    frame = announced[0]
-    while frame.missing:
-        frame.add(piece)
-    assert most() - before < size + (16 << 20), "never the old and the new memory in full"
-    assert frame.whole().nbytes == size
+def most():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+size, piece, before = 64 << 20, memoryview(bytes(1 << 20)), most()
+announced = [Growing(size) for _ in range(64)]
+print(most() - before)
+frame = announced[0]
+while frame.missing:
+    frame.add(piece)
+print(most() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system counts in other units")
+def test_what_is_announced_is_not_memory_and_what_came_is_held_once():
+    """In a process of its own, whose peak it is."""
+    said = subprocess.run([sys.executable, "-c", ANNOUNCED], check=True, capture_output=True, text=True, timeout=60).stdout
+    announced, whole = map(int, said.split())
+    assert announced < 8 * RESERVED_BYTES, "64 frames"
+    assert whole < (64 << 20) + 16 * RESERVED_BYTES, "never the old and the new memory in full"
