@@ -47,7 +47,9 @@ print(most() - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system counts in other units")
 def test_what_is_announced_is_not_memory_and_what_came_is_held_once():
     """In a process of its own, whose peak it is."""
-    said = subprocess.run([sys.executable, "-c", ANNOUNCED], check=True, capture_output=True, text=True, timeout=60).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", ANNOUNCED], check=True, capture_output=True, text=True, timeout=60
+    ).stdout
     announced, whole = map(int, said.split())
     assert announced < 8 * RESERVED_BYTES, "64 frames"
     assert whole < (64 << 20) + 16 * RESERVED_BYTES, "never the old and the new memory in full"
