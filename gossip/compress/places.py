@@ -1,8 +1,8 @@
-"""Where in a flat vector (d,) the numbers of a support lie, a stretch of them at a time: to read there, and to write.
+"""Where in a flat vector (d,) the numbers of a support lie, all of them or some at a time: to read there, and to write.
 
 The coordinates of blocks are not listed: rows of a vector that is cut into blocks are copied several times as fast.
 
-Shapes: k numbers of a stretch.
+Shapes: k numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from starling.gossip.vector import stretches
 
 
 class Places(Protocol):
-    """A stretch: `part` of all numbers of a support."""
+    """Where some of a support's numbers lie."""
 
     @property
     def part(self) -> slice:
@@ -28,6 +28,9 @@ class Places(Protocol):
 
     def write(self, x: Tensor, values: Tensor) -> None:
         """Values (k,) become those of x (d,)."""
+
+    def cut(self, most: int) -> Iterator[Places]:
+        """All of a support's places in pieces of at most `most` numbers, or one block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,12 @@ class Stretch:
         """Copied."""
         x[self.index] = values
 
+    def cut(self, most: int) -> Iterator[Places]:
+        """Shorter stretches."""
+        for part, index in stretches(self.index, self.part.stop, most):
+            assert isinstance(index, slice)
+            yield Stretch(part, index)
+
 
 @dataclass(frozen=True, slots=True)
 class Listed:
@@ -60,6 +69,12 @@ class Listed:
     def write(self, x: Tensor, values: Tensor) -> None:
         """Copied."""
         x.index_copy_(0, self.index.to(x.device), values)
+
+    def cut(self, most: int) -> Iterator[Places]:
+        """Shorter lists."""
+        for first in range(0, self.part.stop, most):
+            index = self.index[first : first + most]
+            yield Listed(slice(first, first + len(index)), index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +100,14 @@ class Rows:
         self._blocks(x).index_copy_(0, self.rows.to(x.device), whole)
         x[len(x) - self.rest :] = values[whole.numel() :]
 
+    def cut(self, most: int) -> Iterator[Places]:
+        """Fewer rows, the shorter block with the last of them or alone."""
+        step, count = max(1, most // self.block), len(self.rows) + (self.rest > 0)
+        for first in range(0, count, step):
+            some, rest = self.rows[first : first + step], self.rest if first + step >= count else 0
+            begin = first * self.block
+            yield Rows(slice(begin, begin + len(some) * self.block + rest), some, self.block, rest)
+
     def _blocks(self, x: Tensor) -> Tensor:
         """(d/block, block) of whole ones, a view."""
         return x[: len(x) // self.block * self.block].view(-1, self.block)
-
-
-def places(index: slice | Tensor, count: int, most: int) -> Iterator[Places]:
-    """Of `count` coordinates, as `starling.gossip.vector.stretches` cuts them, at most `most` at a time."""
-    for part, at in stretches(index, count, most):
-        yield Stretch(part, at) if isinstance(at, slice) else Listed(part, at)
-
-
-def rows(numbers: Tensor, block: int, rest: int, most: int) -> Iterator[Places]:
-    """Of whole blocks (b,), and the `rest` coordinates of a shorter one at the end, at most `most` at a time, or one block."""
-    step, end = max(1, most // block), len(numbers) * block + rest
-    for first in range(0, len(numbers) + (rest > 0), step):
-        some, last = numbers[first : first + step], first + step >= len(numbers) + (rest > 0)
-        yield Rows(slice(first * block, end if last else (first + step) * block), some, block, rest if last else 0)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from starling.gossip.compress import indices as coding
 from starling.gossip.compress.buffers import empty
 from starling.gossip.compress.header import BLOCK, BLOCKS, FRAGMENT, LISTING, Kind
-from starling.gossip.compress.places import Places, Rows, places, rows
+from starling.gossip.compress.places import Listed, Places, Rows, Stretch
 from starling.gossip.lazy_torch import Tensor, torch
 
 Data = TypeVar("Data", bytes, memoryview)
@@ -55,14 +55,19 @@ class Support:
         """Coordinates of a (dim,) vector that may change."""
         return slice(None)
 
-    def places(self, dim: int, most: int) -> Iterator[Places]:
-        """The same coordinates in order, at most `most` of them, or one block, at a time."""
+    def everywhere(self, dim: int) -> Places:
+        """The same coordinates, in order."""
         index = self.index(dim)
-        return places(index, len(range(*index.indices(dim))) if isinstance(index, slice) else index.numel(), most)
+        assert isinstance(index, slice), "who lists coordinates says how they are reached"
+        return Stretch(slice(0, len(range(*index.indices(dim)))), index)
+
+    def places(self, dim: int, most: int) -> Iterator[Places]:
+        """The same, at most `most` of them, or one block, at a time."""
+        return self.everywhere(dim).cut(most)
 
     def read(self, x: Tensor) -> Tensor:
         """X (d,) at `index`, perhaps a view."""
-        return x[self.index(x.numel())]
+        return self.everywhere(x.numel()).read(x)
 
     def spread(self, values: Tensor, dim: int) -> Tensor:
         """Change of a (dim,) vector, at `index`, by `values` (k,). Odd to the bit: −values change it by just the opposite."""
@@ -118,11 +123,7 @@ class Blocks(Support):
 
     def take(self, x: Tensor) -> Tensor:
         """(d,) -> (k,), a copy."""
-        return self._all(x.numel()).read(x)
-
-    def read(self, x: Tensor) -> Tensor:
-        """A copy."""
-        return self.take(x)
+        return self.read(x)
 
     def size(self, dim: int) -> int:
         """k: the last block may be short."""
@@ -135,20 +136,14 @@ class Blocks(Support):
         index = (self._rows(dim)[:, None] * self.block + torch.arange(self.block)).view(-1)
         return index[: self.size(dim)]  # ascending: what a short last block lacks is at the end
 
-    def places(self, dim: int, most: int) -> Iterator[Places]:
-        """Of rows."""
-        every = self._all(dim)
-        return rows(every.rows, self.block, every.rest, most)
+    def everywhere(self, dim: int) -> Rows:
+        """Rows of the vector cut into blocks."""
+        numbers, size = self._rows(dim), self.size(dim)
+        return Rows(slice(0, size), numbers[: size // self.block], self.block, size % self.block)
 
     def add(self, x: Tensor, values: Tensor) -> Tensor:
         """X (d,) with the values (k,) added at the blocks -> a new (d,)."""
-        added, every = Full().take(x), self._all(x.numel())
-        every.write(added, every.read(added).add_(values))
-        return added
-
-    def _all(self, dim: int) -> Rows:
-        numbers, size = self._rows(dim), self.size(dim)
-        return Rows(slice(0, size), numbers[: size // self.block], self.block, size % self.block)
+        return _added(self, x, values)
 
     def _rows(self, dim: int) -> Tensor:
         """(count,) int64 on the CPU: the block numbers, ascending."""
@@ -199,9 +194,7 @@ class Fragment(Support):
 
     def add(self, x: Tensor, values: Tensor) -> Tensor:
         """X (d,) with the values (k,) added on the stretch -> a new (d,)."""
-        added = Full().take(x)
-        added[self.index(x.numel())] += values
-        return added
+        return _added(self, x, values)
 
     @classmethod
     def parse(cls, data: Data, dim: int, agreed: int) -> tuple[Fragment, Data]:
@@ -243,11 +236,7 @@ class Indices(Support):
 
     def take(self, x: Tensor) -> Tensor:
         """(d,) -> (k,), a copy."""
-        return x.index_select(0, self.indices.to(x.device))  # four times as fast as x[indices]
-
-    def read(self, x: Tensor) -> Tensor:
-        """A copy."""
-        return self.take(x)
+        return self.read(x)
 
     def size(self, dim: int) -> int:
         """K."""
@@ -257,10 +246,20 @@ class Indices(Support):
         """(k,) int64, ascending."""
         return self.indices
 
+    def everywhere(self, dim: int) -> Listed:
+        """The indices."""
+        return Listed(slice(0, self.size(dim)), self.indices)
+
     def add(self, x: Tensor, values: Tensor) -> Tensor:
         """X (d,) with the values (k,) added at the indices -> a new (d,)."""
-        at = self.indices.to(x.device)
-        return x.index_copy(0, at, x.index_select(0, at).add_(values))
+        return _added(self, x, values)
+
+
+def _added(support: Support, x: Tensor, values: Tensor) -> Tensor:
+    """X (d,) with values (k,) added to the coordinates of a support that they are of -> a new (d,)."""
+    added, every = Full().take(x), support.everywhere(x.numel())
+    every.write(added, every.read(added) + values)
+    return added
 
 
 def blocks_in(dim: int, block: int = BLOCK) -> int:

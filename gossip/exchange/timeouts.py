@@ -147,11 +147,10 @@ class Timeouts:
         beyond the learned deadline, one that was late gets it once: a node that waits for a straggler is still waited for itself. With
         equal deadlines for all, one straggler would desynchronise the whole swarm.
         """
-        wait_s = self.longest_s if self.stretch > 1.0 else self.deadline.wait_s()
-        self._lag_s = steps_s + exchange_s
-        self._opened, self._wait_s = now, wait_s + 2.0 * self._lag_s
-        self.solicit_s = (wait_s + 2.0 * steps_s) / TRIES
-        self.expires = now + self._wait_s
+        self._wait_s = self.longest_s if self.stretch > 1.0 else self.deadline.wait_s()
+        self._opened, self._lag_s = now, steps_s + exchange_s
+        self.solicit_s = (self._wait_s + 2.0 * steps_s) / TRIES
+        self.expires = now + self._wait_s + 2.0 * self._lag_s
         self._round += 1
         self._felt = {
             peer: seconds / 2.0 for peer, seconds in self._felt.items() if seconds > FELT / 16.0 * self._lag_s
@@ -196,8 +195,7 @@ class Timeouts:
     def usual_s(self, peer: str = "") -> float:
         """How long a link usually takes: twice the median of the last answers of others than `peer`, at most the deadline."""
         others = [wait for other, wait in self._waits if other != peer]
-        longest_s = self._wait_s - 2.0 * self._lag_s
-        return min(HASTE * median_low(others), longest_s) if others else longest_s
+        return min(HASTE * median_low(others), self._wait_s) if others else self._wait_s
 
     def impatient(self, peer: str) -> bool:
         """Whether this node waits for `peer` no longer than is usual."""

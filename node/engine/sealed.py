@@ -31,7 +31,7 @@ class Sealed:
     peer: str
     support: Support
     decode: Callable[[], Tensor]
-    length: float  # Euclidean norm of the values
+    norm: float  # Euclidean, of the values
     theta: float
     gain: float
     drift: SealedDrift | None = None
@@ -55,4 +55,4 @@ def opened(effect: Effect | Sealed) -> Effect:
 
 def norm(effect: Effect | Sealed) -> float:
     """Euclidean norm of its values."""
-    return effect.length if isinstance(effect, Sealed) else float(effect.value.norm())
+    return effect.norm if isinstance(effect, Sealed) else float(effect.value.norm())

@@ -7,7 +7,7 @@ from starling.node.net.api import Connected, Disconnected, Inbound
 from starling.node.net.turns import Turns
 
 MAX_EVENTS = 1024
-FRAMES_AT_ONCE = 16  # sent or received before other tasks run
+IN_A_ROW = 16  # frames sent or received before other tasks run
 
 
 class Inbox(trio.abc.ReceiveChannel[Inbound]):
@@ -43,9 +43,9 @@ class Inbox(trio.abc.ReceiveChannel[Inbound]):
         return dropped
 
     async def receive(self) -> Inbound:
-        """The next frame. Other tasks run at least once in FRAMES_AT_ONCE. Raises EndOfChannel after `close`."""
+        """The next frame. Other tasks run before more than IN_A_ROW are received. Raises EndOfChannel after `close`."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        if self._at_once >= FRAMES_AT_ONCE:
+        if self._at_once >= IN_A_ROW:
             self._at_once = 0
             await trio.lowlevel.checkpoint()
         while not self._waiting and not self._closed:

@@ -25,9 +25,8 @@ CIRCUIT = "/p2p-circuit"
 LOOK_S = 1.0
 BURST, PER_S = 3.0, 1 / 30  # dials for one member: at once, and per second in the long run
 MAX_DIALLING = 4  # for all members; who asks beyond waits
-MAX_WAITING = (
-    32  # who asks beyond gets no answer and asks again, so much later that all of these have been served by then
-)
+MAX_WAITING = 32
+"""Who asks beyond gets no answer and asks again, so much later that all of these have been served by then."""
 TEXTS = {
     "reachable": "members can dial this node",
     "hidden": "members cannot dial this node: it is behind a NAT or a firewall, and takes part by dialling them",

@@ -26,7 +26,7 @@ from starling.node import versions
 from starling.node.config.schema import LimitsSection
 from starling.node.interfaces import Reporter
 from starling.node.net.api import Connected, Disconnected, Inbound, Traffic, Way
-from starling.node.net.inbox import FRAMES_AT_ONCE, Inboxes
+from starling.node.net.inbox import IN_A_ROW, Inboxes
 from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.addresses import Endpoint
 from starling.node.net.libp2p.announcing import Announcing
@@ -267,7 +267,7 @@ class Libp2pNetwork(Inboxes):
             raise LocalProtocolError(f"{len(frame)} bytes exceed MAX_FRAME_BYTES[{lane!r}]")
         record = self._peer(peer)
         lock, record.at_once = record.locks[lane], record.at_once + 1
-        if lock.locked() or record.at_once >= FRAMES_AT_ONCE:
+        if lock.locked() or record.at_once >= IN_A_ROW:
             record.at_once = 0
             await lock.acquire()  # lets other tasks run
         else:

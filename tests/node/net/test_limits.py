@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from starling.gossip.limits import TokenBucket
 from starling.gossip.wire.schema import MAX_FRAME_BYTES
 from starling.node.net.api import Inbound
-from starling.node.net.inbox import FRAMES_AT_ONCE, Inbox
+from starling.node.net.inbox import IN_A_ROW, Inbox
 from starling.node.net.limits import Pacer
 from tests.harness.virtual import virtual
 from tests.strategies import examples
@@ -165,9 +165,7 @@ async def test_who_receives_many_frames_lets_others_run_and_waits_for_the_next_o
         nursery.start_soon(reader)
         await trio.sleep(1.0)
         assert got == [bytes([i]) for i in range(100)]
-        assert max(b - a for a, b in itertools.pairwise(ran)) <= 2 * FRAMES_AT_ONCE, (
-            "whoever of both runs first in a turn"
-        )
+        assert max(b - a for a, b in itertools.pairwise(ran)) <= 2 * IN_A_ROW, "whoever of both runs first in a turn"
         inbox.put(Inbound("a", "control", b"later"))
         await trio.sleep(1.0)
         assert got[-1] == b"later"
