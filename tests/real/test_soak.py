@@ -21,10 +21,7 @@ WARM = 1 / 3  # of the time, after which everything has happened once
 FLAT = 0.05
 AGREED = ENDLESS.replace("partition.shards=2", f"partition.shards={NODES}")
 
-pytestmark = [
-    pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance, pytest.mark.usefixtures("warm_engines"),
-    pytest.mark.timeout(SECONDS + 400),
-]  # fmt: skip
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance, pytest.mark.timeout(SECONDS + 400)]
 
 
 @dataclass
