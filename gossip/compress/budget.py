@@ -8,13 +8,16 @@ from starling.gossip.compress.header import BLOCK, BLOCKS, HEADER, TRAILER
 
 WHOLE = 1 << 20  # numbers of the longest vector that is exchanged as a whole, where its bytes fit
 SHARE = 1 / 8  # of a much longer one
+WORK = 1 / 64  # of the time of a node's local steps that coding exchanges of such a vector may take it
+LEAST_EFFORT, JUDGED = 1 / 16, 4  # of that share is exchanged all the same; calls of an exchange between two changes
 FILL = 0.5  # share of a slot on the wire: the rest is for the other direction, retransmission and the other edges
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Full vectors where they fit the bytes of an exchange, else a seeded mask as large as fits; of a vector of more than a million numbers
-    a million or an eighth at the most, whichever is more.
+    a million or an eighth at the most, whichever is more, and less where coding that would take a node more than a 64th of the time of its
+    local steps.
 
     Args:
         budget_bytes: bytes one exchange may cost, both directions. Left out: from the measured rate, the slot and the volunteer's cap.
@@ -64,6 +67,40 @@ def plan(
 def affordable(dim: int) -> float:
     """The largest share, in (0, 1], of a vector (dim,) that an exchange is about, so that it takes little memory beside the vector."""
     return min(1.0, max(WHOLE / dim, SHARE))
+
+
+@dataclass(slots=True)
+class Effort:
+    """The part, in [LEAST_EFFORT, 1], of what is `affordable` that exchanges of a long vector are about, by what coding them takes.
+
+    Beside a fast line it is not bytes that exchanges cost, but time of the processor that local steps would have. Of a vector that is
+    exchanged in parts all the same the parts are as large as WORK allows.
+    """
+
+    part: float = 1.0
+    _trained: float = 0.0
+    _exchanged: float = 0.0
+    _calls: int = 0
+
+    def trained(self, seconds: float) -> None:
+        """A local step took so long."""
+        self._trained += seconds
+
+    def exchanged(self, seconds: float) -> None:
+        """A call of an exchange took so long."""
+        self._exchanged += seconds
+        self._calls += 1
+        if self._calls < JUDGED or not self._trained:
+            return
+        if self._exchanged > 0.0:
+            allowed = WORK * self._trained / self._exchanged
+            self.part = min(1.0, max(LEAST_EFFORT, self.part * min(2.0, max(0.25, allowed))))
+        self._trained = self._exchanged = 0.0
+        self._calls = 0
+
+    def of(self, dim: int) -> float:
+        """The largest share, in (0, 1], of a vector (dim,) that an exchange is about."""
+        return affordable(dim) * (self.part if dim > WHOLE else 1.0)
 
 
 def exchange_budget(rate_bytes_per_s: float, slot_s: float, fill: float, cap_bytes_per_s: float) -> int:

@@ -9,7 +9,7 @@ import torch
 
 from starling.gossip.api import Quantizer, Selector
 from starling.gossip.catalogue import construct
-from starling.gossip.compress.budget import affordable, plan
+from starling.gossip.compress.budget import Effort, plan
 from starling.gossip.compress.catalogue import BUDGET, SELECTIONS, SELECTORS, SelectorFacts, by_code, quantizer
 from starling.gossip.compress.select.coordinates import Mask, kept
 from starling.gossip.compress.select.dct import DctTopK
@@ -62,13 +62,16 @@ def selector_facts(section: CompressSection, edge: Kind) -> SelectorFacts:
 
 def selection(
     section: CompressSection, request: Quantizer, response: Quantizer, facts: Mapping[str, Any] = _NOTHING, *,
-    wishes: bool = False, directions: bool = False,
+    wishes: bool = False, directions: bool = False, effort: Effort | None = None,
 ) -> Selection:  # fmt: skip
     """How the coordinates of an exchange are chosen, by `facts` (see `parts`) where constructors take them.
 
-    `wishes`: half of the coordinates are left to the responder's wishes; `directions`: both messages carry values for directions as well.
+    `wishes`: half of the coordinates are left to the responder's wishes; `directions`: both messages carry values for directions as well;
+    `effort`: what exchanges take this node.
+
     Raises ConfigError: an unknown selector or value.
     """
+    effort = effort or Effort()
 
     def limit(budget_bytes: int) -> int:
         return min((limit for limit in (budget_bytes, section.budget_bytes or 0) if limit > 0), default=0)
@@ -77,7 +80,7 @@ def selection(
         most = min(
             limit(budget_bytes) or MAX_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES
         )  # of both messages: so each fits a frame
-        return Mask(min(plan(most, dim, request, response, directions=directions), affordable(dim)))
+        return Mask(min(plan(most, dim, request, response, directions=directions), effort.of(dim)))
 
     def by_layer(budget_bytes: int, dim: int) -> Selector:
         # Of a budget the request gets its share; without one, what top-k of the ratio's coordinates takes.

@@ -15,6 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from starling.gossip.api import Averaging, Drift, Effect, Swapped, Swapping, Tracking
+from starling.gossip.compress.budget import Effort
 from starling.gossip.compress.select.coordinates import kept, with_wish
 from starling.gossip.compress.support import Blocks, Fragment, Full, Indices, Support
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
@@ -92,9 +93,11 @@ class Exchanges:
         request = self.codec.response if swaps(self._edge) else self.codec.request
         chosen = selector_facts(compress, self._edge)
         self._compares = chosen.compares
+        self.effort = Effort()
         self._select = selection(
-            compress, request, self.codec.response, facts, wishes=chosen.wishes, directions=tracks(self._edge)
-        )
+            compress, request, self.codec.response, facts, wishes=chosen.wishes, directions=tracks(self._edge),
+            effort=self.effort,
+        )  # fmt: skip
         if broadcasts(self._edge):
             self.broadcast = BroadcastCodec(self._select(0, self._dim), self.codec.response)
         self._limit = kept(compress.ratio, self._dim) if chosen.wishes else 0

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.gossip.compress import codec
-from starling.gossip.compress.budget import exchange_budget, plan
+from starling.gossip.compress.budget import (
+    JUDGED,
+    LEAST_EFFORT,
+    WHOLE,
+    WORK,
+    Effort,
+    affordable,
+    exchange_budget,
+    plan,
+)
 from starling.gossip.compress.quantize import Float32, Fp16, Int4
 from starling.gossip.compress.select.coordinates import Mask
 from starling.gossip.compress.support import blocks_in
@@ -62,3 +71,35 @@ def test_the_budget_of_an_exchange_never_exceeds_the_volunteers_cap(rate, cap, e
 def test_planning_needs_no_torch():
     code = "import sys, starling.gossip.compress.budget; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def judged(effort, trained_s, exchanged_s):
+    """After as many calls as are judged together."""
+    effort.trained(trained_s)
+    for _ in range(JUDGED):
+        effort.exchanged(exchanged_s / JUDGED)
+    return effort.part
+
+
+def test_exchanges_of_a_long_vector_shrink_until_they_take_little_of_the_time_of_local_steps_and_grow_again():
+    effort, whole_s = Effort(), 0.04
+    for _ in range(20):
+        judged(effort, 1.0, whole_s * effort.part)
+    assert effort.part == pytest.approx(WORK / whole_s)
+    assert effort.of(100 * WHOLE) == pytest.approx(affordable(100 * WHOLE) * WORK / whole_s)
+    assert effort.of(WHOLE) == 1.0, "a short vector is exchanged as a whole"
+    assert judged(effort, 100.0, whole_s) == pytest.approx(2.0 * WORK / whole_s), "not at once"
+    assert judged(effort, 100.0, whole_s) == 1.0
+
+
+def test_exchanges_that_are_slow_whatever_their_size_still_are_about_something():
+    effort = Effort()
+    for _ in range(20):
+        judged(effort, 1.0, 10.0)
+    assert effort.part == LEAST_EFFORT
+
+
+def test_without_time_or_local_steps_nothing_is_known_of_effort():
+    effort = Effort()
+    assert judged(effort, 1.0, 0.0) == 1.0, "as in virtual time"
+    assert judged(effort, 0.0, 1.0) == 1.0

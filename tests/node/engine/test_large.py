@@ -1,11 +1,13 @@
 """What large models do otherwise: corrections in place, flows in bfloat16 from founding on, and drift in fragments."""
 
+import itertools
 from dataclasses import fields
 
 import pytest
 import torch
 from msgspec import structs
 
+from starling.gossip.compress import budget
 from starling.gossip.compress.budget import WHOLE, affordable
 from starling.gossip.compress.support import Fragment
 from starling.gossip.mix.drift import Gradients
@@ -45,6 +47,31 @@ def test_founding_writes_down_flows_of_large_models_alone():
     assert large.sealed(of(256, flows="float32")).mix.flows == "float32"
     assert large.sealed(of(16)).mix.flows is None
     assert [affordable(dim) for dim in (WHOLE, 2 * WHOLE, 100 * WHOLE)] == [1.0, 0.5, 0.125]
+
+
+@pytest.mark.parametrize(("tick_s", "fewer"), [(1.0, True), (0.0, False)])
+def test_exchanges_that_take_as_long_as_local_steps_are_about_fewer_coordinates(tick_s, fewer, tmp_path, monkeypatch):
+    """Every look at the clock is a second later: a local step takes one, and each call of an exchange. In virtual time nothing does."""
+    monkeypatch.setattr(budget, "WHOLE", 4096)
+    agreed = memory.manifest("plain", 20_000, tmp_path)
+    agreed = structs.replace(agreed, compress=CompressSection())
+    ends = [Inside(opening(agreed, shard, label)) for shard, label in enumerate(("hub", "peer"))]
+    for end in ends:
+        seconds = itertools.count(0.0, tick_s)
+        end.engine.session._clock = seconds.__next__
+    sent = []
+    for turn in range(8):
+        for end in ends:
+            end.done(calls.Train(turn, 1))
+        offered = ends[0].done(calls.Offer("peer", 0, turn + 1, turn, 0.2, 0))
+        sent.append(len(offered.payload))
+        asked = calls.Answer("hub", 0, turn + 1, turn, 0.2, offered.gain, offered.payload)
+        answered = ends[1].done(asked)
+        ends[0].done(calls.Apply("peer", 0, turn + 1, answered.payload))
+        ends[1].done(calls.Commit("hub", 0, turn + 1))
+        for end in ends:
+            end.done(calls.Mix(turn))
+    assert (sent[-1] < sent[0] / 2) == fewer, sent
 
 
 @pytest.mark.parametrize("large_", [False, True])
