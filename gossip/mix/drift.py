@@ -29,14 +29,13 @@ import math
 from dataclasses import dataclass, replace
 
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.vector import products, squares, stretches, zeros
+from starling.gossip.vector import products, squares, zeros
 
 LIMIT = 1.0  # with any optimiser but sgd, how many times its noise is held against a coordinate of c (decision 80)
 REMEMBERED = 0.98  # share of a running mean that a local step keeps
 STANDARD_ERRORS = 3.0  # that are subtracted from the share of c found in later gradients (decision 82)
-FINE = 1 << 17  # coordinates at a time where memory counts
 _FARTHEST = 1e100
-_LEAST = 1e-30  # a square that is as good as 0
+LEAST = 1e-30  # a square that is as good as 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,49 +64,34 @@ def start(x: Tensor, *, limited: bool = False, coarse: bool = False) -> Gradient
     return Gradients(zeros(x), zeros(x), zero, zero.clone(), zero.bool(), zero.clone(), power, *means)
 
 
-def observe(state: Gradients, gradient: Tensor, *, owned: bool = False) -> Gradients:
-    """One more raw gradient (…, d), by Welford's update, whose spread is never negative.
-
-    `owned`: nobody else uses the state's mean and power, which are changed in place.
-    """
+def observe(state: Gradients, gradient: Tensor) -> Gradients:
+    """One more raw gradient (…, d), by Welford's update, whose spread is never negative."""
     before = torch.where(state.used, 0.0, state.count)
     count, spread = before + 1.0, torch.where(state.used, 0.0, state.spread)
-    mean, power = (state.mean, state.power) if owned else (torch.empty_like(gradient), torch.empty_like(state.power))
-    for part, _ in stretches(slice(None), gradient.shape[-1], FINE if owned else 0):
-        g = gradient[..., part]
-        delta = torch.where(state.used, g, g - state.mean[..., part])
-        spread = spread + delta.square().sum(-1, keepdim=True) * (before / count)
-        mean[..., part] = g - delta * (before / count)
-        if power.shape[-1]:
-            square, old = g.square(), state.power[..., part].to(g.dtype)
-            power[..., part] = torch.where(old == 0.0, square, REMEMBERED * old + (1.0 - REMEMBERED) * square)
+    delta = torch.where(state.used, gradient, gradient - state.mean)
+    power = state.power
+    if power.shape[-1]:
+        square, old = gradient.square(), power.to(gradient.dtype)
+        moved = torch.where(old == 0.0, square, REMEMBERED * old + (1.0 - REMEMBERED) * square)
+        power = moved.to(power.dtype)
     return replace(
-        state, mean=mean, spread=spread, count=count, used=torch.zeros_like(state.used),
-        averaged=torch.where(state.used, state.count, state.averaged), power=power,
+        state, mean=gradient - delta * (before / count), spread=spread + delta.square().sum(-1, keepdim=True) * (before / count),
+        count=count, used=torch.zeros_like(state.used), averaged=torch.where(state.used, state.count, state.averaged), power=power,
     )  # fmt: skip
 
 
-def corrected(state: Gradients, gradient: Tensor, limit: float, *, owned: bool = False) -> tuple[Tensor, Gradients]:
-    """The gradient (…, d) less the `correction` as far as it is to be trusted, and the state that has compared the two.
-
-    Where the gradient is `owned`, the result is in its place.
-    """
-    direction = gradient if owned else torch.empty_like(gradient)
-    share = trust(state) if state.power.shape[-1] else None
-    dot, norm_squared, coincidence = (torch.zeros_like(state.dot) for _ in range(3))
-    for part, _ in stretches(slice(None), gradient.shape[-1], FINE if owned else 0):
-        g, cut = gradient[..., part], replace(state, c=state.c[..., part], power=state.power[..., part])
-        c = correction(cut, limit)
-        if share is not None:
-            dot += (g * c).sum(-1, keepdim=True)
-            norm_squared += c.square().sum(-1, keepdim=True)
-            coincidence += ((state.mean[..., part] - c) * c).square().sum(-1, keepdim=True)
-            c *= share
-        direction[..., part] = g - c
-    return direction, state if share is None else _compared(state, dot, norm_squared, coincidence)
+def corrected(state: Gradients, gradient: Tensor, limit: float) -> tuple[Tensor, Gradients]:
+    """The gradient (…, d) less the `correction` as far as it is to be trusted, and the state that has compared the two."""
+    e = correction(state, limit)
+    if not state.power.shape[-1]:
+        return gradient - e, state
+    share = trust(state)
+    dot = (gradient * e).sum(-1, keepdim=True)
+    coincidence = ((state.mean - e) * e).square().sum(-1, keepdim=True)
+    return gradient - e * share, compared(state, dot, e.square().sum(-1, keepdim=True), coincidence)
 
 
-def _compared(state: Gradients, dot: Tensor, norm_squared: Tensor, coincidence: Tensor) -> Gradients:
+def compared(state: Gradients, dot: Tensor, norm_squared: Tensor, coincidence: Tensor) -> Gradients:
     """The running means with one more gradient; one whose products are not finite is left out."""
     known = torch.isfinite(dot.square()) & torch.isfinite(norm_squared) & torch.isfinite(coincidence)
 
@@ -129,7 +113,7 @@ def trust(state: Gradients) -> Tensor:
     correction is. β is less STANDARD_ERRORS of its standard errors, so that a short e is not believed by chance: that of batches, and that
     of how e happens to lie to what all nodes' gradients have in common, which is the same for all gradients of a round.
     """
-    weight = state.weight.clamp_min(_LEAST)
+    weight = state.weight.clamp_min(LEAST)
     mean = state.dot / weight
     equivalent = (
         (1.0 + REMEMBERED) / (1.0 - REMEMBERED) * weight / (2.0 - weight)
@@ -137,7 +121,7 @@ def trust(state: Gradients) -> Tensor:
     rounds = (equivalent / state.averaged.clamp_min(1.0)).clamp_min(1.0)
     by_batches = (state.dot_squared / weight - mean.square()).clamp_min(0.0) / equivalent.clamp_min(1.0)
     error = (by_batches + state.coincidence / (weight * rounds)).sqrt()
-    beta = (mean - STANDARD_ERRORS * error) * weight / state.norm_squared.clamp_min(_LEAST)
+    beta = (mean - STANDARD_ERRORS * error) * weight / state.norm_squared.clamp_min(LEAST)
     return (2.0 * beta).clamp(0.0, 1.0)
 
 
@@ -150,7 +134,7 @@ def correction(state: Gradients, limit: float) -> Tensor:
         return state.c
     square = state.c.square()
     noise = state.power * (limit * limit / state.averaged.clamp_min(1.0))
-    return state.c * (square / (square + noise).clamp_min(_LEAST))
+    return state.c * (square / (square + noise).clamp_min(LEAST))
 
 
 def mixed(state: Gradients) -> Gradients:

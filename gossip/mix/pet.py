@@ -15,7 +15,7 @@ from starling.gossip.api import Phase
 from starling.gossip.bounds import NonNegative, ShareBelowOne, parameters
 from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.mix import drift
+from starling.gossip.mix import drift, drift_in_place
 from starling.gossip.mix.base import MixerBase
 from starling.gossip.overlay.api import doublings
 
@@ -211,9 +211,8 @@ class Pet(MixerBase):
         return drift.corrected(state, gradient, self.drift_limit or 0.0)
 
     def correct_owned(self, state: drift.Gradients, gradient: Tensor) -> tuple[Tensor, drift.Gradients]:
-        """As `correct` where drift is tracked, in the place of the gradient and of the state, which nobody else uses."""
-        state = drift.observe(state, gradient, owned=True)
-        return drift.corrected(state, gradient, self.drift_limit or 0.0, owned=True)
+        """As `correct` where drift is tracked, of one node, in the place of the gradient and of the state, which nobody else uses."""
+        return drift_in_place.correct(state, gradient, self.drift_limit or 0.0)
 
     def offset(self, state: Any) -> Tensor | None:
         """What `correct` takes from any direction, where that is the same vector whatever the direction; None where it is not."""
