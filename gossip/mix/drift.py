@@ -29,13 +29,13 @@ import math
 from dataclasses import dataclass, replace
 
 from starling.gossip.lazy_torch import Tensor, torch
+from starling.gossip.mix import confirmed
+from starling.gossip.mix.confirmed import LEAST, REMEMBERED
 from starling.gossip.vector import products, squares, zeros
 
 LIMIT = 1.0  # with any optimiser but sgd, how many times its noise is held against a coordinate of c (decision 80)
-REMEMBERED = 0.98  # share of a running mean that a local step keeps
 STANDARD_ERRORS = 3.0  # that are subtracted from the share of c found in later gradients (decision 82)
 _FARTHEST = 1e100
-LEAST = 1e-30  # a square that is as good as 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,41 +88,18 @@ def corrected(state: Gradients, gradient: Tensor, limit: float) -> tuple[Tensor,
     share = trust(state)
     dot = (gradient * e).sum(-1, keepdim=True)
     coincidence = ((state.mean - e) * e).square().sum(-1, keepdim=True)
-    return gradient - e * share, compared(state, dot, e.square().sum(-1, keepdim=True), coincidence)
-
-
-def compared(state: Gradients, dot: Tensor, norm_squared: Tensor, coincidence: Tensor) -> Gradients:
-    """The running means with one more gradient; one whose products are not finite is left out."""
-    known = torch.isfinite(dot.square()) & torch.isfinite(norm_squared) & torch.isfinite(coincidence)
-
-    def moved(mean: Tensor, value: Tensor) -> Tensor:
-        return torch.where(known, REMEMBERED * mean + (1.0 - REMEMBERED) * value, mean)
-
-    return replace(
-        state, dot=moved(state.dot, dot), dot_squared=moved(state.dot_squared, dot.square()),
-        norm_squared=moved(state.norm_squared, norm_squared), coincidence=moved(state.coincidence, coincidence),
-        weight=moved(state.weight, torch.ones_like(dot)),
-    )  # fmt: skip
+    norm_squared = e.square().sum(-1, keepdim=True)
+    return gradient - e * share, confirmed.compared(state, dot, norm_squared, coincidence=coincidence)
 
 
 def trust(state: Gradients) -> Tensor:
-    """Share of the `correction` that counts, (…, 1) in [0, 1].
+    """Share of the `correction` that counts, (…, 1) in [0, 1] (`gossip.mix.confirmed`).
 
-    β = ⟨g, e⟩/‖e‖² with the correction e and gradients later than c is 1 where e is what they differ by, and 0 where it is the noise of
-    earlier ones. With the true difference δ, ‖δ − τe‖² <= ‖δ‖² for τ up to 2β: the share is the largest that is no farther from δ than no
-    correction is. β is less STANDARD_ERRORS of its standard errors, so that a short e is not believed by chance: that of batches, and that
-    of how e happens to lie to what all nodes' gradients have in common, which is the same for all gradients of a round.
+    Beside the error of batches stands that of how e happens to lie to what all nodes' gradients have in common, which is the same for all
+    gradients of a round.
     """
-    weight = state.weight.clamp_min(LEAST)
-    mean = state.dot / weight
-    equivalent = (
-        (1.0 + REMEMBERED) / (1.0 - REMEMBERED) * weight / (2.0 - weight)
-    )  # gradients of equal weight, for the same variance
-    rounds = (equivalent / state.averaged.clamp_min(1.0)).clamp_min(1.0)
-    by_batches = (state.dot_squared / weight - mean.square()).clamp_min(0.0) / equivalent.clamp_min(1.0)
-    error = (by_batches + state.coincidence / (weight * rounds)).sqrt()
-    beta = (mean - STANDARD_ERRORS * error) * weight / state.norm_squared.clamp_min(LEAST)
-    return (2.0 * beta).clamp(0.0, 1.0)
+    rounds = (confirmed.equivalent(state) / state.averaged.clamp_min(1.0)).clamp_min(1.0)
+    return confirmed.share(state, STANDARD_ERRORS, state.coincidence / (state.weight.clamp_min(LEAST) * rounds))
 
 
 def correction(state: Gradients, limit: float) -> Tensor:

@@ -9,8 +9,9 @@ Shapes: d parameters, w of a block.
 from dataclasses import replace
 
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.mix import drift
-from starling.gossip.mix.drift import LEAST, REMEMBERED, Gradients
+from starling.gossip.mix import confirmed, drift
+from starling.gossip.mix.confirmed import LEAST, REMEMBERED
+from starling.gossip.mix.drift import Gradients
 from starling.gossip.vector import stretches
 
 BLOCK = 1 << 16  # coordinates of five vectors and two of scratch are in a cache of 2 MB
@@ -54,7 +55,9 @@ def correct(state: Gradients, gradient: Tensor, limit: float) -> tuple[Tensor, G
         if share:
             g.sub_(e, alpha=share)
     state = replace(state, spread=state.spread + spread * (before / (before + 1.0)))
-    return gradient, drift.compared(state, dot, norm_squared, coincidence) if judged else state
+    if judged:
+        state = confirmed.compared(state, dot, norm_squared, coincidence=coincidence)
+    return gradient, state
 
 
 def _power(power: Tensor, g: Tensor, one: Tensor, two: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from starling.gossip.api import Phase
 from starling.gossip.bounds import NonNegative, ShareBelowOne, parameters
 from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.mix import drift, drift_in_place
+from starling.gossip.mix import confirmed, drift, drift_in_place
 from starling.gossip.mix.base import MixerBase
 from starling.gossip.overlay.api import doublings
 
@@ -24,6 +24,9 @@ SETTLED_EDGES = 8
 MAX_GAIN = 1e9  # of a message (`starling.gossip.wire.schema.Request`)
 MAX_CLIMB = 10.0  # `Phase.climb` at most
 KNOWN_KAPPA = 0.3
+STANDARD_ERRORS = (
+    1.0  # subtracted from the share of a correction by differences that later gradients confirm (decision 105)
+)
 _ROUNDED = 1e-9  # 1/(1 − .9) is a little more than 10, and .6/3 a little less than .2
 BESIDE_DRIFT = 0.1  # largest kappa known to be stable where gradients move flows as well; the default there
 STEADY_SHARE = 0.6  # of `steady_kappa` that is chosen at the most; at 1 flows no longer die out (decision 81)
@@ -59,11 +62,29 @@ def chosen_track(agreed: Any) -> Track:
     return track or ("difference" if plain else "drift")
 
 
+def chosen_limit(agreed: Any) -> float:
+    """`drift_limit` of a manifest or scenario with the mix "pet".
+
+    Left open, 1 where drift is tracked with any optimiser but sgd, and where differences are with sgd and a kappa that is left open too.
+    """
+    mix, plain = agreed.mix, agreed.optimizer.kind == "sgd"
+    differs = chosen_track(agreed) == "difference"
+    if differs and not plain:
+        return 0.0
+    if mix.drift_limit is not None:
+        return float(mix.drift_limit)
+    return drift.LIMIT if plain == differs and (not plain or mix.kappa is None) else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """c (…, d), the sum of a node's flows."""
+    """c (…, d), the sum of a node's flows, and what later gradients say of it (`gossip.mix.confirmed`)."""
 
     c: Tensor
+    dot: Tensor
+    dot_squared: Tensor
+    norm_squared: Tensor
+    weight: Tensor
 
 
 @parameters
@@ -103,7 +124,9 @@ class Pet(MixerBase):
             out: float32; `starling found` writes bfloat16 for models of more than a million parameters.
         drift_limit: how much noise is held against each coordinate of c while drift is tracked: it counts by c²/(c² + (limit·σ)²), σ that
             of a mean of our own gradients there, if they were all noise; and as a whole as far as later gradients confirm it (not at all
-            where sources are alike). 0: c counts in full. Left out: 1, and 0 with sgd. It is a multiple of noise, not a bound.
+            where sources are alike). It is a multiple of noise, not a bound. Where differences are tracked with sgd, any but 0 says that c
+            counts as a whole as far as later gradients confirm it. 0: c counts in full. Left out: 1, but 0 where drift is tracked with sgd
+            or differences with a kappa.
         drift_reach: longest that drift makes a flow, in lengths of the mean gradient of either end, 0 for any. What a peer lies of its
             gradients bends ours by no more; flows that have to be longer leave a bias.
     """
@@ -132,10 +155,9 @@ class Pet(MixerBase):
                 f"mix.track: both adds flows in units of updates, with optimizer={kind}, to flows in units of gradients; "
                 "try `--set mix.track=drift`"
             )
-        if track == "difference" and agreed.mix.drift_limit is not None:
-            return [
-                "mix.drift_limit: is not used with mix.track = difference; leave it out, or try `--set mix.track=drift`"
-            ]
+        if track == "difference" and kind != "sgd" and agreed.mix.drift_limit is not None:
+            unused = f"mix.drift_limit: is not used with mix.track = difference and optimizer = {kind}; leave it out"
+            return [f"{unused}, or try `--set mix.track=drift`"]
         kept = 0.2 if kappa is None else kappa
         steps = agreed.pace.local_steps if agreed.pace.kind == "steps" else 1
         least = kept * MAX_CLIMB / (steps * MAX_GAIN)  # θ is at most 1/2
@@ -198,15 +220,19 @@ class Pet(MixerBase):
     def start(self, x: Tensor) -> Correction | drift.Gradients:
         """No correction."""
         if not self.drifts:
-            return Correction(torch.zeros_like(x))
+            return Correction(torch.zeros_like(x), *(torch.zeros_like(x[..., :1]) for _ in range(4)))
         return drift.start(x, limited=bool(self.drift_limit), coarse=self.flows == "bfloat16")
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
         """The gradient less the correction, g − c; the gradient itself where there never is one."""
         if not self.size(1):
             return gradient, state
-        if not self.drifts:
+        if not self.drifts and not self.drift_limit:
             return gradient - state.c, state
+        if not self.drifts:
+            share, c = confirmed.share(state, STANDARD_ERRORS), state.c
+            dot, squared = ((each * c).sum(-1, keepdim=True) for each in (gradient, c))
+            return gradient - share * c, confirmed.compared(state, dot, squared)
         state = drift.observe(state, gradient)
         return drift.corrected(state, gradient, self.drift_limit or 0.0)
 
@@ -216,7 +242,7 @@ class Pet(MixerBase):
 
     def offset(self, state: Any) -> Tensor | None:
         """What `correct` takes from any direction, where that is the same vector whatever the direction; None where it is not."""
-        return None if self.drifts or not self.size(1) else state.c
+        return None if self.drifts or self.drift_limit or not self.size(1) else state.c
 
     def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
         """The averaged model; gradients are collected anew."""

@@ -4,10 +4,10 @@ The owner of this machine has agreed to import what "module:Class" names: `node.
 """
 
 from starling.gossip.api import Mixer, Rule
-from starling.gossip.mix import drift, turns
+from starling.gossip.mix import turns
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.personal import Personal, at_home, shared_layout, shared_spans
-from starling.gossip.mix.pet import SETTLED_EDGES, chosen_track
+from starling.gossip.mix.pet import SETTLED_EDGES, chosen_limit, chosen_track
 from starling.gossip.mix.turns import Turns, blocks_of
 from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout
@@ -21,8 +21,7 @@ def mixer(manifest: Manifest) -> Mixer:
     params = section.params()
     if section.kind == "pet":
         params["track"] = chosen_track(manifest)
-        if params["drift_limit"] is None and manifest.optimizer.kind != "sgd":
-            params["drift_limit"] = drift.LIMIT
+        params["drift_limit"] = chosen_limit(manifest)
     if "rule" in MIXERS.parameters(section.kind, trusted=True):
         params["rule"] = rule(manifest)
     if section.kind == "seeds":

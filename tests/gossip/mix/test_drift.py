@@ -202,7 +202,7 @@ def test_a_gradient_that_is_not_finite_does_not_end_the_trust_in_corrections():
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "given", "limit"), [("sgd", "", None), ("sgd", "3.0", 3.0), ("adamw", "", 1.0), ("adamw", "0.0", 0.0)]
+    ("optimizer", "given", "limit"), [("sgd", "", 0.0), ("sgd", "3.0", 3.0), ("adamw", "", 1.0), ("adamw", "0.0", 0.0)]
 )
 def test_noise_is_held_against_corrections_where_the_optimiser_divides_by_the_size_of_gradients(
     optimizer, given, limit
@@ -216,10 +216,11 @@ def test_noise_is_held_against_corrections_where_the_optimiser_divides_by_the_si
 
 
 def test_a_limit_without_drift_is_warned_of():
-    agreed = toml.apply_set(Manifest(), ["mix.drift_limit=1.0"])
+    agreed = toml.apply_set(Manifest(), ["mix.drift_limit=1.0", "mix.track=difference", "optimizer=adamw"])
     assert manifests.check(agreed) == [
-        "mix.drift_limit: is not used with mix.track = difference; leave it out, or try `--set mix.track=drift`"
+        "mix.drift_limit: is not used with mix.track = difference and optimizer = adamw; leave it out, or try `--set mix.track=drift`"
     ]
+    assert mixer(agreed).drift_limit == 0.0
 
 
 # --- gate -----------------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def test_a_leaky_flow_settles_at_two_kappa_over_two_kappa_plus_leak_of_its_value
 
 
 def test_the_leak_is_a_key_of_the_manifest_and_bounded():
-    assert mixer(Manifest(mix=MixSection(leak=0.2))).edge == Pet(None, 100.0, 0.2, track="difference")
+    assert mixer(Manifest(mix=MixSection(leak=0.2))).edge == Pet(None, 100.0, 0.2, track="difference", drift_limit=1.0)
     assert MIXERS["pet"](0.1, 1.0).leak == MixSection().leak == 0.0
     with pytest.raises(ValueError, match=r"leak must be finite and >= 0 and < 1, got 1.0"):
         Pet(0.1, 1.0, 1.0)
@@ -268,3 +268,52 @@ def test_no_chosen_gain_is_above_that_of_a_single_local_step(ratio, memory, step
     of = [Pet().gain(THETA, ratio, Phase(0, float(count), LR, memory=memory)) for count in (1, steps)]
     assert of[1] <= of[0]
     assert chosen_kappa(ratio, steps, memory) <= KNOWN_KAPPA
+
+
+# --- what later gradients confirm -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "limit"),
+    [
+        ({}, 1.0),
+        ({"drift_limit": 0.0}, 0.0),
+        ({"kappa": 0.2}, 0.0),
+        ({"kappa": 0.2, "drift_limit": 1.0}, 1.0),
+        ({"track": "both"}, 0.0),
+    ],
+)
+def test_a_correction_by_differences_has_to_be_confirmed_where_kappa_is_left_open(keys, limit):
+    assert mixer(Manifest(mix=MixSection(**keys))).edge.drift_limit == limit
+
+
+def stepped(pet, c, gradients):
+    """The share of c that each of the gradients was corrected by."""
+    state, shares = replace(pet.start(c), c=c), []
+    for gradient in gradients:
+        direction, state = pet.correct(state, gradient)
+        shares.append(float((gradient - direction) @ c / (c @ c)))
+        torch.testing.assert_close(gradient - direction, shares[-1] * c, rtol=1e-4, atol=1e-4)
+    return shares
+
+
+def test_a_correction_by_differences_counts_in_full_where_gradients_have_it_in_them_and_not_where_it_is_old_noise():
+    pet, c = Pet(drift_limit=1.0), gaussian(1)
+    noise = [3.0 * gaussian(seed) for seed in range(2, 202)]
+    assert stepped(pet, c, [c + each for each in noise])[-50:] == [pytest.approx(1.0, abs=1e-4)] * 50
+    assert sum(stepped(pet, c, noise)[50:]) / 150 < 0.05
+    assert stepped(pet, c, [0.2 * c for _ in noise])[-1] == pytest.approx(0.4, abs=0.01), "twice what is confirmed"
+    assert stepped(replace(pet, drift_limit=0.0), c, noise) == [pytest.approx(1.0, abs=1e-4)] * 200
+
+
+def test_before_there_are_gradients_nothing_is_confirmed():
+    assert stepped(Pet(drift_limit=1.0), gaussian(1), [gaussian(1)]) == [0.0]
+
+
+@pytest.mark.parametrize("kappa", [None, 0.2])
+def test_flows_move_alike_whether_corrections_count_or_not(kappa):
+    """Antisymmetry, revocation and the gain are no matter of what is believed of c."""
+    pets = [Pet(kappa, drift_limit=limit) for limit in (0.0, 1.0)]
+    assert len({pet.gain(0.5, 1.0, PHASE) for pet in pets}) == 1
+    kept, moved = gaussian(1), gaussian(2)
+    assert torch.equal(*(pet.flow(kept, moved) for pet in pets))
