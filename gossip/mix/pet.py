@@ -84,6 +84,7 @@ class Correction:
     dot: Tensor
     dot_squared: Tensor
     norm_squared: Tensor
+    coincidence: Tensor
     weight: Tensor
 
 
@@ -220,7 +221,7 @@ class Pet(MixerBase):
     def start(self, x: Tensor) -> Correction | drift.Gradients:
         """No correction."""
         if not self.drifts:
-            return Correction(torch.zeros_like(x), *(torch.zeros_like(x[..., :1]) for _ in range(4)))
+            return Correction(torch.zeros_like(x), *(torch.zeros_like(x[..., :1]) for _ in range(5)))
         return drift.start(x, limited=bool(self.drift_limit), coarse=self.flows == "bfloat16")
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
@@ -230,9 +231,11 @@ class Pet(MixerBase):
         if not self.drifts and not self.drift_limit:
             return gradient - state.c, state
         if not self.drifts:
-            share, c = confirmed.share(state, STANDARD_ERRORS), state.c
-            dot, squared = ((each * c).sum(-1, keepdim=True) for each in (gradient, c))
-            return gradient - share * c, confirmed.compared(state, dot, squared)
+            c, weight = state.c, state.weight.clamp_min(confirmed.LEAST)
+            share = confirmed.not_refuted(state, STANDARD_ERRORS, state.coincidence / weight)
+            products = (gradient * c, c.square(), ((gradient - c) * c).square())
+            dot, norm_squared, coincidence = (each.sum(-1, keepdim=True) for each in products)
+            return gradient - share * c, confirmed.compared(state, dot, norm_squared, coincidence=coincidence)
         state = drift.observe(state, gradient)
         return drift.corrected(state, gradient, self.drift_limit or 0.0)
 

@@ -44,7 +44,7 @@ Correct = Callable[[Tensor], Tensor]
 Step = Callable[[Tensor, int, int, Tensor, Correct], Tensor]
 """One local step of some rows: (rows (r,) int64 ascending, on the CPU, round, step in the round, x (r, d), correct) -> new x (r, d).
 
-It calls `correct` once, must not modify x, and may be called for any rows in any order: what it keeps (momentum, say) is its own, by row.
+Each call of `correct` knows what was known before the step, and the last one is remembered. The step must not modify x, and may be called for any rows in any order: what it keeps (momentum, say) is its own, by row.
 """
 
 NUMBERS_AT_ONCE = 1 << 18  # given to a step and to the mixing algorithm: what the processor's cache holds
@@ -215,14 +215,16 @@ class Swarm:
         self, step: Step | None, round: int, numbers: range, rows: NDArray[np.int64], x: Tensor, state: Any
     ) -> tuple[Tensor, Any]:
         """The local steps of these numbers, of some rows."""
+        before = state
 
         def correct(gradient: Tensor) -> Tensor:
             nonlocal state
-            direction, state = self.mixer.correct(state, gradient)
+            direction, state = self.mixer.correct(before, gradient)
             return direction
 
         if step is not None:
             for number in numbers:
+                before = state
                 x = step(torch.from_numpy(rows), round, number, x, correct)
         return x, state
 
