@@ -129,6 +129,19 @@ def test_an_acknowledgement_of_our_probe_gives_a_clock_sample():
     )  # twice: nothing
 
 
+@pytest.mark.parametrize("answered_s", [1.2, 1.7])
+def test_a_late_answer_shows_how_long_it_took_and_is_no_clock_sample(answered_s):
+    """After helpers were asked, or after the probe was given up; else nobody would see how long probes take on a crowded line."""
+    core = knowing("a", "b", "c", met=["a"])
+    (_, probe), *_ = sent(core.connection_lost("a", 0.0), wire.Probe)
+    for tick_s in (0.5, 1.5):
+        if tick_s < answered_s:
+            core.tick(tick_s)
+    out = core.receive("a", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0), answered_s)
+    assert not any(isinstance(it, ClockSample) for it in out)
+    assert core.rtt_s["a"] == answered_s
+
+
 def test_an_acknowledgement_from_another_than_the_one_probed_counts_for_nothing():
     core = knowing("a", "b")
     (_, probe), *_ = sent(core.connection_lost("a", 0.1), wire.Probe)
