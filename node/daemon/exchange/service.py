@@ -8,6 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
+from statistics import median_low
 
 import trio
 
@@ -36,6 +37,9 @@ from starling.node.status.snapshot import Exchanges
 
 SEND_S = 60.0  # A peer that takes no frame for so long is unreachable
 SMOOTHING = 0.3
+FIRST_BYTES = (
+    256 << 10
+)  # of an exchange before any rate is known: on a slow line a whole model would be given up half done
 MAX_MOVED = 256  # peers
 
 
@@ -54,19 +58,26 @@ class Budget:
         self._rates: dict[str, float] = {}
 
     def __call__(self, peer: str) -> int:
-        """Bytes that both payloads of one exchange with `peer` may take; 0 is no limit known."""
+        """Bytes that both payloads of one exchange with `peer` may take; 0 is no limit.
+
+        With a peer of unknown rate as many as with others; FIRST_BYTES before any rate is known, where there is no cap.
+        """
         if self._fixed:
             return self._fixed
         caps = [cap for cap in (self._limits.up_bytes_per_s, self._limits.down_bytes_per_s) if cap > 0]
-        return exchange_budget(self._rates.get(peer, 0.0), min(self._slot_s, self.beside_s), FILL, min(caps, default=0))
+        usual = median_low(self._rates.values()) if self._rates else 0.0
+        rate = self._rates.get(peer, usual)
+        if rate == math.inf and not caps:
+            return 0
+        return exchange_budget(rate, min(self._slot_s, self.beside_s), FILL, min(caps, default=0)) or FIRST_BYTES
 
     def observe(self, peer: str, sent_bytes: int, seconds: float) -> None:
         """A frame of `sent_bytes` took `seconds` to be handed to the network."""
-        if sent_bytes < MIN_MEASURED_BYTES or seconds <= 0:
+        if sent_bytes < MIN_MEASURED_BYTES:
             return
-        rate = sent_bytes / seconds
+        rate = sent_bytes / seconds if seconds > 0 else math.inf
         known = self._rates.get(peer)
-        self._rates[peer] = rate if known is None else (1 - SMOOTHING) * known + SMOOTHING * rate
+        self._rates[peer] = rate if known in {None, math.inf} else (1 - SMOOTHING) * known + SMOOTHING * rate
 
     def forget(self, peer: str) -> None:
         """The peer is gone."""
