@@ -18,7 +18,7 @@ from starling.gossip.exchange.commands import Outcome
 from starling.gossip.exchange.edge import Edge
 from starling.gossip.exchange.pace import Rounds, Slots
 from starling.gossip.exchange.pairwise import MAX_LEAD, Pairwise
-from starling.gossip.exchange.timeouts import TRIES, Deadline, Timeouts
+from starling.gossip.exchange.timeouts import TRIES, WHOLE, Deadline, Timeouts
 from starling.gossip.limits import keep
 from starling.gossip.overlay.api import LastingEdges
 from starling.gossip.overlay.periodic import Periodic
@@ -113,7 +113,7 @@ class Exchange:
         self._moved_bytes: dict[str, int] = {}  # by peer, since it was last visited
         self._shell = Shell(
             context, core, send_s=SEND_S, transactions=transactions,
-            sent=self._measure,
+            sent=self._measure, called=core.pace.timeouts.calls.observe,
             edge_dropped=sticky.drop if sticky is not None else lambda _peer: None,
         )  # fmt: skip
 
@@ -175,9 +175,9 @@ class Exchange:
             return
         timeouts = self._core.pace.timeouts
         timeouts.transfers.observe(peer, seconds)
-        if timeouts.stretch > 1.0 and not self._told_slow:
+        most_s = timeouts.deadline.max_wait_s
+        if WHOLE * timeouts.transfers.usual_s() > most_s and not self._told_slow:
             self._told_slow = True
-            most_s = timeouts.deadline.max_wait_s
             text = (
                 f"a payload takes {timeouts.transfers.usual_s():,.1f} s to be sent, too long for exchanges of {most_s:g} s: they get "
                 f"up to {timeouts.longest_s:,.1f} s and are as much rarer; a higher cap (`starling limits --up`), or in the next manifest "

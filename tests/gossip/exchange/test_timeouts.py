@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from starling.gossip.exchange.pace import Rounds
 from starling.gossip.exchange.timeouts import (
+    CALLS,
+    ENOUGH,
     FELT,
     HASTE,
     MISSED,
@@ -370,3 +372,18 @@ def test_others_that_have_gone_on_give_nobody_more_time():
     timeouts.begin(100.0, 0.0)
     for peer in (*QUICK, "gone"):
         assert timeouts.until(peer, behind=True) <= timeouts.until(peer)
+
+
+def test_exchanges_get_the_time_that_this_nodes_engine_takes_to_make_and_read_them():
+    """Else a local step of a third of a slot is enough for no visit to be in time, ever."""
+    timeouts = Timeouts(Deadline(1.0, 1.0))
+    for each in range(ENOUGH):
+        assert timeouts.longest_s == 1.0
+        timeouts.calls.observe(0.5 if each else 100.0)
+    assert timeouts.longest_s == 2 * CALLS * 0.5
+    timeouts.begin(0.0)
+    assert timeouts.until("a") == timeouts.longest_s
+    assert timeouts.retry_s("a") >= CALLS * 0.5, "what an engine is at work on is not sent again"
+    for _ in range(ENOUGH):
+        timeouts.calls.observe(0.01)
+    assert timeouts.longest_s == 1.0

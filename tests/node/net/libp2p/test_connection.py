@@ -293,7 +293,9 @@ async def test_frames_for_which_there_is_no_room_wait_at_their_sender():
         nursery.start_soon(send)
         await trio.sleep(1000 * STALL_S)
         assert len(frames) == 3
-        assert unfinished.held == far.window <= 8 * INITIAL_WINDOW, "it doubles with every half of the first that is read"
+        assert unfinished.held == far.window <= 8 * INITIAL_WINDOW, (
+            "it doubles with every half of the first that is read"
+        )
         taken.set()
         await trio.sleep(1.0)
         assert [frame[0] for frame in frames] == list(range(10))
