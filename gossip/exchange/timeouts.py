@@ -106,9 +106,9 @@ class CallTimes:
 class Timeouts:
     """Waiting for links, one round or visit at a time, up to an adaptive deadline.
 
-    Where the payloads of an exchange take longer to be sent than the deadline's upper bound allows, or engines longer to make and read them,
-    no exchange would ever be in time: then the time that they take is the deadline, up to STRETCH upper bounds. Nor is a payload repeated that
-    must still be under way. Of engines a node knows its own, so a peer with a slower one lengthens nothing.
+    Where the payloads of an exchange take longer to be sent than the deadline's upper bound allows, or engines longer to make and read
+    them, no exchange would ever be in time: then the time that they take is the deadline, up to STRETCH upper bounds. Nor is a payload
+    repeated that must still be under way. Of engines a node knows its own, so a peer with a slower one lengthens nothing.
 
     Whoever is slow to all is waited for by all, and nobody is late. Where others went on while this node waited (`overtaken`), the peer it
     lately waited for the longest has made it late, by intent or not: from then on it is given no more than is usual, for
