@@ -22,6 +22,7 @@ MOST = 20_000  # bytes a node and minute
 MINUTE_S = 60.0
 SETTLING_S = 10.0
 WHOLE, WATCHED = 10_000, 40
+LONG = pytest.mark.timeout(3000)  # a minute or two of processor
 
 
 def name(number):
@@ -46,7 +47,7 @@ def swarm_of(n, **options):
     return DetectorSwarm(n, peers=[name(each) for each in range(n)], record_of=record_of, **options)
 
 
-@pytest.mark.parametrize("n", [32, pytest.param(256, marks=pytest.mark.acceptance)])
+@pytest.mark.parametrize("n", [32, pytest.param(256, marks=[pytest.mark.acceptance, LONG])])
 @pytest.mark.slow
 def test_members_cost_a_node_few_bytes_while_some_come_and_go(n):
     """A quiet minute, and one in which one member joins, one leaves and one crashes; the bytes of all together, for each."""
@@ -172,6 +173,7 @@ class Part:
             self.do(to, self.cores[to].receive(self.stranger(), wire.Spread((record,)), self.now))
 
 
+@LONG
 @pytest.mark.acceptance
 @pytest.mark.slow
 def test_ten_thousand_members_cost_a_node_few_bytes():
