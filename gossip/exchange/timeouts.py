@@ -69,18 +69,22 @@ class Deadline:
 class TransferTimes:
     """How long payloads of exchanges take to be sent, in seconds, by the last one to each of the last peers.
 
-    Fewer than half of those peers, if they are slow, change nothing; a slow line, which all of them share, does.
+    Fewer than half of those peers, if they are slow, change nothing; a slow line, which all of them share, does. A request is several times
+    as long as a response, so times are compared by the byte, and the longest payload counts.
     """
 
-    _sent: dict[str, float] = field(default_factory=dict)
+    _sent: dict[str, tuple[float, int]] = field(default_factory=dict)  # seconds, bytes
 
-    def observe(self, peer: str, seconds: float) -> None:
-        """The network took a payload for `peer` in so long, >= 0."""
-        keep(self._sent, peer, seconds, RECENT)
+    def observe(self, peer: str, seconds: float, count: int = 1) -> None:
+        """The network took a payload of `count` >= 1 bytes for `peer` in so long, >= 0."""
+        keep(self._sent, peer, (seconds, count), RECENT)
 
     def usual_s(self) -> float:
-        """Median over these peers, the lower one of an even number; 0 before the first payload."""
-        return median_low(self._sent.values()) if self._sent else 0.0
+        """What the longest of them takes, by the median over these peers, the lower one of an even number; 0 before the first payload."""
+        if not self._sent:
+            return 0.0
+        each_s = median_low(seconds / count for seconds, count in self._sent.values())
+        return each_s * max(count for _, count in self._sent.values())
 
     def forget(self, peer: str) -> None:
         """A peer is gone."""
@@ -98,8 +102,8 @@ class CallTimes:
         self._took.append(seconds)
 
     def usual_s(self) -> float:
-        """Median of the last; 0 before ENOUGH of them."""
-        return median_low(self._took) if len(self._took) >= ENOUGH else 0.0
+        """Median of the last, the lower one of an even number; 0 before the first."""
+        return median_low(self._took) if self._took else 0.0
 
 
 @dataclass(slots=True)

@@ -64,7 +64,7 @@ AGREED = (
     "--set pace.rounds=0 --set pace.evaluate_every=1000000"
 )
 PACES = {
-    "steps": "--set pace.kind=steps --set pace.overlap=true --set pace.local_steps=10",
+    "steps": "--set pace.kind=steps --set pace.overlap=true",
     "clock": "--set pace.kind=clock",
 }
 OWN = "--no-lan --set trust=true --set threads=1 --set checkpoint_s=3600"

@@ -171,10 +171,10 @@ class Exchange:
         self._budget.observe(peer, count, seconds)
         self._moved(peer, count)
         self._watch.sent(peer, message, count, seconds)
-        if not payload_bytes(message):
+        if not (size := payload_bytes(message)):
             return
         timeouts = self._core.pace.timeouts
-        timeouts.transfers.observe(peer, seconds)
+        timeouts.transfers.observe(peer, seconds, size)
         most_s = timeouts.deadline.max_wait_s
         if WHOLE * timeouts.transfers.usual_s() > most_s and not self._told_slow:
             self._told_slow = True
