@@ -306,7 +306,7 @@ class Connection:
             before = self.session.outgoing_bytes
             await trio.lowlevel.checkpoint()
         if self._paced is not None and self.queue_bytes <= SLOW_QUEUE_BYTES:
-            await trio.lowlevel.wait_writable(self._paced)
+            await trio.lowlevel.wait_writable(self._paced.fileno())
         amount = min(self.session.outgoing_bytes, self.queue_bytes, self._up.piece_bytes)
         pieces, self._writing = self.session.take(amount), True
         for stream in self._streams.values():
