@@ -126,7 +126,8 @@ class Detector:
     _lists: FairTurns[tuple[bytes, bool]] = field(init=False)
     """Members with another digest of revocations, and whether they are asked for theirs."""
     _quiet_until: float = -math.inf
-    _unmet: set[str] = field(default_factory=set)  # members whose records are to be spread when we have met them
+    _unmet: dict[str, float] = field(default_factory=dict)
+    """Members whose records are to be spread when we have met them, and since when; who is met later is known by then."""
     _silent: set[str] = field(default_factory=set)
     _look_at: float = -math.inf  # not before, where nobody is late
 
@@ -483,7 +484,7 @@ class Detector:
                 if met or record.status == "left":
                     self._spread_record(record.peer, now)
                 else:
-                    self._unmet.add(record.peer)
+                    self._unmet[record.peer] = now
         if self.member_list.gate.changed():
             out += self._introductions.known(self.member_list.purge())
         told = [
@@ -514,7 +515,7 @@ class Detector:
         for memory in (self.last_frame, self.rtt_s, self._accused_at):
             for peer in [peer for peer in memory if peer not in self.member_list.members]:
                 del memory[peer]
-        self._unmet &= self.member_list.members.keys()
+        self._unmet = {peer: at for peer, at in self._unmet.items() if now < at + self.timing.sync_s}
         self._silent &= self.member_list.members.keys()
         self._health.keep(self.member_list.members)
         others = self._others()
@@ -606,8 +607,7 @@ class Detector:
         member = self.member_list.members.get(peer)
         if member is None:
             return []
-        if peer in self._unmet:
-            self._unmet.remove(peer)
+        if now < self._unmet.pop(peer, -math.inf) + self.timing.sync_s:
             self._spread_record(peer, now)
         if member.status == "dead":
             return self._accuse(peer, now)

@@ -520,3 +520,17 @@ def test_bad_messages_are_the_senders_fault_and_have_no_effect(message, reason):
     with pytest.raises(RemoteProtocolError, match=f"a: {reason}"):
         core.receive("a", message, 1.0)
     assert core.member_list.alive == before
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_who_is_met_long_after_it_was_told_of_is_no_news_any_more(late):
+    """Among many each member is met once a lap of probes, hours after comparisons have told all of it."""
+    core = knowing("a", "b", "c")
+    core.tick(1.0)
+    core.receive("a", wire.Spread((record("newcomer"),)), 1.0)
+    met = 1.0 + (2 * TIMING.sync_s if late else 0.1)
+    while core.deadline < met:
+        core.tick(core.deadline)
+    out = core.frame_seen("newcomer", met) + core.tick(met)
+    told = [peer for peer, message in sent(out, wire.Spread) if any(it.peer == "newcomer" for it in message.records)]
+    assert bool(told) is not late
