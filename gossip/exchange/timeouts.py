@@ -20,7 +20,8 @@ RECENT = 5  # peers whose last payload says how long payloads take
 WHOLE = 4.0  # time of a whole exchange, in those that one payload takes to be sent: there and back, and as long again
 UNDER_WAY = 2.5  # the same until a retry: there and back, and some more
 FAR = 2.0  # how many times longer than others' the exchanges of a peer may take without being called late: it may be behind a relay
-STRETCH = 16.0  # most that payloads lengthen a deadline
+CALLS = 3.0  # of engines before an exchange is committed: to offer, to answer, to apply
+STRETCH = 16.0  # most that payloads and engines lengthen a deadline
 FELT = 0.25  # of the time of a round's local steps: who made a node wait so much longer than others do is remembered
 WITHDRAWN_ROUNDS = 4  # without patience for who made this node late, the first time; doubles …
 MOST_WITHDRAWN_ROUNDS = 1024  # … up to this
@@ -68,18 +69,22 @@ class Deadline:
 class TransferTimes:
     """How long payloads of exchanges take to be sent, in seconds, by the last one to each of the last peers.
 
-    Fewer than half of those peers, if they are slow, change nothing; a slow line, which all of them share, does.
+    Fewer than half of those peers, if they are slow, change nothing; a slow line, which all of them share, does. A request is several times
+    as long as a response, so times are compared by the byte, and the longest payload counts.
     """
 
-    _sent: dict[str, float] = field(default_factory=dict)
+    _sent: dict[str, tuple[float, int]] = field(default_factory=dict)  # seconds, bytes
 
-    def observe(self, peer: str, seconds: float) -> None:
-        """The network took a payload for `peer` in so long, >= 0."""
-        keep(self._sent, peer, seconds, RECENT)
+    def observe(self, peer: str, seconds: float, count: int = 1) -> None:
+        """The network took a payload of `count` >= 1 bytes for `peer` in so long, >= 0."""
+        keep(self._sent, peer, (seconds, count), RECENT)
 
     def usual_s(self) -> float:
-        """Median over these peers, the lower one of an even number; 0 before the first payload."""
-        return median_low(self._sent.values()) if self._sent else 0.0
+        """What the longest of them takes, by the median over these peers, the lower one of an even number; 0 before the first payload."""
+        if not self._sent:
+            return 0.0
+        each_s = median_low(seconds / count for seconds, count in self._sent.values())
+        return each_s * max(count for _, count in self._sent.values())
 
     def forget(self, peer: str) -> None:
         """A peer is gone."""
@@ -87,11 +92,27 @@ class TransferTimes:
 
 
 @dataclass(slots=True)
+class CallTimes:
+    """How long this node's engine takes for a call of an exchange, in seconds: the local step that it waits for, and the work."""
+
+    _took: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    def observe(self, seconds: float) -> None:
+        """A call was answered in so long, >= 0."""
+        self._took.append(seconds)
+
+    def usual_s(self) -> float:
+        """Median of the last, the lower one of an even number; 0 before the first."""
+        return median_low(self._took) if self._took else 0.0
+
+
+@dataclass(slots=True)
 class Timeouts:
     """Waiting for links, one round or visit at a time, up to an adaptive deadline.
 
-    Where the payloads of an exchange take longer to be sent than the deadline's upper bound allows, no exchange would ever be in time: then
-    the time that they take is the deadline, up to STRETCH upper bounds. Nor is a payload repeated that must still be under way.
+    Where the payloads of an exchange take longer to be sent than the deadline's upper bound allows, or engines longer to make and read
+    them, no exchange would ever be in time: then the time that they take is the deadline, up to STRETCH upper bounds. Nor is a payload
+    repeated that must still be under way. Of engines a node knows its own, so a peer with a slower one lengthens nothing.
 
     Whoever is slow to all is waited for by all, and nobody is late. Where others went on while this node waited (`overtaken`), the peer it
     lately waited for the longest has made it late, by intent or not: from then on it is given no more than is usual, for
@@ -111,6 +132,7 @@ class Timeouts:
     deadline: Deadline
     silent: Callable[[str], bool] = lambda _peer: False
     transfers: TransferTimes = field(default_factory=TransferTimes)
+    calls: CallTimes = field(default_factory=CallTimes)
     expires: float = inf
     """When to give up; infinite while no peer is waited for. A peer that was late the last time has less, see `until`."""
     solicit_s: float = inf
@@ -132,8 +154,9 @@ class Timeouts:
 
     @property
     def stretch(self) -> float:
-        """How many times the deadline's upper bound an exchange is given because of what its payloads take, in [1, STRETCH]."""
-        return min(max(1.0, WHOLE * self.transfers.usual_s() / self.deadline.max_wait_s), STRETCH)
+        """How many times the deadline's upper bound an exchange is given because of what payloads and engines take, in [1, STRETCH]."""
+        takes_s = WHOLE * self.transfers.usual_s() + 2.0 * CALLS * self.calls.usual_s()
+        return min(max(1.0, takes_s / self.deadline.max_wait_s), STRETCH)
 
     @property
     def longest_s(self) -> float:
@@ -220,7 +243,8 @@ class Timeouts:
 
     def retry_s(self, peer: str) -> float:
         """Seconds without progress after which to try `peer` again."""
-        return max(self.solicit_s, HASTE * self._quickest.get(peer, 0.0), UNDER_WAY * self.transfers.usual_s())
+        under_way_s = UNDER_WAY * self.transfers.usual_s() + CALLS * self.calls.usual_s()
+        return max(self.solicit_s, HASTE * self._quickest.get(peer, 0.0), under_way_s)
 
     def resolve(self, peer: str, outcome: Outcome, now: float) -> None:
         """The exchange with `peer` ended; only a commit or a timeout says how long to wait."""

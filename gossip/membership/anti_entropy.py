@@ -8,7 +8,7 @@ passed on are sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from starling.gossip.limits import TokenBucket, keep
 from starling.gossip.membership.events import Send
@@ -41,6 +41,8 @@ class AntiEntropy:
         if not allowance.take(1.0, now):
             return []
         found = self.member_list.table.answer(message, self._start())
+        if self.member_list.full:
+            found = replace(found, wanted=())
         out: list[Send] = []
         parts = (
             len(found.compare.branches)

@@ -22,7 +22,7 @@ probes found. A helper's Acknowledge ends one probe; it does not clear a suspici
 Refutations are at least `timeout_s` apart, which bounds the traffic that one accuser can cause.
 
 Dissemination. An accepted record or a suspicion of our own is sent at once: to all members of a small swarm
-(`dissemination.SMALL_SWARM`), else to about log2 n random ones, each of which forwards a record, and a suspicion once it is its own;
+(`dissemination.SMALL_SWARM`), else to a few random ones, each of which forwards a record, and a suspicion once it is its own;
 rumors are also piggybacked on probes. What this misses is found by comparing tables (`table`) with a random member every `sync_s` (scaled
 by log n in large swarms) and whenever a probe shows a different digest, and sent by Sync within an allowance of each peer
 (`anti_entropy`). A newcomer that knows nobody is told of all. A peer's newer records are accepted at a limited rate, after some at once
@@ -33,6 +33,9 @@ Meeting. A member is met when a frame of it arrives, and joins then, or when a h
 peer is stored and used, but passed on, in a Spread or a Sync, only when we have met it: so a record with false addresses is known to those
 whom its author told, and not through them to all, and of what an honest member tells others all exists. Who hears of a newcomer probes it
 at once, of a large swarm about `_MEETERS` members do.
+
+Capacity. A full member list holds a part of a larger swarm, and those of two nodes differ: such a node opens no comparison and asks for no
+record, but answers those that have room.
 
 Reordered, duplicated or late messages do no harm: records and suspicions are merged by (incarnation, version), and an Acknowledge
 counts only for an open probe. A sender that we believe dead is sent the accusation, and answers with its refutation. Hello is sent
@@ -56,7 +59,7 @@ from typing import TypeVar
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.anti_entropy import AntiEntropy
-from starling.gossip.membership.dissemination import Dissemination, fan_out
+from starling.gossip.membership.dissemination import Dissemination, copies, fan_out
 from starling.gossip.membership.events import ClockSample, Joined, Output, Send, Told
 from starling.gossip.membership.fair_turns import FairTurns
 from starling.gossip.membership.introductions import Introductions
@@ -101,7 +104,8 @@ class Detector:
     swarm_time: Callable[[float], float]  # local time in seconds -> swarm time
     now: float  # seconds, on the clock used by all later calls
     last_frame: dict[str, float] = field(default_factory=dict)  # local time of each member's last frame
-    rtt_s: dict[str, float] = field(default_factory=dict)  # last measured round-trip time to each member, seconds
+    rtt_s: dict[str, float] = field(default_factory=dict)
+    """Seconds that the last answered probe to each member took, there and back; of a repeated one since its first frame."""
     stopped: bool = False
     _dissemination: Dissemination = field(init=False)
     _anti_entropy: AntiEntropy = field(init=False)
@@ -122,7 +126,8 @@ class Detector:
     _lists: FairTurns[tuple[bytes, bool]] = field(init=False)
     """Members with another digest of revocations, and whether they are asked for theirs."""
     _quiet_until: float = -math.inf
-    _unmet: set[str] = field(default_factory=set)  # members whose records are to be spread when we have met them
+    _unmet: dict[str, float] = field(default_factory=dict)
+    """Members whose records are to be spread when we have met them, and since when; who is met later is known by then."""
     _silent: set[str] = field(default_factory=set)
     _look_at: float = -math.inf  # not before, where nobody is late
 
@@ -359,16 +364,16 @@ class Detector:
 
     def _acknowledged(self, nonce: int, peer: str, reached: str, theirs: float, now: float) -> list[Output]:
         probe = self._probes.answered(nonce, peer, reached)
-        if probe is None:
-            self._health.late(nonce, peer, now)
+        if probe is None and (late_s := self._health.late(nonce, peer, now)) is not None:
+            self.rtt_s[peer] = late_s
         if probe is not None and reached:
             return [*self._introductions.meet(reached)]
         if probe is None:
             return []
         out: list[Output] = []
         self._health.acknowledged(peer, now - probe.sent, in_time=not probe.helpers)
+        self.rtt_s[peer] = now - probe.sent
         if not probe.helpers:  # else it was sent twice, and which one is answered is unknown
-            self.rtt_s[peer] = now - probe.sent
             out.append(ClockSample(peer, theirs, self.rtt_s[peer]))
         if probe.asker is not None:
             asker, their_nonce = probe.asker
@@ -384,7 +389,8 @@ class Detector:
 
     def _accuse_of_silence(self, peer: str, now: float) -> None:
         """Tell others of a suspect that left a probe of ours unanswered, once."""
-        if self.member_list.members[peer].status == "suspect" and not self._suspicions.by(peer, self.own.peer):
+        member = self.member_list.members.get(peer)  # none where a newcomer took the place of the dead meanwhile
+        if member is not None and member.status == "suspect" and not self._suspicions.by(peer, self.own.peer):
             self._suspicions.accuse(peer, self.own.peer)
             self._spread_rumor(peer, now)
 
@@ -478,7 +484,7 @@ class Detector:
                 if met or record.status == "left":
                     self._spread_record(record.peer, now)
                 else:
-                    self._unmet.add(record.peer)
+                    self._unmet[record.peer] = now
         if self.member_list.gate.changed():
             out += self._introductions.known(self.member_list.purge())
         told = [
@@ -493,7 +499,7 @@ class Detector:
 
     def _spread(self, now: float) -> list[Output]:
         others = self._others()
-        targets = self._sampler.sample(others, fan_out(len(others) + 1))
+        targets = self._sampler.sample(others, copies(len(others) + 1))
         records, rumors = self._dissemination.take(len(targets))
         self._spread_at = now + self.timing.timeout_s / 2 if self._dissemination and targets else math.inf
         if not records and not rumors:
@@ -509,7 +515,7 @@ class Detector:
         for memory in (self.last_frame, self.rtt_s, self._accused_at):
             for peer in [peer for peer in memory if peer not in self.member_list.members]:
                 del memory[peer]
-        self._unmet &= self.member_list.members.keys()
+        self._unmet = {peer: at for peer, at in self._unmet.items() if now < at + self.timing.sync_s}
         self._silent &= self.member_list.members.keys()
         self._health.keep(self.member_list.members)
         others = self._others()
@@ -517,7 +523,7 @@ class Detector:
             turns.keep(self.member_list.members)
         self._sync_at = now + self.timing.sync_s * max(1.0, math.log2((len(others) + 1) / _LARGE_SWARM) + 1)
         for peer in self._sampler.sample(others, 1):
-            out.append(self._anti_entropy.open(peer, differs=False))
+            out += [] if self.member_list.full else [self._anti_entropy.open(peer, differs=False)]
             if self.member_list.gate.revoked:
                 out.append(Send(peer, wire.Revoked((), self.member_list.gate.digest, reply=True)))
         dead = sorted(peer for peer, member in self.member_list.members.items() if member.status == "dead")
@@ -527,6 +533,8 @@ class Detector:
         """On a different digest, have a member wait for its turn of a comparison, or send Hello to an unknown peer, one in a timeout."""
         if digest == self.member_list.digest:
             self._syncs.withdraw(peer)
+        elif self.member_list.full:
+            return []
         elif self._present(peer):
             self._syncs.ask(peer, digest)
         elif self._may_read(peer) and now >= self._greeted_at + self.timing.timeout_s:
@@ -599,8 +607,7 @@ class Detector:
         member = self.member_list.members.get(peer)
         if member is None:
             return []
-        if peer in self._unmet:
-            self._unmet.remove(peer)
+        if now < self._unmet.pop(peer, -math.inf) + self.timing.sync_s:
             self._spread_record(peer, now)
         if member.status == "dead":
             return self._accuse(peer, now)

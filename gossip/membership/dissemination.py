@@ -1,4 +1,8 @@
-"""Epidemic dissemination: each new record or rumor is sent a bounded number of times, about log n, then dropped from the queue."""
+"""Epidemic dissemination: each new record or rumor is sent to a few members, who do the same, then dropped from the queue.
+
+With MOST copies each, all but one in a hundred have it within some frames' time; the others learn it from a comparison, which the next
+probe with another digest calls for. So what a change costs a node does not grow with the swarm.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,17 @@ from starling.gossip.wire.schema import MAX_RECORDS, MAX_RUMORS, Record, Rumor
 
 SMALL_SWARM = 16  # up to this many members, every update is sent to all of them at once
 MAX_PIGGYBACK = 16
-_REPEATS = 3  # times log2 n: all but about n**-3 of the members receive it even if a few frames are lost
+MOST = 5  # copies in a large swarm: one in e**5 gets none
 
 
 def fan_out(n: int) -> int:
-    """Members sent one update at a time, of n alive ones including this node."""
+    """Members sent one update that no comparison repairs, of n alive ones including this node."""
     return n - 1 if n <= SMALL_SWARM else math.ceil(math.log2(n))
+
+
+def copies(n: int) -> int:
+    """Members sent one record or rumor, likewise."""
+    return n - 1 if n <= SMALL_SWARM else MOST
 
 
 @dataclass(slots=True)
@@ -32,12 +41,12 @@ class Dissemination:
 
     def add_record(self, peer: str) -> None:
         """Queue the new record of `peer`; queued rumors about an older one are dropped."""
-        self._records[peer] = self._budget()
+        self._records[peer] = copies(self.member_list.size)
         self._rumors.pop(peer, None)
 
     def add_rumor(self, peer: str) -> None:
         """Queue the suspicion, or belief of death, of `peer`."""
-        self._rumors[peer] = self._budget()
+        self._rumors[peer] = copies(self.member_list.size)
 
     def take(self, copies: int) -> tuple[tuple[Record, ...], tuple[Rumor, ...]]:
         """Records and rumors for one frame that is sent to `copies` members."""
@@ -67,10 +76,6 @@ class Dissemination:
                 return Rumor(peer, record.incarnation, record.version, state, self.own)
             case _:
                 return None
-
-    def _budget(self) -> int:
-        n = self.member_list.size
-        return max(1, fan_out(n) if n <= SMALL_SWARM else _REPEATS * fan_out(n))
 
 
 def _spend(left: dict[str, int], peer: str, copies: int) -> None:

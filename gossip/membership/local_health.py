@@ -66,12 +66,14 @@ class LocalHealth:
         keep(self._given_up, nonce, (peer, sent), MAX_GIVEN_UP)
         self._raise(self.doubt + silence)
 
-    def late(self, nonce: int, peer: str, now: float) -> None:
-        """An acknowledgement came from a member for a probe that is not open."""
+    def late(self, nonce: int, peer: str, now: float) -> float | None:
+        """An acknowledgement came from a member for a probe that is not open -> how many seconds it took; None: not of this member."""
         probed, sent = self._given_up.get(nonce, ("", 0.0))
-        if probed == peer:
-            del self._given_up[nonce]
-            self.acknowledged(peer, now - sent, in_time=False)
+        if probed != peer:
+            return None
+        del self._given_up[nonce]
+        self.acknowledged(peer, now - sent, in_time=False)
+        return now - sent
 
     def lagged(self, lag_s: float) -> bool:
         """A timer fired so late -> whether this node was held up, so that what it waits for may have come already."""

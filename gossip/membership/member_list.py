@@ -31,7 +31,7 @@ from starling.gossip.membership.table import Table, entry_of
 from starling.gossip.overlay.ranks import digest
 from starling.gossip.wire.schema import Record
 
-MAX_MEMBERS = 4096
+MAX_MEMBERS = 16_384
 TOMBSTONE_S = 3600.0
 
 Status = Literal["alive", "suspect", "dead", "left"]
@@ -102,6 +102,11 @@ class MemberList:
     def size(self) -> int:
         """Number of peers that are alive or suspect."""
         return len(self._entries)
+
+    @property
+    def full(self) -> bool:
+        """Whether it has no room for a newcomer; dead and left members make room."""
+        return self.size >= self.max_members
 
     @property
     def table(self) -> Table:

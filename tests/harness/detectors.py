@@ -15,7 +15,7 @@ from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.detector import Detector, Timing
 from starling.gossip.membership.events import ClockSample, Died, Output, Send
 from starling.gossip.membership.local_record import LocalRecord
-from starling.gossip.membership.member_list import MemberList
+from starling.gossip.membership.member_list import MAX_MEMBERS, MemberList
 from starling.gossip.seeds import derive
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import Record, Revocation
@@ -93,6 +93,7 @@ class DetectorSwarm:
     record_of: Callable[[str, int], Record] = record
     """(peer, incarnation) -> its first record."""
     peers: Sequence[str] = ()  # `names` unless given
+    max_members: int = MAX_MEMBERS  # of each list
     now: float = 0.0
     nodes: dict[str, Detector] = field(default_factory=dict)
     events: list[tuple[float, str, Output]] = field(default_factory=list)
@@ -113,8 +114,8 @@ class DetectorSwarm:
         """Start a node and let it greet the first living one."""
         bootstrap = next(iter(self.nodes), None)
         self.nodes[peer] = Detector(
-            LocalRecord(self.record_of(peer, incarnation), sign), MemberList(verify, OpenGate()), self.timing, self.seed,
-            lambda t: t, self.now,
+            LocalRecord(self.record_of(peer, incarnation), sign), MemberList(verify, OpenGate(), max_members=self.max_members),
+            self.timing, self.seed, lambda t: t, self.now,
         )  # fmt: skip
         self.do(peer, [] if bootstrap is None else self.nodes[peer].greet(bootstrap, self.now))
 

@@ -21,10 +21,12 @@ def settled(n, **options):
     return swarm
 
 
-@pytest.mark.parametrize("n", [2, 3, 16, pytest.param(64, marks=pytest.mark.slow)])
-def test_all_join_through_one_member_and_agree_within_a_fraction_of_a_second(n):
+@pytest.mark.parametrize(
+    ("n", "took_s"), [(2, 0.3), (3, 0.3), (16, 0.3), pytest.param(64, 1.0, marks=pytest.mark.slow)]
+)
+def test_all_join_through_one_member_and_agree_within_a_fraction_of_a_second(n, took_s):
     swarm = DetectorSwarm(n)
-    assert swarm.run(1.0, swarm.agreed) < 0.3
+    assert swarm.run(2.0, swarm.agreed) < took_s
     assert len({node.member_list.digest for node in swarm.nodes.values()}) == 1
     assert swarm.faults == []
 

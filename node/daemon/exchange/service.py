@@ -8,6 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
+from statistics import median_low
 
 import trio
 
@@ -17,7 +18,7 @@ from starling.gossip.exchange.commands import Outcome
 from starling.gossip.exchange.edge import Edge
 from starling.gossip.exchange.pace import Rounds, Slots
 from starling.gossip.exchange.pairwise import MAX_LEAD, Pairwise
-from starling.gossip.exchange.timeouts import TRIES, Deadline, Timeouts
+from starling.gossip.exchange.timeouts import TRIES, WHOLE, Deadline, Timeouts
 from starling.gossip.limits import keep
 from starling.gossip.overlay.api import LastingEdges
 from starling.gossip.overlay.periodic import Periodic
@@ -36,6 +37,9 @@ from starling.node.status.snapshot import Exchanges
 
 SEND_S = 60.0  # A peer that takes no frame for so long is unreachable
 SMOOTHING = 0.3
+FIRST_BYTES = (
+    256 << 10
+)  # of an exchange before any rate is known: on a slow line a whole model would be given up half done
 MAX_MOVED = 256  # peers
 
 
@@ -54,19 +58,26 @@ class Budget:
         self._rates: dict[str, float] = {}
 
     def __call__(self, peer: str) -> int:
-        """Bytes that both payloads of one exchange with `peer` may take; 0 is no limit known."""
+        """Bytes that both payloads of one exchange with `peer` may take; 0 is no limit.
+
+        With a peer of unknown rate as many as with others; FIRST_BYTES before any rate is known, where there is no cap.
+        """
         if self._fixed:
             return self._fixed
         caps = [cap for cap in (self._limits.up_bytes_per_s, self._limits.down_bytes_per_s) if cap > 0]
-        return exchange_budget(self._rates.get(peer, 0.0), min(self._slot_s, self.beside_s), FILL, min(caps, default=0))
+        usual = median_low(self._rates.values()) if self._rates else 0.0
+        rate = self._rates.get(peer, usual)
+        if rate == math.inf and not caps:
+            return 0
+        return exchange_budget(rate, min(self._slot_s, self.beside_s), FILL, min(caps, default=0)) or FIRST_BYTES
 
     def observe(self, peer: str, sent_bytes: int, seconds: float) -> None:
         """A frame of `sent_bytes` took `seconds` to be handed to the network."""
-        if sent_bytes < MIN_MEASURED_BYTES or seconds <= 0:
+        if sent_bytes < MIN_MEASURED_BYTES:
             return
-        rate = sent_bytes / seconds
+        rate = sent_bytes / seconds if seconds > 0 else math.inf
         known = self._rates.get(peer)
-        self._rates[peer] = rate if known is None else (1 - SMOOTHING) * known + SMOOTHING * rate
+        self._rates[peer] = rate if known in {None, math.inf} else (1 - SMOOTHING) * known + SMOOTHING * rate
 
     def forget(self, peer: str) -> None:
         """The peer is gone."""
@@ -102,7 +113,7 @@ class Exchange:
         self._moved_bytes: dict[str, int] = {}  # by peer, since it was last visited
         self._shell = Shell(
             context, core, send_s=SEND_S, transactions=transactions,
-            sent=self._measure,
+            sent=self._measure, called=core.pace.timeouts.calls.observe,
             edge_dropped=sticky.drop if sticky is not None else lambda _peer: None,
         )  # fmt: skip
 
@@ -160,13 +171,13 @@ class Exchange:
         self._budget.observe(peer, count, seconds)
         self._moved(peer, count)
         self._watch.sent(peer, message, count, seconds)
-        if not payload_bytes(message):
+        if not (size := payload_bytes(message)):
             return
         timeouts = self._core.pace.timeouts
-        timeouts.transfers.observe(peer, seconds)
-        if timeouts.stretch > 1.0 and not self._told_slow:
+        timeouts.transfers.observe(peer, seconds, size)
+        most_s = timeouts.deadline.max_wait_s
+        if WHOLE * timeouts.transfers.usual_s() > most_s and not self._told_slow:
             self._told_slow = True
-            most_s = timeouts.deadline.max_wait_s
             text = (
                 f"a payload takes {timeouts.transfers.usual_s():,.1f} s to be sent, too long for exchanges of {most_s:g} s: they get "
                 f"up to {timeouts.longest_s:,.1f} s and are as much rarer; a higher cap (`starling limits --up`), or in the next manifest "

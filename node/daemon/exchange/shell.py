@@ -13,7 +13,7 @@ from functools import partial
 import trio
 
 from starling.gossip.errors import EngineError, RemoteProtocolError, TransportError
-from starling.gossip.exchange.calls import Answer, Answered, Apply, Done, ExchangeCall, VerifyUpdate
+from starling.gossip.exchange.calls import Answer, Answered, Apply, Done, ExchangeCall, Offer, VerifyUpdate
 from starling.gossip.exchange.commands import (
     Command,
     DiscardCalls,
@@ -64,12 +64,13 @@ class _Peer:
 class Shell:
     """Carries out the commands of one node's exchange core. A peer that takes no frame for `send_s` is unreachable.
 
-    `sent` is called for every frame sent, `edge_dropped` with a peer that gave up its edge.
+    `sent` is called for every frame sent, `edge_dropped` with a peer that gave up its edge, `called` with the seconds that the engine took
+    for a payload.
     """
 
     def __init__(
         self, context: NodeContext, core: Pairwise | Pulls, *, send_s: float, sent: Sent, transactions: Transactions,
-        edge_dropped: Callable[[str], None] = lambda _peer: None,
+        edge_dropped: Callable[[str], None] = lambda _peer: None, called: Callable[[float], object] = lambda _seconds: None,
     ) -> None:  # fmt: skip
         self._network = context.network
         self._engine = context.engine
@@ -78,7 +79,7 @@ class Shell:
         self._send_s = send_s
         self._sent = sent
         self._transactions = transactions
-        self._edge_dropped = edge_dropped
+        self._edge_dropped, self._called = edge_dropped, called
         self._peers: dict[str, _Peer] = {}
         self._nursery: trio.Nursery | None = None
         self._moved = trio.Event()
@@ -200,11 +201,13 @@ class Shell:
 
     async def _call_engine(self, peer: str, it: _Peer) -> None:
         while it.calls:
-            call = it.calls.popleft()
+            call, began = it.calls.popleft(), trio.current_time()
             try:
                 reply = await self._engine.call(call)
             except EngineError:
                 reply = None
+            if isinstance(call, Offer | Answer | Apply):
+                self._called(trio.current_time() - began)
             if isinstance(call, Answer | Apply) and isinstance(reply, Answered | Done):
                 self._transactions.clipped(peer, call.seq, reply.clip)
             self.do(self._core.reply(call, reply, trio.current_time()))

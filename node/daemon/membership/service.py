@@ -51,7 +51,7 @@ from starling.node.interfaces import TaskStatus
 from starling.node.net.api import Disconnected
 from starling.robust.sampling import labels, prefix_of
 
-ORIGIN_SHARE, ELSEWHERE_SHARE = 16, 2
+ORIGIN_SHARE, ELSEWHERE_SHARE = 64, 8
 """One public address prefix has at most 1/ORIGIN_SHARE of all places for members; members without a known public address, which costs
 nothing to claim, at most 1/ELSEWHERE_SHARE."""
 MAX_SENDING = 32  # messages being sent to one peer; more are dropped
@@ -230,7 +230,7 @@ class Membership:
         return self._core.last_frame.get(peer)
 
     def rtt(self, peer: str) -> float | None:
-        """Round-trip time of its last probe, in seconds."""
+        """Round-trip time of its last answered probe, in seconds; of a repeated one since its first frame."""
         return self._core.rtt_s.get(peer)
 
     async def serve(

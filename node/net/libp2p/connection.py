@@ -12,13 +12,15 @@ from math import inf
 
 import trio
 
-from starling.node.net.libp2p import yamux
+from starling.node.net.libp2p import sockets, yamux
 from starling.node.net.libp2p.noise import MAX_PLAIN_BYTES, Channel, ChannelBroken
 from starling.node.net.limits import Pacer
 
-QUEUE_BYTES = 2 * MAX_PLAIN_BYTES  # at first
-LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES = 16 << 10, 8 * MAX_PLAIN_BYTES
+QUEUE_BYTES = 8 << 10  # at first
+LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES = 2 << 10, 8 * MAX_PLAIN_BYTES
 WRITE_S = 0.02
+MEASURED_S = 0.02  # of sending without a pause, after which the rate of the link is worked out
+SLOW_QUEUE_BYTES = 64 << 10  # of a link whose system is waited for: it takes up to 64 kB more than it was told to hold
 MANY_FRAMES = 64  # in a piece; of a peer that sends such, FINE_BYTES are parsed at a time, not a record
 FINE_BYTES = 1 << 10
 WRITE_STALL_S = 120.0  # for one piece: slower than two kilobytes a second is gone
@@ -162,12 +164,16 @@ class Connection:
         self.closing = False
         self.over = trio.Event()
         self._socket, self._channel, self._received = socket, channel, received
+        self._paced = socket.socket if isinstance(socket, trio.SocketStream) else None
         self._up, self._down = up, down
         self.queue_bytes = min(QUEUE_BYTES, 2 * up.piece_bytes)
         self.session = yamux.Session(dialler=not info.inbound)
         self._streams: dict[int, Stream] = {}
         self._scope = trio.CancelScope()
         self._writing = False
+        self._in_a_row = 0  # bytes written since nothing was queued
+        self._written_at = 0.0
+        self._counted_bytes, self._counted_s = 0, 0.0
         self._queued = trio.lowlevel.ParkingLot()
         self._drained = trio.lowlevel.ParkingLot()
 
@@ -176,6 +182,7 @@ class Connection:
 
         `accept` is called in a task of its own for each stream that the peer opens; it must not raise.
         """
+        self._hold_back()
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -290,29 +297,48 @@ class Connection:
 
     async def _write_some(self, stall: trio.CancelScope) -> None:
         while not self.session.outgoing_bytes:
+            self._in_a_row = 0
             await self._queued.park()
+        if not self._in_a_row:
+            self._written_at = trio.current_time()
         before = 0
         while before < self.session.outgoing_bytes < self.queue_bytes:  # as long as tasks that are running add to it
             before = self.session.outgoing_bytes
             await trio.lowlevel.checkpoint()
+        if self._paced is not None and self.queue_bytes <= SLOW_QUEUE_BYTES:
+            await trio.lowlevel.wait_writable(self._paced.fileno())
         amount = min(self.session.outgoing_bytes, self.queue_bytes, self._up.piece_bytes)
         pieces, self._writing = self.session.take(amount), True
         for stream in self._streams.values():
             stream.wake()
         await self._up.passed(amount)
-        began = trio.current_time()
-        stall.deadline = began + WRITE_STALL_S
+        stall.deadline = trio.current_time() + WRITE_STALL_S
         await self._channel.write(*pieces)
         stall.deadline = inf
-        self._adapt(amount, trio.current_time() - began)
+        self._adapt(amount, trio.current_time())
         self._writing = False
         if not self.session.outgoing_bytes:
             self._drained.unpark_all()
 
-    def _adapt(self, amount: int, took_s: float) -> None:
-        """Queue no more than the link takes in WRITE_S, so that a small frame does not wait long behind a large one."""
-        if took_s > 2 * WRITE_S:
-            self.queue_bytes = max(self.queue_bytes // 2, LEAST_QUEUE_BYTES)
-        elif amount >= self.queue_bytes and took_s < WRITE_S / 2:
-            self.queue_bytes = min(2 * self.queue_bytes, MOST_QUEUE_BYTES)
+    def _adapt(self, amount: int, now: float) -> None:
+        """Queue no more than the link takes in WRITE_S, so that a small frame does not wait long behind a large one.
+
+        The first bytes in a row are taken by the system at once, whatever the link, and say nothing.
+        """
+        if self._in_a_row >= 2 * self.queue_bytes:
+            self._counted_bytes += amount
+            self._counted_s += now - self._written_at
+        self._in_a_row += amount
+        self._written_at, before = now, self.queue_bytes
+        if self._counted_s >= MEASURED_S or self._counted_bytes >= 2 * MOST_QUEUE_BYTES:
+            wanted = WRITE_S * self._counted_bytes / max(self._counted_s, 1e-6)
+            self._counted_bytes, self._counted_s = 0, 0.0
+            self.queue_bytes = int(min(max(wanted, LEAST_QUEUE_BYTES), MOST_QUEUE_BYTES))
         self.queue_bytes = min(self.queue_bytes, 2 * self._up.piece_bytes)
+        if self.queue_bytes != before:
+            self._hold_back()
+
+    def _hold_back(self) -> None:
+        """As much may wait in the system as here: else its buffer, of a hundred kilobytes, is the queue of a slow link."""
+        if self._paced is not None:
+            sockets.hold_back(self._paced, self.queue_bytes)

@@ -93,3 +93,10 @@ def tune(sock: trio.socket.SocketType) -> None:
         for name, value in wanted:
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def hold_back(sock: trio.socket.SocketType, most_bytes: int) -> None:
+    """Let the system take no more than about so many bytes beyond those on their way, where it can: what it has, nothing overtakes."""
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        with suppress(OSError):  # it is gone already
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, most_bytes)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from starling.gossip.exchange.pace import Rounds
 from starling.gossip.exchange.timeouts import (
+    CALLS,
     FELT,
     HASTE,
     MISSED,
@@ -370,3 +371,28 @@ def test_others_that_have_gone_on_give_nobody_more_time():
     timeouts.begin(100.0, 0.0)
     for peer in (*QUICK, "gone"):
         assert timeouts.until(peer, behind=True) <= timeouts.until(peer)
+
+
+def test_exchanges_get_the_time_that_this_nodes_engine_takes_to_make_and_read_them():
+    """Else a local step of a third of a slot is enough for no visit to be in time, ever."""
+    timeouts = Timeouts(Deadline(1.0, 1.0))
+    assert timeouts.longest_s == 1.0
+    for seconds in (0.5, 0.5, 100.0):
+        timeouts.calls.observe(seconds)
+    assert timeouts.longest_s == 2 * CALLS * 0.5
+    timeouts.begin(0.0)
+    assert timeouts.until("a") == timeouts.longest_s
+    assert timeouts.retry_s("a") >= CALLS * 0.5, "what an engine is at work on is not sent again"
+    for _ in range(4):
+        timeouts.calls.observe(0.01)
+    assert timeouts.longest_s == 1.0
+
+
+def test_what_payloads_take_is_what_the_longest_takes_whoever_got_it():
+    """Of two peers one may be sent requests and the other responses, a quarter as long."""
+    timeouts = Timeouts(Deadline(1.0, 1.0))
+    timeouts.transfers.observe("answered", 0.125, 250_000)
+    timeouts.transfers.observe("asked", 0.5, 1_000_000)
+    assert timeouts.longest_s == WHOLE * 0.5
+    timeouts.transfers.observe("slow to read", 50.0, 1_000_000)
+    assert timeouts.longest_s == WHOLE * 0.5, "one of three changes nothing"

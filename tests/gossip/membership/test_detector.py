@@ -129,6 +129,19 @@ def test_an_acknowledgement_of_our_probe_gives_a_clock_sample():
     )  # twice: nothing
 
 
+@pytest.mark.parametrize("answered_s", [1.2, 1.7])
+def test_a_late_answer_shows_how_long_it_took_and_is_no_clock_sample(answered_s):
+    """After helpers were asked, or after the probe was given up; else nobody would see how long probes take on a crowded line."""
+    core = knowing("a", "b", "c", met=["a"])
+    (_, probe), *_ = sent(core.connection_lost("a", 0.0), wire.Probe)
+    for tick_s in (0.5, 1.5):
+        if tick_s < answered_s:
+            core.tick(tick_s)
+    out = core.receive("a", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0), answered_s)
+    assert not any(isinstance(it, ClockSample) for it in out)
+    assert core.rtt_s["a"] == answered_s
+
+
 def test_an_acknowledgement_from_another_than_the_one_probed_counts_for_nothing():
     core = knowing("a", "b")
     (_, probe), *_ = sent(core.connection_lost("a", 0.1), wire.Probe)
@@ -507,3 +520,17 @@ def test_bad_messages_are_the_senders_fault_and_have_no_effect(message, reason):
     with pytest.raises(RemoteProtocolError, match=f"a: {reason}"):
         core.receive("a", message, 1.0)
     assert core.member_list.alive == before
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_who_is_met_long_after_it_was_told_of_is_no_news_any_more(late):
+    """Among many each member is met once a lap of probes, hours after comparisons have told all of it."""
+    core = knowing("a", "b", "c")
+    core.tick(1.0)
+    core.receive("a", wire.Spread((record("newcomer"),)), 1.0)
+    met = 1.0 + (2 * TIMING.sync_s if late else 0.1)
+    while core.deadline < met:
+        core.tick(core.deadline)
+    out = core.frame_seen("newcomer", met) + core.tick(met)
+    told = [peer for peer, message in sent(out, wire.Spread) if any(it.peer == "newcomer" for it in message.records)]
+    assert bool(told) is not late

@@ -1,0 +1,190 @@
+"""Three nodes with five million parameters on lines of 20 Mbit/s, in both paces: one command, and its figures.
+
+    pytest -s -m acceptance tests/real/test_big_payloads.py
+
+Not all bounds that are wanted are held, decisions/0101 says which and why. A local step sleeps for most of its time, as three engines at
+full speed have no core each here. First each trains alone, in a swarm of its own and at the same time as the others; then all together,
+with overlap in steps pace.
+"""
+
+import os
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from tests.harness.cables import Line
+from tests.harness.namespaces import lan
+from tests.harness.processes import Shell, status_of, terminals, until
+
+SECONDS = float(os.environ.get("STARLING_BIG_S", "120"))
+ALONE_S = 40.0
+NODES, LINE = 3, Line(20, delay_ms=5)
+COMMITTED = 0.95
+OVERHEAD = {"steps": 1.05, "clock": 1.1}  # wanted: 1.05
+KEPT = {"steps": 0.97, "clock": 0.9}  # wanted: .97
+WIRE = 0.4  # wanted: .85
+LOOK_S = 0.1
+TASK = """\
+import time
+
+import torch
+from torch import nn
+
+
+class Sleeper:
+    metric, higher_is_better, samples = "error", False, 64
+
+    def model(self, generator):
+        layers = [nn.utils.skip_init(nn.Linear, 1580, 1580) for _ in range(2)]
+        for each in layers:
+            nn.init.normal_(each.weight, std=0.01, generator=generator)
+            nn.init.zeros_(each.bias)
+        return nn.Sequential(*layers)
+
+    def data(self, source, device):
+        return self
+
+    def batch(self, size, generator):
+        return torch.rand((size, 1580), generator=generator)
+
+    def held_out(self, size):
+        yield torch.ones((1, 1580))
+
+    def loss(self, model, x):
+        time.sleep(0.15)
+        return nn.functional.mse_loss(model(x), x.flip(1))
+
+    def score(self, model, x):
+        total = float(nn.functional.mse_loss(model(x), x.flip(1)))
+        return total, total, 1
+"""
+AGREED = (
+    "--set task.kind=sleeper:Sleeper --set task.batch_size=2 --set optimizer.kind=sgd --set optimizer.schedule=constant "
+    "--set pace.rounds=0 --set pace.evaluate_every=1000000"
+)
+PACES = {
+    "steps": "--set pace.kind=steps --set pace.overlap=true",
+    "clock": "--set pace.kind=clock",
+}
+OWN = "--no-lan --set trust=true --set threads=1 --set checkpoint_s=3600"
+
+pytestmark = [
+    pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance, pytest.mark.usefixtures("warm_engines"),
+    pytest.mark.timeout(SECONDS + 600),
+]  # fmt: skip
+
+
+def carried(shell):
+    """Bytes that its host's line has carried so far, sent and received."""
+    (line,) = [it for it in Path(f"/proc/{shell.process.pid}/net/dev").read_text().splitlines() if "eth0:" in it]
+    fields = line.partition(":")[2].split()
+    return int(fields[8]), int(fields[0])
+
+
+@dataclass
+class Watched:
+    """A node: its statuses, what its line carried, and the exchanges that ended meanwhile."""
+
+    shell: Shell
+    folder: Path
+    statuses: list = field(default_factory=list)
+    line: list[tuple[float, int, int]] = field(default_factory=list)
+    ended: dict[tuple, object] = field(default_factory=dict)
+
+    def look(self):
+        self.line.append((time.time(), *carried(self.shell)))
+        if (now := status_of(self.folder)) is not None:
+            self.statuses.append(now)
+            self.ended.update(((it.peer, it.asked, it.number, it.time_s), it) for it in now.transactions)
+
+    @property
+    def steps_per_s(self):
+        """From the first change of the count to the last."""
+        changes = [now for then, now in pairwise(self.statuses) if now.local_steps != then.local_steps]
+        return (changes[-1].local_steps - changes[0].local_steps) / (changes[-1].time_s - changes[0].time_s)
+
+    def wire(self):
+        """While an exchange was under way here: its share of the time, and of what the line can carry one way, sent and received."""
+        spans = [
+            (it.time_s - it.seconds, it.time_s)
+            for it in self.ended.values()
+            if it.outcome == "committed" and it.seconds
+        ]
+        due_s, sent, came = 0.0, 0, 0
+        for (since, up, down), (at, up_now, down_now) in pairwise(self.line):
+            if any(begin <= since and at <= end for begin, end in spans):
+                due_s, sent, came = due_s + at - since, sent + up_now - up, came + down_now - down
+        can = due_s * LINE.mbit * 1e6 / 8
+        return due_s / (self.line[-1][0] - self.line[0][0]), sent / can, came / can
+
+
+@contextmanager
+def nodes(tmp_path, words, name, *, together):
+    """On hosts of their own, one swarm or each its own."""
+    (tmp_path / "sleeper.py").write_text(TASK)
+    quorum = NODES if together else 1
+    with lan(NODES, LINE) as hosts, terminals() as terminal:
+        what, watched = f"found {AGREED} {words} --set pace.quorum={quorum}", []
+        for number, host in enumerate(hosts):
+            folder = f"{name}{number}"
+            shell = terminal(f"ip netns exec {host} starling {what} {OWN} --dir {folder}", tmp_path, folder)
+            watched.append(Watched(shell, tmp_path / folder))
+            if together and not number:
+                what = f"join {shell.until(shell.first_line)}"
+        until(
+            "they do not begin",
+            lambda: all((it := status_of(each.folder)) and it.local_steps > 10 for each in watched),
+            240.0,
+        )
+        yield watched
+
+
+def watch(watched, seconds):
+    began = time.monotonic()
+    while time.monotonic() - began < seconds:
+        for each in watched:
+            each.look()
+        time.sleep(LOOK_S)
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_big_payloads_fill_the_lines_commit_and_leave_the_local_steps_alone(tmp_path, pace):
+    with nodes(tmp_path, PACES[pace], "alone", together=False) as lone:
+        watch(lone, ALONE_S)
+    with nodes(tmp_path, PACES[pace], "swarm", together=True) as swarm:
+        until("no exchange", lambda: all(status_of(each.folder).exchanges.committed > 2 for each in swarm), 240.0)
+        watch(swarm, SECONDS)
+    committed = begun = sent = payload = 0
+    dues, wires = [], []
+    for number, (alone, each) in enumerate(zip(lone, swarm, strict=True)):
+        then, now = each.statuses[0], each.statuses[-1]
+        did = [
+            getattr(now.exchanges, it) - getattr(then.exchanges, it)
+            for it in ("committed", "aborted", "timeout", "busy")
+        ]
+        committed, begun = committed + did[0], begun + sum(did[:3])
+        sent, payload = sent + now.bytes_sent - then.bytes_sent, payload + now.payload_bytes - then.payload_bytes
+        due, up, down = each.wire()
+        dues.append(due)
+        wires.append(up + down)
+        print(  # noqa: T201
+            f"node {number}: d = {now.parameters:,}, {did[0]} of {sum(did[:3])} exchanges, {did[3]} busy; {each.steps_per_s:.2f} steps a "
+            f"second, alone {alone.steps_per_s:.2f}; an exchange under way {due:.0%} of the time, and then {up:.0%} of the line sent, "
+            f"{down:.0%} received"
+        )
+    kept = fmean(each.steps_per_s for each in swarm) / fmean(each.steps_per_s for each in lone)
+    print(  # noqa: T201
+        f"{pace}: {committed / begun:.1%} committed; bytes {sent / payload:.3f} of payloads committed, "
+        f"{payload / committed / 1e3:,.0f} kB each; "
+        f"wire {fmean(wires):.0%} while exchanges are due ({fmean(dues):.0%} of the time); steps {kept:.3f} of alone; "
+        f"load {os.getloadavg()}"
+    )
+    assert committed / begun >= COMMITTED
+    assert sent <= OVERHEAD[pace] * payload
+    assert fmean(wires) >= WIRE
+    assert kept >= KEPT[pace]
