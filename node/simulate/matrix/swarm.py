@@ -44,7 +44,8 @@ Correct = Callable[[Tensor], Tensor]
 Step = Callable[[Tensor, int, int, Tensor, Correct], Tensor]
 """One local step of some rows: (rows (r,) int64 ascending, on the CPU, round, step in the round, x (r, d), correct) -> new x (r, d).
 
-Each call of `correct` knows what was known before the step, and the last one is remembered. The step must not modify x, and may be called for any rows in any order: what it keeps (momentum, say) is its own, by row.
+Each call of `correct` knows what was known before the step, and the last one is remembered. The step must not modify x, and may be called
+for any rows in any order: what it keeps (momentum, say) is its own, by row.
 """
 
 NUMBERS_AT_ONCE = 1 << 18  # given to a step and to the mixing algorithm: what the processor's cache holds
