@@ -2,6 +2,7 @@
 
 import itertools
 from functools import cache
+from statistics import mean
 
 import pytest
 import torch
@@ -119,8 +120,11 @@ def test_fewer_inputs_teach_less_and_more_peers_hardly_more():
 
 @pytest.mark.acceptance
 @pytest.mark.skipif(not (REAL_DATA / "mnist").is_dir(), reason=f"no MNIST at {REAL_DATA}")
-def test_equal_models_that_are_averaged_by_pairs_learn_as_much_as_by_many_labels_for_more_bytes():
-    """All of 32 units, three seeds; the reference, one seed: .839 for 3,054 kB, and .841 by labels of 2,000 images for 1,800 kB."""
+def test_equal_models_that_are_averaged_by_pairs_are_a_little_behind_many_labels_for_more_bytes():
+    """All of 32 units: .807 for 3,054 kB, three seeds and partitions; by labels of 2,000 images it is .823 for 1,800 kB.
+
+    The reference's .839 is its first partition; its script has .778 on the second and .803 on the third.
+    """
     runs = simulate(
         task="tests.harness.few_images:FewImages", mix="dsgd", overlay="random_matching", nodes=8, rounds=ROUNDS, seeds=(0, 1, 2),
         set={
@@ -131,7 +135,7 @@ def test_equal_models_that_are_averaged_by_pairs_learn_as_much_as_by_many_labels
         },
     )  # fmt: skip
     last = [run.outcome.rows[-1] for run in runs.finished]
-    assert sum(row.mean for row in last) / 3 == pytest.approx(0.839, abs=0.03), [row.mean for row in last]
+    assert sum(row.mean for row in last) / 3 == pytest.approx(mean([0.839, 0.778, 0.803]), abs=0.02), last
     assert last[0].bytes_per_node == pytest.approx(3.054e6, rel=0.01)
 
 
