@@ -170,6 +170,7 @@ def test_the_more_nodes_differ_the_more_turns_are_worth(spread, steps, phases, a
 
 
 @pytest.mark.acceptance
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("share", "error"), [(0.25, 8e-3), (0.1, 0.025), (0.03, 0.30)])
 def test_the_largest_changes_of_both_factors_with_feedback_are_as_near_as_the_reference_says(share, error):
     """`psgd` with error feedback among all; 150 rounds, three seeds for one, which takes the largest of each factor by itself.
