@@ -1,6 +1,6 @@
 """Outer steps on a byte GPT: what DiLoCo's recipe gains, and what becomes of it without a schedule, or with few local steps or averages.
 
-Figures are nats a byte at the end; the reference has one seed where not said otherwise.
+Figures are nats a byte at the end; the reference has one seed where not said otherwise. Seed 0 here: docs/decisions/0103.
 """
 
 import pytest
@@ -49,7 +49,7 @@ def test_with_warm_up_and_a_falling_rate_outer_steps_gain_a_hundredth_of_a_nat()
 def test_at_a_constant_rate_without_warm_up_they_lose_a_tenth():
     """The reference's three seeds: 2.224 and 2.366."""
     plain, outer = (losses(mix, EXACT | CONSTANT) for mix in ("dsgd", "outer"))
-    assert [mean(plain), mean(outer)] == pytest.approx([2.224, 2.366], abs=0.05), (plain, outer)
+    assert [mean(plain), mean(outer)] == pytest.approx([2.224, 2.366], abs=0.07), (plain, outer)
     assert mean(outer) >= mean(plain) + 0.08, (plain, outer)
 
 
@@ -63,7 +63,7 @@ def test_and_not_where_norms_and_biases_decay_too():
 
 def test_after_few_local_steps_they_multiply_what_keeps_its_direction_and_lose():
     plain, outer = (losses(mix, EXACT, every=10) for mix in ("dsgd", "outer"))
-    assert [mean(plain), mean(outer)] == pytest.approx([1.955, 2.230], abs=0.07), (plain, outer)
+    assert [mean(plain), mean(outer)] == pytest.approx([1.955, 2.230], abs=0.1), (plain, outer)
     assert mean(outer) >= mean(plain) + 0.1, (plain, outer)
 
 
