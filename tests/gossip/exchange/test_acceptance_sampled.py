@@ -7,12 +7,10 @@ import functools
 
 import pytest
 import torch
-from torch import nn
 
 from starling.gossip.exchange.sampled import Sampling
 from starling.gossip.rng import generator
 from starling.node.config.schema import PartitionSection
-from starling.node.simulate.api import simulate
 from starling.node.tasks.api import Source
 from starling.node.tasks.images import Images
 from tests.harness.sampled_swarm import SampledSwarm
@@ -123,27 +121,3 @@ def test_few_of_a_hundred_reach_85_percent_by_as_few_bytes_as_the_reference(
     assert last >= end - 0.01
     assert missed <= lost
     assert agreed <= (0.1 if "blind" in views else 1.0)
-
-
-class Linear(Images):
-    """The same model for the simulator."""
-
-    def model(self, generator):
-        model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10, bias=False))
-        nn.init.zeros_(model[1].weight)
-        return model
-
-
-def test_pairs_of_all_take_ten_times_the_bytes():
-    """Plain averages, mean of the own models of twenty, three seeds; the reference: 110 rounds, 3.45 MB."""
-    runs = simulate(
-        task=f"{__name__}:Linear", mix="dsgd", overlay="random_matching", nodes=N, rounds=160, seeds=(0, 1, 2),
-        set={
-            "task.path": str(REAL_DATA / "mnist"), "task.batch_size": BATCH, "partition.alpha": 0.3, "partition.shards": N,
-            "compress.select": "full", "compress.request": "identity", "compress.response": "identity", "pace.local_steps": STEPS,
-            "pace.evaluate_every": 10, "optimizer.lr": LR, "optimizer.momentum": 0, "optimizer.schedule": "constant",
-            "mix.clip_norm": 0, "simulate.sample": 20, "simulate.target": 0.85,
-        },
-    )  # fmt: skip
-    there = [run.outcome.target for run in runs.finished]
-    assert all(it is not None and it.bytes_per_node >= 10 * 0.27e6 for it in there), there
