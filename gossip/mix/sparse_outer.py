@@ -5,7 +5,6 @@ Shapes: d parameters, n members of a round.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,6 @@ MOST_MEMBERS = 64
 """Every node receives a message of each other one in every round."""
 LISTING_SELECTORS = ("full", "top_k", "chunk_top_k")
 MOST_RATIO = 0.25  # of the coordinates: listing more of them costs more than it leaves out
-_FEW_ROUNDS = 3.0  # times 1/(1 − decay): what waits longer is lost before it is sent
 _FINENESS = 256.0  # a limited message is multiplied by a multiple of 1/256, which all machines compute alike
 
 
@@ -48,7 +46,7 @@ class SparseOuter(MixerBase):
     Source: Sarfi et al. 2025, SparseLoCo (arXiv:2508.15706). Deviations: quantizers round to the nearest; the limit of the norm.
 
     Args:
-        decay: β, share of e that is kept from round to round, in [0, 1]; 1 where rounds are few and data differ.
+        decay: β, share of e that is kept from round to round, in [0, 1]: what waits longer than 1/(1 − β) rounds is mostly lost.
         norm_bound: longest message in medians of the round's, 0 is off.
     """
 
@@ -62,7 +60,7 @@ class SparseOuter(MixerBase):
     @staticmethod
     def check(agreed: Any) -> list[str]:
         """Rules for the manifest; warnings."""
-        mix, overlay, compress, rounds = agreed.mix, agreed.overlay, agreed.compress, agreed.pace.rounds
+        overlay, compress = agreed.overlay, agreed.compress
         if overlay.kind != "complete":
             raise ConfigError(
                 f"overlay.kind: sparse_outer sends every message to all members, got {overlay.kind}; try `--set overlay.kind=complete`"
@@ -86,12 +84,6 @@ class SparseOuter(MixerBase):
             raise ConfigError(
                 f"compress.response: all members must add the same, but {compress.response} rounds by chance; "
                 "try `--set compress.response=spread2`"
-            )
-        least = math.ceil(_FEW_ROUNDS / (1.0 - mix.decay) - 1e-6) if mix.decay < 1.0 else 0
-        if 0 < rounds < least:
-            raise ConfigError(
-                f"mix.decay: {mix.decay:g} forgets progress before {rounds} rounds have sent it, which takes {least} (pace.rounds); "
-                "try `--set mix.decay=1`"
             )
         return []
 

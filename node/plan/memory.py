@@ -13,6 +13,11 @@ from starling.node.plan.schema import ModelSection, TrainSection
 MOMENTS = {"sgd": 0, "momentum": 4, "adamw": 8}
 KEPT = 15.0  # numbers of float32 that a block keeps for each of s · h, attention fused
 KEPT_RECOMPUTED = 2.0  # its input, and one block computed again, spread over all
+KEPT_SCORES = {  # numbers for each score; with dropout its mask and what that leaves besides
+    "fused": 0.0,
+    "stored": 1.0,
+    "dropout": 3.0,
+}
 
 
 def parameters(model: ModelSection) -> int:
@@ -31,9 +36,8 @@ def bytes_per_parameter(train: TrainSection) -> float:
 
 def activations(model: ModelSection, train: TrainSection, blocks: int, held: int) -> int:
     """Bytes that so many blocks keep of `held` micro-batches."""
-    kept = KEPT_RECOMPUTED if train.recompute else KEPT
-    if train.scores == "stored" and not train.recompute:
-        kept += 2.0 * model.sequence * model.heads / model.hidden
+    scores = KEPT_SCORES[train.scores] * model.sequence * model.heads / model.hidden
+    kept = KEPT_RECOMPUTED if train.recompute else KEPT + scores
     return round(4 * held * train.micro_batch * model.sequence * model.hidden * kept * blocks)
 
 
@@ -56,6 +60,6 @@ def needed(model: ModelSection, train: TrainSection, first: int, last: int, held
 
 
 def published_floats(model: ModelSection, batch: int) -> int:
-    """Numbers in memory by the published estimate, 4 P + b l (2 s² a + 14 s h): an upper bound, every score and dropout mask stored."""
+    """Numbers in memory by the published estimate, 4 P + b l (2 s² a + 14 s h): two for every score, so an upper bound without dropout."""
     s, h = model.sequence, model.hidden
     return 4 * parameters(model) + batch * model.layers * (2 * s * s * model.heads + 14 * s * h)

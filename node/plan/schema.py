@@ -61,8 +61,8 @@ class TrainSection(Section, frozen=True):
     """Of which one local step is made."""
     local_steps: AtLeastOne = 20
     """Between two exchanges."""
-    scores: Literal["fused", "stored"] = "fused"
-    """Whether attention keeps its scores for the backward pass."""
+    scores: Literal["fused", "stored", "dropout"] = "fused"
+    """What attention keeps of its scores for the backward pass: nothing, one number each, or three where it also drops some out."""
     recompute: bool = False
     """Keep the input of each block only, and compute it again in the backward pass."""
     activation_bits: Literal[4, 8, 16, 32] = 16

@@ -3,6 +3,7 @@
 import heapq
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 from hashlib import blake2b
 from math import inf
 
@@ -28,15 +29,22 @@ def machine(me: str, sampling: Sampling, order: Callable[[int], tuple[str, ...]]
 
 
 class SampledSwarm:
-    """`n` machines; `done` has who published which turn when, `finished` who has the last model."""
+    """`n` machines; `done` has who published which turn when, `finished` who has the last model.
 
-    def __init__(self, sampling: Sampling, n: int, seed: int, *, loss: float = 0.0) -> None:
+    Every one misses a random share `blind` of the others.
+    """
+
+    def __init__(self, sampling: Sampling, n: int, seed: int, *, loss: float = 0.0, blind: float = 0.0) -> None:
         self.rng = random.Random(seed)
         self.loss = loss
         self.sampling = sampling
         self.names = [f"n{index:02d}" for index in range(n)]
         self.alive, self.view = set(self.names), set(self.names)
-        self.nodes = {name: machine(name, sampling, self.order) for name in self.names}
+        self.unseen = {
+            me: {other for other in self.names if other != me and blind and self.rng.random() < blind}
+            for me in self.names
+        }
+        self.nodes = {name: machine(name, sampling, partial(self.order, name)) for name in self.names}
         self.busy: set[str] = set()
         self.finished: set[str] = set()
         self.done: list[tuple[float, str, int]] = []
@@ -46,8 +54,8 @@ class SampledSwarm:
         for name in self.names:
             self.at(0.0, lambda name=name: self._send(name, self.nodes[name].begin(self.now)))
 
-    def order(self, turn: int) -> tuple[str, ...]:
-        return ranked(self.view, turn.to_bytes(8, "little"))
+    def order(self, me: str, turn: int) -> tuple[str, ...]:
+        return ranked(self.view - self.unseen[me], turn.to_bytes(8, "little"))
 
     def at(self, when: float, what: Callable[[], None]) -> None:
         self._count += 1

@@ -166,7 +166,6 @@ def agreed(rounds=100, select="chunk_top_k", ratio=0.05, response="spread2", ove
         ({"select": "mask"}, "compress.select: sparse_outer"),
         ({"ratio": 0.3}, "compress.ratio: must be <= 0.25"),
         ({"response": "int4"}, "compress.response: all members"),
-        ({"rounds": 40}, "mix.decay: 0.95 forgets"),
     ],
 )
 def test_what_cannot_work_is_refused_with_what_to_try(changed, complaint):
@@ -176,11 +175,12 @@ def test_what_cannot_work_is_refused_with_what_to_try(changed, complaint):
     assert "--set " in str(refused.value)
 
 
-def test_rounds_without_end_and_a_decay_of_one_may_be_few():
-    manifests.check(agreed(rounds=0))
-    manifests.check(agreed(rounds=5, decay=1.0))
-    manifests.check(agreed(rounds=30, decay=0.9))
-    manifests.check(agreed(select="full"))
+@pytest.mark.parametrize("decay", [1.0, 0.95, 0.9])
+@pytest.mark.parametrize("rounds", [0, 5, 16, 30])
+def test_a_run_may_have_any_number_of_rounds(rounds, decay):
+    """Sixteen of Muon on MNIST end at .949 without decay and at .955 with .9, by the reference's script, one seed."""
+    manifests.check(agreed(rounds=rounds, decay=decay))
+    manifests.check(agreed(rounds=rounds, decay=decay, select="full"))
 
 
 def test_too_many_members_are_refused():

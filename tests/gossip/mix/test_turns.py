@@ -170,6 +170,26 @@ def test_the_more_nodes_differ_the_more_turns_are_worth(spread, steps, phases, a
 
 
 @pytest.mark.acceptance
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("share", "error"), [(0.25, 8e-3), (0.1, 0.025), (0.03, 0.30)])
+def test_the_largest_changes_of_both_factors_with_feedback_are_as_near_as_the_reference_says(share, error):
+    """`psgd` with error feedback among all; 150 rounds, three seeds for one, which takes the largest of each factor by itself.
+
+    In turns `top_k` is refused: docs/methods.md.
+    """
+    runs = simulate(
+        task="tests.harness.adapters:Adapters", mix="psgd", overlay="complete", nodes=8, rounds=150, seeds=(0, 1, 2),
+        set={
+            "task.spread": 0.5, "task.batch_size": 32, "optimizer.lr": 0.02, "optimizer.momentum": 0, "optimizer.schedule": "constant",
+            "mix.feedback": "ef", "partition.kind": "iid", "partition.shards": 8, "pace.local_steps": 20, "pace.evaluate_every": 150,
+            "compress.select": "top_k", "compress.ratio": share, "compress.response": "identity",
+        },
+    )  # fmt: skip
+    found = [run.outcome.rows[-1].mean for run in runs.finished]
+    assert error / 2.5 <= sum(found) / 3 <= error * 2.5, found
+
+
+@pytest.mark.acceptance
 def test_where_nodes_do_not_differ_both_find_the_map():
     for turns in (False, True):
         assert sum(walked(seed, turns=turns, spread=0.0) for seed in range(3)) / 3 < 1e-4

@@ -1,5 +1,7 @@
 """Sampled rounds are refused where they would break, with the bound, the source and the next command."""
 
+from math import comb
+
 import pytest
 
 from starling.gossip.errors import ConfigError
@@ -76,3 +78,22 @@ def test_the_probability_of_a_bad_majority_is_that_of_the_literature():
     """20 % Byzantine: 10, 5 and 3 % of rounds with 3, 5 and 7 aggregators."""
     assert [round(100 * bad_majority(a, 0.2)) for a in (3, 5, 7)] == [10, 6, 3]
     assert bad_majority(0, 0.2) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("members", "drawn", "figure"),
+    [(100, 3, 0.10), (100, 5, 0.05), (100, 7, 0.03), (100, 10, 2.5e-2), (100, 20, 6.5e-4), (100, 40, 2.6e-10),
+     (1000, 20, 2.3e-3), (1000, 40, 1.4e-5)],
+)  # fmt: skip
+def test_what_is_refused_holds_for_any_number_of_members(members, drawn, figure):
+    """The reference draws from so many members, a fifth Byzantine; a founder knows no number, and none is worse than ours."""
+    bad = members // 5
+    exact = sum(comb(bad, k) * comb(members - bad, drawn - k) for k in range((drawn + 1) // 2, drawn + 1))
+    exact /= comb(members, drawn)
+    assert exact == pytest.approx(figure, rel=0.1)
+    assert exact <= bad_majority(drawn, 0.2)
+    assert bad_majority(drawn, 0.2) == pytest.approx(
+        sum(comb(10**5, k) * comb(4 * 10**5, drawn - k) for k in range((drawn + 1) // 2, drawn + 1))
+        / comb(5 * 10**5, drawn),
+        rel=0.01,
+    ), "and it is what many members come to"

@@ -144,17 +144,20 @@ def walked(gradient, mu, rounds, seed, *, kappa=0.1, parts=0, response="identity
 
 
 @pytest.mark.acceptance
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("mu", "error"), [(0.1, 2.1e-3), (0.0, 0.31)])
 @pytest.mark.parametrize("gradient", ["optimistic", "extragradient"])
-def test_a_tenth_of_the_vector_in_four_bits_is_on_the_way_to_the_saddle(gradient):
-    """After 4,000 rounds with mu = .1.
+def test_a_tenth_of_the_vector_in_four_bits_is_on_the_way_to_the_saddle(gradient, mu, error):
+    """After 2,000 rounds; `error` is that of the reference's script where each edge has parts of its own, as here, both of three seeds.
 
-    The reference has 2.7e-5 and 3.4e-6 where all pairs of a round exchange the same tenth, and 3.8e-5 for both with a tenth of its own for
-    each edge, as here. Bilinear games are at .10 and .09 after 3,500 rounds here, at 2e-2 and 2e-3 after 4,000 there.
+    Its own figures, 2.7e-5 and 3.4e-6 after 4,000 rounds, 2e-2 and 2e-3 without curvature, are of pairs that all exchange the same tenth.
+    With parts of their own its seeds are at 2.7e-5 to 3.9e-5, and .055 to .13.
     """
-    errors = walked(gradient, 0.1, 4000, 0, kappa=0.3, parts=10, response="int4")
-    assert errors[-1] < 0.05 * errors[2000]
-    assert errors[-1] == pytest.approx(3.8e-5, rel=0.6), errors[::500]
+    runs = [walked(gradient, mu, 2000, seed, kappa=0.3, parts=10, response="int4") for seed in range(3)]
+    assert error / 1.6 <= sum(errors[-1] for errors in runs) / 3 <= 1.6 * error, [errors[-1] for errors in runs]
+    assert all(errors[-1] < (0.2 if mu else 0.7) * errors[999] for errors in runs), [
+        errors[999::1000] for errors in runs
+    ]
 
 
 @pytest.mark.acceptance

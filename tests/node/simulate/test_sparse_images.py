@@ -12,6 +12,21 @@ SWARM = {
 }  # fmt: skip
 
 
+MUON = {
+    "task.each": 60_000, "task.test": 10_000, "optimizer.kind": "muon", "optimizer.lr": 0.02, "compress.ratio": 0.01,
+}  # fmt: skip
+
+
+def learned(task, steps, rounds, keys):
+    """(accuracies, MB that a node sends) of three seeds."""
+    runs = simulate(
+        task=task, mix="sparse_outer", overlay="complete", nodes=16, rounds=rounds, seeds=(0, 1, 2),
+        set=SWARM | {"pace.local_steps": steps, "pace.evaluate_every": rounds} | keys,
+    )  # fmt: skip
+    ends = [run.outcome.rows[-1] for run in runs.finished]
+    return [row.mean for row in ends], [row.bytes_per_node / 1e6 for row in ends]
+
+
 @pytest.mark.acceptance
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not (REAL_DATA / "mnist").is_dir(), reason=f"no MNIST at {REAL_DATA}")
@@ -19,16 +34,18 @@ SWARM = {
     ("steps", "rounds", "ratio", "accuracy", "megabytes"), [(50, 40, 0.01, 0.952, 0.87), (25, 80, 0.003, 0.956, 0.73)]
 )
 def test_unequal_images_are_learned_by_few_bytes(steps, rounds, ratio, accuracy, megabytes):
-    """Means of three seeds for the reference's one.
+    """The reference has one seed."""
+    found, sent = learned("images", steps, rounds, {"compress.ratio": ratio})
+    assert sum(found) / 3 >= accuracy - 0.01, found
+    assert max(sent) <= 1.1 * megabytes, sent
 
-    Its rows with Muon and a decay of .9 take 16 and 28 rounds, at which that decay is refused, .956 and .967; with a decay of 1, one seed:
-    .933 for .46 MB and .962 for .79 MB.
-    """
-    runs = simulate(
-        task="images", mix="sparse_outer", overlay="complete", nodes=16, rounds=rounds, seeds=(0, 1, 2),
-        set=SWARM | {"pace.local_steps": steps, "compress.ratio": ratio, "pace.evaluate_every": rounds},
-    )  # fmt: skip
-    ends = [run.outcome.rows[-1] for run in runs.finished]
-    found = [row.mean for row in ends], [row.bytes_per_node / 1e6 for row in ends]
-    assert sum(found[0]) / 3 >= accuracy - 0.01, found
-    assert max(found[1]) <= 1.1 * megabytes, found
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not (REAL_DATA / "mnist").is_dir(), reason=f"no MNIST at {REAL_DATA}")
+@pytest.mark.parametrize(("rounds", "accuracy", "megabytes"), [(16, 0.956, 0.35), (28, 0.967, 0.61)])
+def test_muon_learns_them_by_fewer(rounds, accuracy, megabytes):
+    """Pixels of mean 0 and deviation 1, as the reference has them; its row of 16 rounds is .955, .963 and .962 by three seeds."""
+    found, sent = learned("tests.harness.few_images:FewImages", 25, rounds, MUON)
+    assert sum(found) / 3 >= accuracy - 0.01, found
+    assert max(sent) <= 1.05 * megabytes, sent
