@@ -13,6 +13,7 @@ from statistics import median_low
 import trio
 
 from starling.gossip.compress.budget import FILL, exchange_budget
+from starling.gossip.compress.catalogue import BUDGET
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.commands import Outcome
 from starling.gossip.exchange.edge import Edge
@@ -37,9 +38,8 @@ from starling.node.status.snapshot import Exchanges
 
 SEND_S = 60.0  # A peer that takes no frame for so long is unreachable
 SMOOTHING = 0.3
-FIRST_BYTES = (
-    256 << 10
-)  # of an exchange before any rate is known: on a slow line a whole model would be given up half done
+FIRST_BYTES = 256 << 10
+"""Of an exchange before any rate is known, where it is as large as its budget: on a slow line a whole model would be given up half done."""
 MAX_MOVED = 256  # peers
 
 
@@ -53,6 +53,7 @@ class Budget:
     def __init__(self, manifest: Manifest, limits: Limits) -> None:
         self.beside_s = math.inf
         self._fixed: int | None = manifest.compress.params().get("budget_bytes")
+        self._first = FIRST_BYTES if manifest.compress.select == BUDGET else 0
         self._slot_s = manifest.pace.slot_s
         self._limits = limits
         self._rates: dict[str, float] = {}
@@ -60,7 +61,8 @@ class Budget:
     def __call__(self, peer: str) -> int:
         """Bytes that both payloads of one exchange with `peer` may take; 0 is no limit.
 
-        With a peer of unknown rate as many as with others; FIRST_BYTES before any rate is known, where there is no cap.
+        With a peer of unknown rate as many as with others; before any rate is known, and without a cap, FIRST_BYTES, or what the selector's
+        own keys say.
         """
         if self._fixed:
             return self._fixed
@@ -69,7 +71,7 @@ class Budget:
         rate = self._rates.get(peer, usual)
         if rate == math.inf and not caps:
             return 0
-        return exchange_budget(rate, min(self._slot_s, self.beside_s), FILL, min(caps, default=0)) or FIRST_BYTES
+        return exchange_budget(rate, min(self._slot_s, self.beside_s), FILL, min(caps, default=0)) or self._first
 
     def observe(self, peer: str, sent_bytes: int, seconds: float) -> None:
         """A frame of `sent_bytes` took `seconds` to be handed to the network."""
