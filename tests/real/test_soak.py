@@ -12,7 +12,7 @@ from statistics import median
 import psutil
 import pytest
 
-from tests.harness.processes import ENDLESS, OWN, status_of, terminals, training, until
+from tests.harness.processes import ENDLESS, OWN, terminals, training, until
 
 SECONDS = float(os.environ.get("STARLING_SOAK_S", "180"))
 NODES, STAYING = 8, 4
