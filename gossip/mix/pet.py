@@ -63,17 +63,14 @@ def chosen_track(agreed: Any) -> Track:
 
 
 def chosen_limit(agreed: Any) -> float:
-    """`drift_limit` of a manifest or scenario with the mix "pet".
-
-    Left open, 1 where drift is tracked with any optimiser but sgd, and where differences are with sgd and a kappa that is left open too.
-    """
+    """`drift_limit` of a manifest or scenario with the mix "pet". Left open, 1 where drift is tracked, and 0 with sgd."""
     mix, plain = agreed.mix, agreed.optimizer.kind == "sgd"
     differs = chosen_track(agreed) == "difference"
     if differs and not plain:
         return 0.0
     if mix.drift_limit is not None:
         return float(mix.drift_limit)
-    return drift.LIMIT if plain == differs and (not plain or mix.kappa is None) else 0.0
+    return 0.0 if plain else drift.LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +123,7 @@ class Pet(MixerBase):
         drift_limit: how much noise is held against each coordinate of c while drift is tracked: it counts by c²/(c² + (limit·σ)²), σ that
             of a mean of our own gradients there, if they were all noise; and as a whole as far as later gradients confirm it (not at all
             where sources are alike). It is a multiple of noise, not a bound. Where differences are tracked with sgd, any but 0 says that c
-            counts as a whole as far as later gradients confirm it. 0: c counts in full. Left out: 1, but 0 where drift is tracked with sgd
-            or differences with a kappa.
+            counts as a whole until later gradients refute it. 0: c counts in full. Left out: 1, and 0 with sgd.
         drift_reach: longest that drift makes a flow, in lengths of the mean gradient of either end, 0 for any. What a peer lies of its
             gradients bends ours by no more; flows that have to be longer leave a bias.
     """
