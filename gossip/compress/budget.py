@@ -73,8 +73,8 @@ def affordable(dim: int) -> float:
 class Effort:
     """The part, in [LEAST_EFFORT, 1], of what is `affordable` that exchanges of a long vector are about, by what coding them takes.
 
-    Beside a fast line it is not bytes that exchanges cost, but time of the processor that local steps would have. Of a vector that is
-    exchanged in parts all the same the parts are as large as WORK allows.
+    On a fast line exchanges cost no time of the line but time of the processor, which local steps would have. So the part is as large as
+    WORK of that time allows.
     """
 
     part: float = 1.0

@@ -59,7 +59,7 @@ from typing import TypeVar
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.membership.anti_entropy import AntiEntropy
-from starling.gossip.membership.dissemination import Dissemination, copies, fan_out
+from starling.gossip.membership.dissemination import Dissemination, fan_out, record_fan_out
 from starling.gossip.membership.events import ClockSample, Joined, Output, Send, Told
 from starling.gossip.membership.fair_turns import FairTurns
 from starling.gossip.membership.introductions import Introductions
@@ -499,7 +499,7 @@ class Detector:
 
     def _spread(self, now: float) -> list[Output]:
         others = self._others()
-        targets = self._sampler.sample(others, copies(len(others) + 1))
+        targets = self._sampler.sample(others, record_fan_out(len(others) + 1))
         records, rumors = self._dissemination.take(len(targets))
         self._spread_at = now + self.timing.timeout_s / 2 if self._dissemination and targets else math.inf
         if not records and not rumors:

@@ -1,6 +1,6 @@
 """Epidemic dissemination: each new record or rumor is sent to a few members, who do the same, then dropped from the queue.
 
-With MOST copies each, all but one in a hundred have it within some frames' time; the others learn it from a comparison, which the next
+With MOST_COPIES each, all but one in a hundred have it within some frames' time; the others learn it from a comparison, which the next
 probe with another digest calls for. So what a change costs a node does not grow with the swarm.
 """
 
@@ -14,7 +14,7 @@ from starling.gossip.wire.schema import MAX_RECORDS, MAX_RUMORS, Record, Rumor
 
 SMALL_SWARM = 16  # up to this many members, every update is sent to all of them at once
 MAX_PIGGYBACK = 16
-MOST = 5  # copies in a large swarm: one in e**5 gets none
+MOST_COPIES = 5  # in a large swarm: one member in e**5 gets none
 
 
 def fan_out(n: int) -> int:
@@ -22,9 +22,9 @@ def fan_out(n: int) -> int:
     return n - 1 if n <= SMALL_SWARM else math.ceil(math.log2(n))
 
 
-def copies(n: int) -> int:
+def record_fan_out(n: int) -> int:
     """Members sent one record or rumor, likewise."""
-    return n - 1 if n <= SMALL_SWARM else MOST
+    return n - 1 if n <= SMALL_SWARM else MOST_COPIES
 
 
 @dataclass(slots=True)
@@ -41,12 +41,12 @@ class Dissemination:
 
     def add_record(self, peer: str) -> None:
         """Queue the new record of `peer`; queued rumors about an older one are dropped."""
-        self._records[peer] = copies(self.member_list.size)
+        self._records[peer] = record_fan_out(self.member_list.size)
         self._rumors.pop(peer, None)
 
     def add_rumor(self, peer: str) -> None:
         """Queue the suspicion, or belief of death, of `peer`."""
-        self._rumors[peer] = copies(self.member_list.size)
+        self._rumors[peer] = record_fan_out(self.member_list.size)
 
     def take(self, copies: int) -> tuple[tuple[Record, ...], tuple[Rumor, ...]]:
         """Records and rumors for one frame that is sent to `copies` members."""

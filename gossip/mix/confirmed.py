@@ -65,7 +65,7 @@ def equivalent(state: Compared) -> Tensor:
     return (1.0 + REMEMBERED) / (1.0 - REMEMBERED) * weight / (2.0 - weight)
 
 
-def confirmed(state: Compared, errors: float, besides: float | Tensor = 0.0) -> Tensor:
+def confirmed_share(state: Compared, errors: float, besides: float | Tensor = 0.0) -> Tensor:
     """The share that counts where it has to be shown right, (…, 1) in [0, 1]; 0 before there is a gradient.
 
     β is so many standard errors less than seen: of that of batches, and of a variance `besides` of ⟨g, e⟩.
@@ -73,7 +73,7 @@ def confirmed(state: Compared, errors: float, besides: float | Tensor = 0.0) -> 
     return _share(state, -errors, _variance(state) / equivalent(state).clamp_min(1.0) + besides)
 
 
-def not_refuted(state: Compared, errors: float, besides: float | Tensor = 0.0) -> Tensor:
+def unrefuted_share(state: Compared, errors: float, besides: float | Tensor = 0.0) -> Tensor:
     """The share that counts until it is shown wrong, (…, 1) in [0, 1]; 1 until there are two gradients.
 
     β is so many standard errors more than seen: of that of batches, and of a variance `besides` of ⟨g, e⟩.

@@ -99,7 +99,9 @@ def trust(state: Gradients) -> Tensor:
     gradients of a round.
     """
     rounds = (confirmed.equivalent(state) / state.averaged.clamp_min(1.0)).clamp_min(1.0)
-    return confirmed.confirmed(state, STANDARD_ERRORS, state.coincidence / (state.weight.clamp_min(LEAST) * rounds))
+    return confirmed.confirmed_share(
+        state, STANDARD_ERRORS, state.coincidence / (state.weight.clamp_min(LEAST) * rounds)
+    )
 
 
 def correction(state: Gradients, limit: float) -> Tensor:

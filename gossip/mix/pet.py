@@ -24,9 +24,7 @@ SETTLED_EDGES = 8
 MAX_GAIN = 1e9  # of a message (`starling.gossip.wire.schema.Request`)
 MAX_CLIMB = 10.0  # `Phase.climb` at most
 KNOWN_KAPPA = 0.3
-STANDARD_ERRORS = (
-    1.0  # subtracted from the share of a correction by differences that later gradients confirm (decision 105)
-)
+UNREFUTED_ERRORS = 1.0  # standard errors in favour of a correction by differences (decision 105)
 _ROUNDED = 1e-9  # 1/(1 − .9) is a little more than 10, and .6/3 a little less than .2
 BESIDE_DRIFT = 0.1  # largest kappa known to be stable where gradients move flows as well; the default there
 STEADY_SHARE = 0.6  # of `steady_kappa` that is chosen at the most; at 1 flows no longer die out (decision 81)
@@ -224,16 +222,18 @@ class Pet(MixerBase):
         """The gradient less the correction, g − c; the gradient itself where there never is one."""
         if not self.size(1):
             return gradient, state
-        if not self.drifts and not self.drift_limit:
-            return gradient - state.c, state
         if not self.drifts:
-            c, weight = state.c, state.weight.clamp_min(confirmed.LEAST)
-            share = confirmed.not_refuted(state, STANDARD_ERRORS, state.coincidence / weight)
-            products = (gradient * c, c.square(), ((gradient - c) * c).square())
-            dot, norm_squared, coincidence = (each.sum(-1, keepdim=True) for each in products)
-            return gradient - share * c, confirmed.compared(state, dot, norm_squared, coincidence=coincidence)
+            return self._judged(state, gradient) if self.drift_limit else (gradient - state.c, state)
         state = drift.observe(state, gradient)
         return drift.corrected(state, gradient, self.drift_limit or 0.0)
+
+    def _judged(self, state: Correction, gradient: Tensor) -> tuple[Tensor, Correction]:
+        """The gradient less as much of c as earlier gradients leave of it, and the state that has compared the two."""
+        c, weight = state.c, state.weight.clamp_min(confirmed.LEAST)
+        share = confirmed.unrefuted_share(state, UNREFUTED_ERRORS, state.coincidence / weight)
+        products = (gradient * c, c.square(), ((gradient - c) * c).square())
+        dot, norm_squared, coincidence = (each.sum(-1, keepdim=True) for each in products)
+        return gradient - share * c, confirmed.compared(state, dot, norm_squared, coincidence=coincidence)
 
     def correct_owned(self, state: drift.Gradients, gradient: Tensor) -> tuple[Tensor, drift.Gradients]:
         """As `correct` where drift is tracked, of one node, in the place of the gradient and of the state, which nobody else uses."""

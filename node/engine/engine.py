@@ -57,7 +57,10 @@ class Engine:
                 return self._open(request)
             if self._session is None:
                 raise LocalProtocolError("the engine is not open")  # noqa: TRY301 — answered like any other call out of turn
+            began = self._clock()
             reply: calls.Reply | None = getattr(self._session, str(request.__struct_config__.tag))(request)
+            if isinstance(request, calls.Offer | calls.Answer | calls.Apply | calls.Commit):
+                self._session.exchanges.effort.exchanged(self._clock() - began)
         except ConfigError as error:
             return calls.Refused("config", str(error))
         except RemoteProtocolError as error:

@@ -11,7 +11,7 @@ Shapes: d parameters.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median_low
@@ -312,35 +312,24 @@ class Session:
     @one_thread()
     def offer(self, call: calls.Offer) -> calls.Offered:
         """Initiator's values."""
-        with self._exchanging():
-            vector, steps = self.vector_for(call.peer), self._local_steps
-            return self.exchanges.offer(call, vector, local_steps=steps, exclusive=self._pace.kind == "clock")
+        vector, steps = self.vector_for(call.peer), self._local_steps
+        return self.exchanges.offer(call, vector, local_steps=steps, exclusive=self._pace.kind == "clock")
 
     @one_thread()
     def answer(self, call: calls.Answer) -> calls.Answered:
         """Responder's difference."""
-        with self._exchanging():
-            vector, clock = self.vector_for(call.peer), self._pace.kind == "clock"
-            return self.exchanges.answer(call, vector, round=self._round, exclusive=clock, unbooked=self._committed)
+        vector, clock = self.vector_for(call.peer), self._pace.kind == "clock"
+        return self.exchanges.answer(call, vector, round=self._round, exclusive=clock, unbooked=self._committed)
 
     @one_thread()
     def apply(self, call: calls.Apply) -> calls.Done:
         """Initiator's commit."""
-        with self._exchanging():
-            return self.take(self.exchanges.apply(call, self._committed))
+        return self.take(self.exchanges.apply(call, self._committed))
 
     @one_thread()
     def commit(self, call: calls.Commit) -> calls.Done:
         """Responder's commit."""
-        with self._exchanging():
-            return self.take(self.exchanges.commit(call))
-
-    @contextmanager
-    def _exchanging(self) -> Iterator[None]:
-        """What is done within counts as work for exchanges."""
-        began = self._clock()
-        yield
-        self.exchanges.effort.exchanged(self._clock() - began)
+        return self.take(self.exchanges.commit(call))
 
     def drop(self, call: calls.Drop) -> calls.Done:
         """Forget one transaction."""

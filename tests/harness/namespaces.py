@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +63,13 @@ def _bridged(wire: str, hosts: Sequence[str], network: str) -> None:
 def unplug(host: str) -> None:
     """What is sent to or from a host of `lan` is lost from now on."""
     _run("ip", "-n", host, "link", "set", "eth0", "down")
+
+
+def carried(pid: int) -> tuple[int, int]:
+    """Bytes that the line of this process's host has carried so far, sent and received."""
+    (line,) = [it for it in Path(f"/proc/{pid}/net/dev").read_text().splitlines() if "eth0:" in it]
+    fields = line.partition(":")[2].split()
+    return int(fields[8]), int(fields[0])
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from statistics import fmean
 import pytest
 
 from tests.harness.cables import Line
-from tests.harness.namespaces import lan
+from tests.harness.namespaces import carried, lan
 from tests.harness.processes import Shell, status_of, terminals, until
 
 SECONDS = float(os.environ.get("STARLING_BIG_S", "120"))
@@ -79,13 +79,6 @@ pytestmark = [
 ]  # fmt: skip
 
 
-def carried(shell):
-    """Bytes that its host's line has carried so far, sent and received."""
-    (line,) = [it for it in Path(f"/proc/{shell.process.pid}/net/dev").read_text().splitlines() if "eth0:" in it]
-    fields = line.partition(":")[2].split()
-    return int(fields[8]), int(fields[0])
-
-
 @dataclass
 class Watched:
     """A node: its statuses, what its line carried, and the exchanges that ended meanwhile."""
@@ -97,7 +90,7 @@ class Watched:
     ended: dict[tuple, object] = field(default_factory=dict)
 
     def look(self):
-        self.line.append((time.time(), *carried(self.shell)))
+        self.line.append((time.time(), *carried(self.shell.process.pid)))
         if (now := status_of(self.folder)) is not None:
             self.statuses.append(now)
             self.ended.update(((it.peer, it.asked, it.number, it.time_s), it) for it in now.transactions)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.cables import Line
-from tests.harness.namespaces import lan
+from tests.harness.namespaces import carried, lan
 from tests.harness.processes import ROOT, Shell, status_of, terminals, training, until
 
 SECONDS = float(os.environ.get("STARLING_THIN_S", "600"))
@@ -30,13 +30,6 @@ pytestmark = [
 ]  # fmt: skip
 
 
-def carried(shell):
-    """Bytes that its host's line has carried: what was sent and what came."""
-    (line,) = [it for it in Path(f"/proc/{shell.process.pid}/net/dev").read_text().splitlines() if "eth0:" in it]
-    fields = line.partition(":")[2].split()
-    return int(fields[8]), int(fields[0])
-
-
 @dataclass
 class Probes:
     """Round trips that one node shows, and which of them were of a time in which its line was at work."""
@@ -49,7 +42,7 @@ class Probes:
     before: tuple[int, int] = (0, 0)
 
     def look(self, passed_s):
-        now, bytes_now = status_of(self.folder), carried(self.shell)
+        now, bytes_now = status_of(self.folder), carried(self.shell.process.pid)
         moved = max(there - then for there, then in zip(bytes_now, self.before, strict=True))
         self.before = bytes_now
         for peer in now.peers if now else ():

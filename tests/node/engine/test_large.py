@@ -28,7 +28,7 @@ PHASE = Phase(0, 3.0, 0.1)
 
 @pytest.mark.parametrize("coarse", [False, True])
 @pytest.mark.parametrize("limit", [0.0, 2.0])
-def test_a_correction_in_place_is_one_that_is_not(limit, coarse, monkeypatch):
+def test_correcting_in_place_equals_correcting_a_copy(limit, coarse, monkeypatch):
     """Over rounds of three steps, and with coordinates that no gradient has moved yet; in blocks of which the last is shorter."""
     monkeypatch.setattr(drift_in_place, "BLOCK", 300)
     flows_in = "bfloat16" if coarse else "float32"
@@ -76,7 +76,7 @@ def test_exchanges_that_take_as_long_as_local_steps_are_about_fewer_coordinates(
     ends = [Inside(opening(agreed, shard, label)) for shard, label in enumerate(("hub", "peer"))]
     for end in ends:
         seconds = itertools.count(0.0, tick_s)
-        end.engine.session._clock = seconds.__next__
+        end.engine._clock = end.engine.session._clock = seconds.__next__
     sent = []
     for turn in range(8):
         for end in ends:

@@ -46,14 +46,14 @@ def test_with_warm_up_and_a_falling_rate_outer_steps_gain_a_hundredth_of_a_nat()
     assert pairs <= plain + 0.01
 
 
-def test_at_a_constant_rate_without_warm_up_they_lose_a_tenth():
+def test_at_a_constant_rate_without_warm_up_outer_steps_lose_a_tenth_of_a_nat():
     """The reference's three seeds: 2.224 and 2.366."""
     plain, outer = (losses(mix, EXACT | CONSTANT) for mix in ("dsgd", "outer"))
     assert [mean(plain), mean(outer)] == pytest.approx([2.224, 2.366], abs=0.07), (plain, outer)
     assert mean(outer) >= mean(plain) + 0.08, (plain, outer)
 
 
-def test_and_not_where_norms_and_biases_decay_too():
+def test_outer_steps_do_not_lose_where_norms_and_biases_decay_too():
     """One seed, 2.211 for 2.353; the reference's script, one seed: 2.141 for 2.380."""
     (spared,), (outer,) = (
         losses("outer", EXACT | CONSTANT | {"optimizer.decay": what}, seeds=(0,)) for what in ("matrices", "all")
@@ -61,13 +61,13 @@ def test_and_not_where_norms_and_biases_decay_too():
     assert outer <= spared - 0.08
 
 
-def test_after_few_local_steps_they_multiply_what_keeps_its_direction_and_lose():
+def test_outer_steps_after_few_local_steps_lose():
     plain, outer = (losses(mix, EXACT, every=10) for mix in ("dsgd", "outer"))
     assert [mean(plain), mean(outer)] == pytest.approx([1.955, 2.230], abs=0.1), (plain, outer)
     assert mean(outer) >= mean(plain) + 0.1, (plain, outer)
 
 
-def test_fifteen_of_them_gain_nothing():
+def test_fifteen_outer_steps_gain_nothing():
     """A hundred local steps each, at half the rate."""
     plain, outer = (losses(mix, EXACT | {"optimizer.lr": 3e-3}, every=100) for mix in ("dsgd", "outer"))
     assert [mean(plain), mean(outer)] == pytest.approx([2.054, 2.055], abs=0.05), (plain, outer)
