@@ -18,10 +18,18 @@ from starling.node.rpc import calls
 
 
 class Engine:
-    """Opens once, then answers. `clock` gives seconds, monotonic, for `Trained.seconds`; `entropy` is of the CSPRNG."""
+    """Opens once, then answers. `clock` gives seconds, monotonic, for `Trained.seconds`; `entropy` is of the CSPRNG; `work` gives those of
+    the processor that the calling thread took, for what exchanges cost, and is `clock` where left out.
+    """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter, entropy: Entropy = os.urandom) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        entropy: Entropy = os.urandom,
+        work: Callable[[], float] | None = None,
+    ) -> None:
         self._clock = clock
+        self._work = work or clock
         self._entropy = entropy
         self._session: Session | None = None
 
@@ -57,10 +65,10 @@ class Engine:
                 return self._open(request)
             if self._session is None:
                 raise LocalProtocolError("the engine is not open")  # noqa: TRY301 — answered like any other call out of turn
-            began = self._clock()
+            began = self._work()
             reply: calls.Reply | None = getattr(self._session, str(request.__struct_config__.tag))(request)
             if isinstance(request, calls.Offer | calls.Answer | calls.Apply | calls.Commit):
-                self._session.exchanges.effort.exchanged(self._clock() - began)
+                self._session.exchanges.effort.exchanged(self._work() - began)
         except ConfigError as error:
             return calls.Refused("config", str(error))
         except RemoteProtocolError as error:
@@ -68,6 +76,10 @@ class Engine:
         except LocalProtocolError as error:
             return calls.Refused("state", str(error))
         return reply
+
+    def handle_beside(self, request: calls.Request) -> calls.Reply | None:
+        """`handle` while another thread is within `step`, of a call that only reads the model; None: not one, it must wait."""
+        return self.handle(request) if self.session.beside(request) else None
 
     def _open(self, request: calls.Open) -> calls.Opened:
         if self._session is not None:

@@ -12,6 +12,7 @@ Shapes: d parameters.
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -151,6 +152,9 @@ class Learner:
         self._weight = weight(manifest, self.data.samples)
         self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
+        self.meanwhile: Callable[[], AbstractContextManager[None]] = (
+            nullcontext  # around a gradient that is of the model
+        )
         self.spare: Callable[[], Tensor | None] = lambda: None  # (d,) the model of the last checkpoint, if there is one
         self._good = None if self.large else self.x.clone()
         self._buffers = dict(self._model.named_buffers())
@@ -190,7 +194,8 @@ class Learner:
         gradient = self.gradient()
         self._model.train()
         if self.private is None:
-            value, fine = self._learn(chance, gradient)
+            with self.meanwhile():
+                value, fine = self._learn(chance, gradient)
             gradient = self._made(value, gradient, round)
         else:
             value, fine = self._learn_privately(self.private, gradient)

@@ -1,6 +1,7 @@
 """The engine's own process: `python -m starling.node.engine.process FD`, started by the daemon with one end of a socket pair as FD.
 
-The loop answers a call, else does one slice of work, else waits for a call; so a call waits for at most one local step. The process ends
+The loop answers a call, else does one slice of work, else waits for a call; so a call waits for at most one local step, and of a large
+model those of exchanges do not wait for its gradient (`starling.node.engine.beside`). The process ends
 with the pipe, so it never outlives its daemon; nothing is saved then, as an orderly daemon sends Stop first. It ignores signals to a
 whole process group, which the daemon handles.
 """
@@ -11,15 +12,17 @@ import os
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starling.node.engine.own_code import describe
-from starling.node.rpc.calls import Evaluate, Evaluated, Open, Stop, Train, Trained
+from starling.node.rpc.calls import Evaluate, Evaluated, Open, Opened, Stop, Train, Trained
 from starling.node.rpc.pipe import Failed, Pipe
 
 if TYPE_CHECKING:
+    from starling.node.engine.beside import Beside
     from starling.node.engine.engine import Engine
 
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # the daemon's end of the pipe is closed
@@ -28,19 +31,24 @@ GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # the daemon's end of 
 def serve(engine: Engine, pipe: Pipe) -> None:
     """Answer calls until Stop. Raises EOFError, BrokenPipeError, ConnectionResetError if the daemon is gone."""
     train = evaluate = 0  # ids of the calls that `step` will answer
+    beside: Beside | None = None
     try:
         while True:
-            if engine.busy and not pipe.ready():
+            left = beside.take() if beside is not None else None
+            if left is None and engine.busy and not pipe.ready():
                 match engine.step():
                     case Trained() as reply:
                         pipe.send(train, reply)
                     case Evaluated() as reply:
                         pipe.send(evaluate, reply)
                 continue
-            call_id, request = pipe.receive()
+            call_id, request = left or pipe.receive()
             if isinstance(request, Open) and request.nice:
                 lower_priority(request.nice)
             match request, engine.handle(request):
+                case Open(), Opened() as answer:
+                    beside = _beside(engine, pipe)
+                    pipe.send(call_id, answer)
                 case Train(), None:
                     train = call_id
                 case Evaluate(), None:
@@ -55,6 +63,17 @@ def serve(engine: Engine, pipe: Pipe) -> None:
     except Exception as error:
         pipe.send(0, Failed(describe(error)))
         raise
+
+
+def _beside(engine: Engine, pipe: Pipe) -> Beside | None:
+    """The second thread, where local steps are long; its module imports torch, which the opened engine has."""
+    if not engine.session.long_steps:
+        return None
+    from starling.node.engine.beside import Beside  # noqa: PLC0415
+
+    beside = Beside(engine, pipe)
+    engine.session.meanwhile = beside.gap
+    return beside
 
 
 def lower_priority(by: int) -> None:
@@ -74,7 +93,7 @@ def main() -> None:
     from starling.node.engine.engine import Engine  # noqa: PLC0415 — torch takes a second, in which a Ctrl-C must not end us
 
     with socket.socket(fileno=int(sys.argv[1])) as sock, suppress(*GONE):  # the daemon is gone
-        serve(Engine(), Pipe(sock))
+        serve(Engine(work=time.thread_time), Pipe(sock))
     sys.stderr.flush()
     os._exit(0)  # everything is saved, and an orderly exit of torch takes half a second
 

@@ -6,12 +6,14 @@ steps   Train does a round's local steps and freezes the shared vector; exchange
         Where vectors are pulled or broadcast, Publish encodes the frozen one, VerifyUpdate keeps those of peers, and Mix combines them.
 clock   Free lets training run; exchanges read the live vector, and their effects are added at once, between two local steps.
 
+While a gradient is computed the model does not change: the driver may have calls that read it answered then (`meanwhile`).
+
 Shapes: d parameters.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median_low
@@ -43,6 +45,7 @@ from starling.robust import model_agreement
 _AVERAGED = 0.1  # weight of the newest in the mean number of local steps between exchanges
 _MODEL = "model"
 MAX_CANDIDATES = 3  # models of peers held at a time
+BESIDE = calls.Offer | calls.Answer | calls.Apply | calls.Commit | calls.Drop | calls.ReadChunk
 KEPT_S = 120.0  # a snapshot that nobody reads; a late joiner on a slow line reads one chunk in a quarter of that
 
 
@@ -117,6 +120,10 @@ class Session:
         self._frozen_in = learner.phase(0, 0.0)  # phase of the frozen vector
         self._unfrozen = False  # local steps are done ahead of the Mix that freezes them
         self._committed: list[Done] = []  # since the last Mix, in steps pace
+        self.meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext  # around a gradient; of the driver
+        learner.meanwhile = self._while_computing
+        self._within = False  # a gradient is computed
+        self._taken: list[Done] = []  # meanwhile, in clock pace: added at the end of the step
         self._evaluation: Iterator[Result | None] | None = None
         self._evaluated: tuple[
             int, nn.Module, bool
@@ -184,9 +191,30 @@ class Session:
         self.exchanges.effort.trained(self._clock() - began)
         if self._free:
             self.learner.publish(self.learner.phase(self._round, 1.0))
+            for done in self._taken:
+                self._add(done)
+            self._taken = []
             return None
         self._left -= 1
         return self._finish() if self._left == 0 else None
+
+    @contextmanager
+    def _while_computing(self) -> Iterator[None]:
+        self._within = True
+        try:
+            with self.meanwhile():
+                yield
+        finally:
+            self._within = False
+
+    @property
+    def long_steps(self) -> bool:
+        """Whether calls should not wait for a gradient: those of a large model take long. An island's ranks compute it in step."""
+        return self.learner.large and self.learner.island is None
+
+    def beside(self, call: calls.Request) -> bool:
+        """Whether a call can be answered while a gradient is computed: it only reads the model, as it is with all that was taken."""
+        return self._within and not self._taken and isinstance(call, BESIDE)
 
     def _finish(self) -> calls.Trained:
         """The local steps of a round are done."""
@@ -360,17 +388,22 @@ class Session:
         return self._frozen
 
     def take(self, done: Done) -> calls.Done:
-        """Add the effect of a committed exchange: at the next Mix in steps pace, else at once."""
+        """Add the effect of a committed exchange: at the next Mix in steps pace, else at once, or at the end of the local step."""
         if self._pace.kind != "clock":
             self._committed.append(done)
+        elif self._within:
+            self._taken.append(done)
         else:
-            steps = self.learner.local_steps
-            phase = self.learner.phase(self._round, float(steps - self._last_exchange))
-            self._mean_gap += _AVERAGED * (phase.local_steps - self._mean_gap)
-            self._last_exchange = steps
-            self.learner.absorb([done], phase)
+            self._add(done)
         clipped = self.exchanges.clipped(done)
         return calls.Done(clipped, clip=None if clipped or isinstance(done, Swapped) else 1.0)
+
+    def _add(self, done: Done) -> None:
+        steps = self.learner.local_steps
+        phase = self.learner.phase(self._round, float(steps - self._last_exchange))
+        self._mean_gap += _AVERAGED * (phase.local_steps - self._mean_gap)
+        self._last_exchange = steps
+        self.learner.absorb([done], phase)
 
     def _book_now(self, peer: str) -> None:
         """Add a peer's committed effects to its flow before that is settled or deleted, or it would grow anew at Mix."""

@@ -25,6 +25,9 @@ Result = TypeVar("Result")
 def one_thread() -> Iterator[None]:
     """Torch computes on the calling thread alone. Also a decorator."""
     threads = torch.get_num_threads()
+    if threads == 1:  # also in a second thread, which must not change what the first one has
+        yield
+        return
     torch.set_num_threads(1)
     try:
         yield

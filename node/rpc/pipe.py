@@ -75,7 +75,7 @@ def decode_reply(body: bytes | bytearray) -> tuple[int, Reply | Failed]:
 
 
 class Pipe:
-    """The child's end of a connected stream socket, which its owner closes: blocking, one frame at a time."""
+    """The child's end of a connected stream socket, which its owner closes: blocking, one frame at a time, read by one thread at a time."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
@@ -86,6 +86,12 @@ class Pipe:
     def ready(self) -> bool:
         """`receive` would not wait: there are bytes, or the other end closed."""
         return bool(self._poll.poll(0))
+
+    def wait(self) -> None:
+        """Until `ready`, which another thread may ask meanwhile."""
+        poll = select.poll()  # a poll object is of one thread at a time
+        poll.register(self._socket, select.POLLIN)
+        poll.poll()
 
     def send(self, call_id: int, message: Call) -> None:
         """Write one frame. Raises OSError when the other end is closed."""

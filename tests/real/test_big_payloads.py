@@ -2,9 +2,9 @@
 
     pytest -s -m acceptance tests/real/test_big_payloads.py
 
-Not all bounds that are wanted are held, decisions/0101 says which and why. A local step sleeps for most of its time, as three engines at
-full speed have no core each here. First each trains alone, in a swarm of its own and at the same time as the others; then all together,
-with overlap in steps pace.
+In clock pace not all of the line that is wanted is used, decisions/0106 says why. A local step sleeps for most of its time, as three
+engines at full speed have no core each here. First each trains alone, in a swarm of its own and at the same time as the others; then all
+together, with overlap in steps pace.
 """
 
 import os
@@ -12,6 +12,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import mul
 from pathlib import Path
 from statistics import fmean
 
@@ -25,9 +26,9 @@ SECONDS = float(os.environ.get("STARLING_BIG_S", "120"))
 ALONE_S = 40.0
 NODES, LINE = 3, Line(20, delay_ms=5)
 COMMITTED = 0.95
-OVERHEAD = {"steps": 1.05, "clock": 1.1}  # wanted: 1.05
-KEPT = {"steps": 0.97, "clock": 0.9}  # wanted: .97
-WIRE = 0.4  # wanted: .85
+OVERHEAD = 1.05
+KEPT = 0.97
+WIRE = {"steps": 0.85, "clock": 0.75}  # wanted: .85
 LOOK_S = 0.1
 TASK = """\
 import time
@@ -153,7 +154,7 @@ def test_big_payloads_fill_the_lines_commit_and_leave_the_local_steps_alone(tmp_
         until("no exchange", lambda: all(status_of(each.folder).exchanges.committed > 2 for each in swarm), 240.0)
         watch(swarm, SECONDS)
     committed = begun = sent = payload = 0
-    dues, wires = [], []
+    dues, wires = [], []  # by node: the share of the time, and of the line
     for number, (alone, each) in enumerate(zip(lone, swarm, strict=True)):
         then, now = each.statuses[0], each.statuses[-1]
         did = [
@@ -170,14 +171,15 @@ def test_big_payloads_fill_the_lines_commit_and_leave_the_local_steps_alone(tmp_
             f"second, alone {alone.steps_per_s:.2f}; an exchange under way {due:.0%} of the time, and then {up:.0%} of the line sent, "
             f"{down:.0%} received"
         )
+    wire = sum(map(mul, dues, wires)) / sum(dues)
     kept = fmean(each.steps_per_s for each in swarm) / fmean(each.steps_per_s for each in lone)
     print(  # noqa: T201
         f"{pace}: {committed / begun:.1%} committed; bytes {sent / payload:.3f} of payloads committed, "
         f"{payload / committed / 1e3:,.0f} kB each; "
-        f"wire {fmean(wires):.0%} while exchanges are due ({fmean(dues):.0%} of the time); steps {kept:.3f} of alone; "
+        f"wire {wire:.0%} while exchanges are due ({fmean(dues):.0%} of the time); steps {kept:.3f} of alone; "
         f"load {os.getloadavg()}"
     )
     assert committed / begun >= COMMITTED
-    assert sent <= OVERHEAD[pace] * payload
-    assert fmean(wires) >= WIRE
-    assert kept >= KEPT[pace]
+    assert sent <= OVERHEAD * payload
+    assert wire >= WIRE[pace]
+    assert kept >= KEPT

@@ -76,7 +76,7 @@ def test_exchanges_that_take_as_long_as_local_steps_are_about_fewer_coordinates(
     ends = [Inside(opening(agreed, shard, label)) for shard, label in enumerate(("hub", "peer"))]
     for end in ends:
         seconds = itertools.count(0.0, tick_s)
-        end.engine._clock = end.engine.session._clock = seconds.__next__
+        end.engine._clock = end.engine._work = end.engine.session._clock = seconds.__next__
     sent = []
     for turn in range(8):
         for end in ends:

@@ -1,0 +1,79 @@
+"""Calls of exchanges answered by a second thread while a gradient is computed.
+
+A local step of a large model takes long, and most of it only reads the model. A call that came meanwhile, and that only reads it too, is
+answered at once, as if it had come before the step; any other waits for the step's end, and all that came after it with it. Outside of
+gradients one thread reads calls and answers them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from starling.node.rpc.pipe import Pipe
+
+if TYPE_CHECKING:
+    from starling.node.engine.engine import Engine
+    from starling.node.rpc.calls import Request
+
+
+class Beside:
+    """The second thread of `engine`, which reads calls from `pipe` within `gap` alone. It computes on one core."""
+
+    def __init__(self, engine: Engine, pipe: Pipe) -> None:
+        self._engine, self._pipe = engine, pipe
+        self._turn = threading.Condition()  # held while a call is read and answered here
+        self._open = False
+        self._left: tuple[int, Request] | None = None  # read here, to be answered after the gradient
+        self._failure: Exception | None = None
+        threads = torch.get_num_threads()
+        begun = threading.Event()
+        threading.Thread(target=self._serve, args=(begun,), daemon=True).start()
+        begun.wait()
+        torch.set_num_threads(threads)
+
+    @contextmanager
+    def gap(self) -> Iterator[None]:
+        """While a gradient is computed. At its end waits for the call being answered; raises what that raised."""
+        with self._turn:
+            self._open = True
+            self._turn.notify()
+        try:
+            yield
+        finally:
+            self._open = False  # at once: no other call begins
+            with self._turn:
+                pass
+        if self._failure is not None:
+            raise self._failure
+
+    def take(self) -> tuple[int, Request] | None:
+        """The call that was read and not answered, if there is one; the caller's from now on."""
+        left, self._left = self._left, None
+        return left
+
+    def _serve(self, begun: threading.Event) -> None:
+        torch.set_num_threads(1)  # of this thread; one computes the gradient on the others
+        begun.set()
+        try:
+            while True:
+                with self._turn:
+                    self._turn.wait_for(lambda: self._open and self._left is None)
+                self._pipe.wait()
+                with self._turn:
+                    if self._open and self._left is None:
+                        self._answer()
+        except Exception as error:  # noqa: BLE001 — raised again by the thread that computes, which ends the engine
+            self._failure = error
+
+    def _answer(self) -> None:
+        call_id, request = self._pipe.receive()
+        reply = self._engine.handle_beside(request)
+        if reply is None:
+            self._left = call_id, request
+        else:
+            self._pipe.send(call_id, reply)

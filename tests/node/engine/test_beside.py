@@ -1,0 +1,290 @@
+"""Calls that are answered while a gradient is computed, by a driver within this thread and by the second thread of the engine's process."""
+
+import socket
+import threading
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from starling.node.config.large import LARGE
+from starling.node.config.schema import CompressSection, OptimizerSection
+from starling.node.engine.process import serve
+from starling.node.rpc import calls
+from starling.node.rpc.pipe import Failed, Pipe
+from tests.harness.engines import done, every, manifest, opened, opening, state_of, x_of
+
+WHOLE = CompressSection(select="full", request="identity", response="identity")
+LONG_S = 30.0
+WAITS_S = 0.2
+
+
+def agreement(mix, pace):
+    overlap = {"overlap": True} if pace == "steps" else {}
+    return manifest(
+        "quadratic", 3, mix=mix, pace=pace, compress=WHOLE, optimizer=OptimizerSection(lr=0.02, schedule="constant"),
+        local_steps=2, rounds=20, **overlap,
+    )  # fmt: skip
+
+
+def step_with(engine, *wanted):
+    """A local step while whose gradient is computed these calls come -> their replies, None for those that must wait."""
+    replies = []
+
+    @contextmanager
+    def driver():
+        replies.extend(engine.handle_beside(call) for call in wanted)
+        yield
+
+    engine.session.meanwhile = driver
+    engine.step()
+    return replies
+
+
+def begin(engines, pace):
+    """Train, with a frozen vector in steps pace; a local step is to be done next."""
+    if pace == "clock":
+        every(engines, calls.Free(on=True, round=0))
+        for engine in engines.values():
+            engine.step()
+        return
+    every(engines, calls.Train(0, 2))
+    for engine in engines.values():
+        assert engine.handle(calls.Train(1, 2, ahead=True)) is None
+
+
+@pytest.mark.parametrize("pace", ["steps", "clock"])
+@pytest.mark.parametrize("mix", ["dsgd", "pet"])
+def test_an_exchange_beside_gradients_is_one_between_local_steps_bit_for_bit(mix, pace):
+    agreed = agreement(mix, pace)
+    beside, between = ({name: opened(agreed, shard, node=name) for shard, name in enumerate("ab")} for _ in range(2))
+    for engines in (beside, between):
+        begin(engines, pace)
+
+    (offered,) = step_with(beside["a"], calls.Offer("b", 0, 1, 0, 0.4, 0))
+    assert offered == done(between["a"], calls.Offer("b", 0, 1, 0, 0.4, 0))
+    between["a"].step()
+
+    asked = calls.Answer("a", 0, 1, 0, 0.4, offered.gain, offered.payload)
+    (answered,) = step_with(beside["b"], asked)
+    assert answered == done(between["b"], asked)
+    between["b"].step()
+
+    for name, call in (("a", calls.Apply("b", 0, 1, answered.payload)), ("b", calls.Commit("a", 0, 1))):
+        if pace == "clock":  # the model moves at the end of the step
+            between[name].step()
+        (reply,) = step_with(beside[name], call)
+        assert reply == done(between[name], call)
+        if pace == "steps":
+            between[name].step()
+    if pace == "steps":
+        for engines in (beside, between):
+            every(engines, calls.Mix(0))
+    for name in "ab":
+        assert torch.equal(x_of(beside[name]), x_of(between[name]))
+        for flows in (state_of(each[name]).flows for each in (beside, between)):
+            assert flows.keys() == (state_of(between[name]).flows).keys()
+    if mix == "pet":
+        assert torch.equal(state_of(beside["a"]).flows["b"], -state_of(beside["b"]).flows["a"])
+        assert torch.equal(state_of(beside["a"]).flows["b"], state_of(between["a"]).flows["b"])
+
+
+def test_in_clock_pace_calls_after_a_commit_wait_for_the_model_to_have_it():
+    agreed = agreement("pet", "clock")
+    engines = {name: opened(agreed, shard, node=name) for shard, name in enumerate("abc")}
+    begin(engines, "clock")
+    offered = done(engines["a"], calls.Offer("b", 0, 1, 0, 0.4, 0))
+    answered = done(engines["b"], calls.Answer("a", 0, 1, 0, 0.4, offered.gain, offered.payload))
+    apply, other = calls.Apply("b", 0, 1, answered.payload), calls.Offer("c", 0, 1, 0, 0.4, 0)
+    applied, waits = step_with(engines["a"], apply, other)
+    assert isinstance(applied, calls.Done)
+    assert waits is None
+    assert step_with(engines["a"], other) != [None]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        calls.Snapshot(),
+        calls.Evaluate(),
+        calls.Save(),
+        calls.Settle("b"),
+        calls.Revoke("b"),
+        calls.Free(on=False, round=0),
+    ],
+    ids=lambda call: type(call).__name__,
+)
+def test_what_changes_the_model_or_copies_it_waits(call):
+    engines = {"a": opened(agreement("pet", "clock"))}
+    begin(engines, "clock")
+    assert step_with(engines["a"], call) == [None]
+
+
+def test_nothing_is_answered_beside_a_step_outside_of_its_gradient():
+    engines = {"a": opened(agreement("pet", "clock"))}
+    begin(engines, "clock")
+    assert engines["a"].handle_beside(calls.Offer("b", 0, 1, 0, 0.4, 0)) is None
+
+
+def test_a_look_ahead_is_no_model_to_send():
+    """The second gradient of a step is taken elsewhere."""
+    agreed = manifest("quadratic", 2, pace="clock", optimizer=OptimizerSection(lr=0.02, gradient="extragradient"))
+    engine = opened(agreed)
+    done(engine, calls.Free(on=True, round=0))
+    answered = []
+
+    class Seen:
+        def __init__(self, data):
+            self._data = data
+
+        def batch(self, size, chance):
+            answered.append(engine.handle_beside(calls.Drop("b", 0, 1)))
+            return self._data.batch(size, chance)
+
+    engine.session.learner.data = Seen(engine.session.learner.data)
+    engine.step()
+    assert answered == [calls.Done(), None]
+
+
+class Gated:
+    """Data whose batches are given when they are let."""
+
+    def __init__(self, data):
+        self._data, self.asked, self.let = data, threading.Semaphore(0), threading.Semaphore(0)
+
+    def __getattr__(self, name):
+        return getattr(self._data, name)
+
+    def batch(self, size, chance):
+        self.asked.release()
+        assert self.let.acquire(timeout=LONG_S)
+        return self._data.batch(size, chance)
+
+
+class Served:
+    """An engine behind a pipe, whose gradients wait to be let."""
+
+    def __init__(self, engine, agreed):
+        self.engine, self.ended = engine, []
+        ours, theirs = socket.socketpair()
+        self.sock, self.pipe = ours, Pipe(ours)
+        ours.settimeout(LONG_S)
+        self._count = 0
+        self.thread = threading.Thread(target=self._run, args=(theirs,))
+        self.thread.start()
+        assert isinstance(self.call(opening(agreed)), calls.Opened)
+        self.gate = engine.session.learner.data = Gated(engine.session.learner.data)
+
+    def _run(self, sock):
+        with sock:
+            try:
+                serve(self.engine, Pipe(sock))
+            except Exception as error:  # noqa: BLE001 — looked at by the test
+                self.ended.append(error)
+
+    def send(self, call):
+        self._count += 1
+        self.pipe.send(self._count, call)
+        return self._count
+
+    def call(self, call):
+        number = self.send(call)
+        at, reply = self.pipe.reply()
+        assert at == number
+        return reply
+
+    @property
+    def silent(self):
+        """No reply has come, nor does one."""
+        self.sock.settimeout(WAITS_S)
+        try:
+            return not self.sock.recv(1, socket.MSG_PEEK)
+        except TimeoutError:
+            return True
+        finally:
+            self.sock.settimeout(LONG_S)
+
+    def computing(self):
+        assert self.gate.asked.acquire(timeout=LONG_S)
+
+
+@contextmanager
+def served(pace="clock", dim=LARGE + 1):
+    from starling.node.engine.engine import Engine
+
+    agreed = manifest("diagonal", mix="dsgd", pace=pace, params={"dim": dim, "nodes": 4})
+    it = Served(Engine(clock=lambda: 0.0), agreed)
+    try:
+        yield it
+    finally:
+        it.gate.let.release(1000)
+        it.sock.close()
+        it.thread.join(LONG_S)
+        assert not it.thread.is_alive()
+
+
+def test_a_second_thread_answers_exchanges_while_a_gradient_is_computed_and_leaves_the_rest_in_order():
+    with served() as it:
+        it.call(calls.Free(on=True, round=0))
+        it.computing()
+        first = it.call(calls.Offer("b", 0, 1, 0, 0.5, 0))
+        assert isinstance(first, calls.Offered)
+        held, second = it.send(calls.Snapshot()), it.send(calls.Offer("c", 0, 1, 0, 0.5, 0))
+        assert it.silent
+        it.gate.let.release()
+        at, reply = it.pipe.reply()
+        assert (at, type(reply)) == (held, calls.Held)
+        at, reply = it.pipe.reply()
+        assert (at, type(reply)) == (second, calls.Offered)
+        assert reply != first, "a step was done between them"
+
+
+def test_steps_go_on_beside_a_second_thread_that_waits():
+    with served() as it:
+        it.call(calls.Free(on=True, round=0))
+        for _ in range(5):
+            it.computing()
+            it.gate.let.release()
+        it.computing()
+        assert isinstance(it.call(calls.Offer("b", 0, 1, 0, 0.5, 0)), calls.Offered)
+        assert it.ended == []
+
+
+def test_a_small_model_has_no_second_thread():
+    with served(dim=64) as it:
+        it.call(calls.Free(on=True, round=0))
+        it.computing()
+        number = it.send(calls.Offer("b", 0, 1, 0, 0.5, 0))
+        assert it.silent
+        it.gate.let.release()
+        assert it.pipe.reply()[0] == number
+
+
+def test_what_breaks_in_the_second_thread_ends_the_engine(monkeypatch):
+    with served() as it:
+        it.call(calls.Free(on=True, round=0))
+        it.computing()
+
+        def breaks(*_, **__):
+            raise ZeroDivisionError("a bug")
+
+        monkeypatch.setattr(it.engine.session.exchanges, "offer", breaks)
+        it.send(calls.Offer("b", 0, 1, 0, 0.5, 0))
+        assert it.silent
+        it.gate.let.release()
+        at, reply = it.pipe.reply()
+        assert at == 0
+        assert isinstance(reply, Failed)
+        assert "a bug" in reply.message
+        it.thread.join(LONG_S)
+        assert isinstance(it.ended[0], ZeroDivisionError)
+
+
+def test_an_engine_whose_daemon_went_while_it_computed_ends_after_that_gradient():
+    with served() as it:
+        it.call(calls.Free(on=True, round=0))
+        it.computing()
+        it.sock.shutdown(socket.SHUT_RDWR)
+        it.gate.let.release()
+        it.thread.join(LONG_S)
+        assert isinstance(it.ended[0], EOFError | BrokenPipeError | ConnectionResetError)
