@@ -1,9 +1,10 @@
 """The table of sampled rounds: a hundred machines, each with a linear model of its own unequal part of MNIST, in a time of their own.
 
-The reference has one seed, a third of the images, and looked every ten rounds.
+The reference has one seed, a third of the images, and looked every ten rounds; here its rounds and bytes are bounds of three seeds' median.
 """
 
 import functools
+from statistics import median
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ pytestmark = [
 N, ROUNDS, STEPS, BATCH, LR = 100, 100, 20, 20, 0.2
 MODEL_MB = 4 * 7840 / 1e6
 LOOKED = 5  # rounds between evaluations
+SEEDS = range(3)
 
 
 @functools.cache
@@ -88,7 +90,6 @@ def learned(sample, aggregators, seed, **views):
     return there, megabytes, swarm.accuracy[ROUNDS], ROUNDS - len(swarm.means), agreed
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(
     ("sample", "aggregators", "views", "rounds", "megabytes", "end", "lost"),
     [
@@ -109,15 +110,19 @@ def learned(sample, aggregators, seed, **views):
     ],
 )
 def test_few_of_a_hundred_reach_85_percent_by_as_few_bytes_as_the_reference(
-    sample, aggregators, views, rounds, megabytes, end, lost, seed
+    sample, aggregators, views, rounds, megabytes, end, lost
 ):
     """A few more than the sample train, in place of the slow, and are averaged: some of the bytes more. Silence begins in round 40.
 
     Where views differ hardly two average the same models, and nothing is lost by it.
     """
-    there, sent, last, missed, agreed = learned(sample, aggregators, seed, **views)
-    assert there <= rounds
-    assert sent <= 1.35 * megabytes
-    assert last >= end - 0.01
-    assert missed <= lost
-    assert agreed <= (0.1 if "blind" in views else 1.0)
+    there, sent, last, missed, agreed = zip(
+        *(learned(sample, aggregators, seed, **views) for seed in SEEDS), strict=True
+    )
+    print(f"rounds {there}, MB {sent}, end {last}, without an average {missed}, with one mean {agreed}")  # noqa: T201
+    assert median(there) <= rounds
+    assert max(there) <= rounds + LOOKED
+    assert median(sent) <= 1.35 * megabytes
+    assert min(last) >= end - 0.01
+    assert max(missed) <= lost
+    assert max(agreed) <= (0.1 if "blind" in views else 1.0)
