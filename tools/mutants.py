@@ -87,6 +87,7 @@ MUTANTS = (
         "node/engine/pairwise_exchange.py", "min(max(call.round, round - _APART), round + _APART)", "call.round",
         ("**/test_pairwise_exchange.py",),
     ),
+    Mutant("node/engine/engine.py", "exchanged(self._work() - began)", "exchanged(self._clock() - began)", ("**/test_large.py",)),
     Mutant("node/engine/session.py", "self._within and not self._taken and", "self._within and", ("**/test_beside.py",)),
     Mutant("node/engine/session.py", "return self._within and", "return", ("**/test_beside.py",)),
     Mutant("node/engine/beside.py", "if reply is None:", "if False:", ("**/test_beside.py",)),
