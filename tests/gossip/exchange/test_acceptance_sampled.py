@@ -19,7 +19,7 @@ from tests.harness.tasks import REAL_DATA
 
 pytestmark = [
     pytest.mark.acceptance,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(2400),
     pytest.mark.skipif(not (REAL_DATA / "mnist").is_dir(), reason=f"no MNIST at {REAL_DATA}"),
 ]
 N, ROUNDS, STEPS, BATCH, LR = 100, 100, 20, 20, 0.2

@@ -28,7 +28,7 @@ def learned(task, steps, rounds, keys):
 
 
 @pytest.mark.acceptance
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 @pytest.mark.skipif(not (REAL_DATA / "mnist").is_dir(), reason=f"no MNIST at {REAL_DATA}")
 @pytest.mark.parametrize(
     ("steps", "rounds", "ratio", "accuracy", "megabytes"), [(50, 40, 0.01, 0.952, 0.87), (25, 80, 0.003, 0.956, 0.73)]
