@@ -65,7 +65,7 @@ class Beside:
                     self._turn.wait_for(lambda: self._open and self._left is None)
                 self._pipe.wait()
                 with self._turn:
-                    if self._open and self._left is None:
+                    if self._open and self._left is None and self._pipe.ready():  # else the other thread read it
                         self._answer()
         except Exception as error:  # noqa: BLE001 — raised again by the thread that computes, which ends the engine
             self._failure = error

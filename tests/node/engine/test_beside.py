@@ -9,6 +9,7 @@ import torch
 
 from starling.node.config.large import LARGE
 from starling.node.config.schema import CompressSection, OptimizerSection
+from starling.node.engine.beside import Beside
 from starling.node.engine.process import serve
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Failed, Pipe
@@ -247,6 +248,46 @@ def test_steps_go_on_beside_a_second_thread_that_waits():
             it.gate.let.release()
         it.computing()
         assert isinstance(it.call(calls.Offer("b", 0, 1, 0, 0.5, 0)), calls.Offered)
+        assert it.ended == []
+
+
+def test_a_call_that_the_first_thread_read_meanwhile_is_not_waited_for_with_a_gradient_computed():
+    """The second thread saw it come, but between two gradients it was not its turn."""
+    looked = threading.Semaphore(0)
+
+    class Stale:
+        def wait(self):
+            looked.release()
+
+        def ready(self):
+            return False
+
+        def receive(self):
+            raise AssertionError("nothing is there")
+
+    beside = Beside(None, Stale())
+    for _ in range(3):
+        with beside.gap():
+            for _ in range(3):
+                assert looked.acquire(timeout=LONG_S)
+    assert beside.take() is None
+
+
+def test_every_call_is_answered_in_order_while_steps_go_on():
+    with served() as it:
+        it.call(calls.Free(on=True, round=0))
+        it.gate.let.release(1_000_000)
+        for turn in range(60):
+            sent = [
+                it.send(call)
+                for call in (
+                    calls.Offer("b", 0, turn, 0, 0.5, 0),
+                    calls.Drop("b", 0, turn),
+                    *([calls.Snapshot()] if turn % 7 == 0 else []),
+                    calls.Drop("c", 0, turn),
+                )
+            ]
+            assert [it.pipe.reply()[0] for _ in sent] == sent
         assert it.ended == []
 
 
