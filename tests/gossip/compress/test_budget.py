@@ -82,7 +82,7 @@ def judged(effort, trained_s, exchanged_s):
 
 
 def test_exchanges_of_a_long_vector_shrink_until_they_take_little_of_the_time_of_local_steps_and_grow_again():
-    effort, whole_s = Effort(), 0.08
+    effort, whole_s = Effort(), 0.04
     for _ in range(20):
         judged(effort, 1.0, whole_s * effort.part)
     assert effort.part == pytest.approx(WORK / whole_s)
