@@ -87,7 +87,7 @@ class Effort:
         self._trained += seconds
 
     def exchanged(self, seconds: float) -> None:
-        """A call of an exchange took so long."""
+        """A call of an exchange took so much time of the processor."""
         self._exchanged += seconds
         self._calls += 1
         if self._calls < JUDGED or not self._trained:

@@ -2,7 +2,7 @@
 
 A local step of a large model takes long, and most of it only reads the model. A call that came meanwhile, and that only reads it too, is
 answered at once, as if it had come before the step; any other waits for the step's end, and all that came after it with it. Outside of
-gradients one thread reads calls and answers them.
+gradients only the first thread, which computes them, reads calls and answers them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
 
 class Beside:
-    """The second thread of `engine`, which reads calls from `pipe` within `gap` alone. It computes on one core."""
+    """The second thread of `engine`, which reads calls from `pipe` within `around_gradient` alone, and computes on one core.
+
+    The first thread asks for calls here, with the methods of `pipe`.
+    """
 
     def __init__(self, engine: Engine, pipe: Pipe) -> None:
         self._engine, self._pipe = engine, pipe
         self._turn = threading.Condition()  # held while a call is read and answered here
         self._open = False
-        self._left: tuple[int, Request] | None = None  # read here, to be answered after the gradient
+        self._left: tuple[int, Request] | None = None  # read by the second thread, to be answered by the first
         self._failure: Exception | None = None
         threads = torch.get_num_threads()
         begun = threading.Event()
@@ -37,7 +40,7 @@ class Beside:
         torch.set_num_threads(threads)
 
     @contextmanager
-    def gap(self) -> Iterator[None]:
+    def around_gradient(self) -> Iterator[None]:
         """While a gradient is computed. At its end waits for the call being answered; raises what that raised."""
         with self._turn:
             self._open = True
@@ -51,13 +54,17 @@ class Beside:
         if self._failure is not None:
             raise self._failure
 
-    def take(self) -> tuple[int, Request] | None:
-        """The call that was read and not answered, if there is one; the caller's from now on."""
+    def ready(self) -> bool:
+        """`receive` would not wait."""
+        return self._left is not None or self._pipe.ready()
+
+    def receive(self) -> tuple[int, Request]:
+        """Wait for the next call that is not answered. Raises EOFError as `Pipe.receive`."""
         left, self._left = self._left, None
-        return left
+        return left or self._pipe.receive()
 
     def _serve(self, begun: threading.Event) -> None:
-        torch.set_num_threads(1)  # of this thread; one computes the gradient on the others
+        torch.set_num_threads(1)  # of this thread alone
         begun.set()
         try:
             while True:
@@ -65,9 +72,9 @@ class Beside:
                     self._turn.wait_for(lambda: self._open and self._left is None)
                 self._pipe.wait()
                 with self._turn:
-                    if self._open and self._left is None and self._pipe.ready():  # else the other thread read it
+                    if self._open and self._left is None and self._pipe.ready():  # else the first thread read it
                         self._answer()
-        except Exception as error:  # noqa: BLE001 — raised again by the thread that computes, which ends the engine
+        except Exception as error:  # noqa: BLE001 — raised again by the first thread, which ends the engine
             self._failure = error
 
     def _answer(self) -> None:

@@ -18,8 +18,12 @@ from starling.node.rpc import calls
 
 
 class Engine:
-    """Opens once, then answers. `clock` gives seconds, monotonic, for `Trained.seconds`; `entropy` is of the CSPRNG; `work` gives those of
-    the processor that the calling thread took, for what exchanges cost, and is `clock` where left out.
+    """Opens once, then answers.
+
+    Args:
+        clock: seconds, monotonic, for `Trained.seconds`.
+        entropy: of the CSPRNG.
+        work: processor seconds of the calling thread, for what exchanges cost. Left out: `clock`.
     """
 
     def __init__(
@@ -78,8 +82,8 @@ class Engine:
         return reply
 
     def handle_beside(self, request: calls.Request) -> calls.Reply | None:
-        """`handle` while another thread is within `step`, of a call that only reads the model; None: not one, it must wait."""
-        return self.handle(request) if self.session.beside(request) else None
+        """`handle` while another thread computes a gradient in `step`; None: the call must wait for the end of the step."""
+        return self.handle(request) if self.session.answers_beside_gradient(request) else None
 
     def _open(self, request: calls.Open) -> calls.Opened:
         if self._session is not None:

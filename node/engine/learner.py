@@ -152,9 +152,8 @@ class Learner:
         self._weight = weight(manifest, self.data.samples)
         self._schedule = schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
-        self.meanwhile: Callable[[], AbstractContextManager[None]] = (
-            nullcontext  # around a gradient that is of the model
-        )
+        # of the driver; around a step's first gradient, which is taken at the model
+        self.around_gradient: Callable[[], AbstractContextManager[None]] = nullcontext
         self.spare: Callable[[], Tensor | None] = lambda: None  # (d,) the model of the last checkpoint, if there is one
         self._good = None if self.large else self.x.clone()
         self._buffers = dict(self._model.named_buffers())
@@ -194,7 +193,7 @@ class Learner:
         gradient = self.gradient()
         self._model.train()
         if self.private is None:
-            with self.meanwhile():
+            with self.around_gradient():
                 value, fine = self._learn(chance, gradient)
             gradient = self._made(value, gradient, round)
         else:

@@ -1,9 +1,9 @@
 """The engine's own process: `python -m starling.node.engine.process FD`, started by the daemon with one end of a socket pair as FD.
 
 The loop answers a call, else does one slice of work, else waits for a call; so a call waits for at most one local step, and of a large
-model those of exchanges do not wait for its gradient (`starling.node.engine.beside`). The process ends
-with the pipe, so it never outlives its daemon; nothing is saved then, as an orderly daemon sends Stop first. It ignores signals to a
-whole process group, which the daemon handles.
+model those of exchanges do not wait for its gradient (`starling.node.engine.beside`). The process ends with the pipe, so it never outlives
+its daemon; nothing is saved then, as an orderly daemon sends Stop first. It ignores signals to a whole process group, which the daemon
+handles.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # the daemon's end of 
 def serve(engine: Engine, pipe: Pipe) -> None:
     """Answer calls until Stop. Raises EOFError, BrokenPipeError, ConnectionResetError if the daemon is gone."""
     train = evaluate = 0  # ids of the calls that `step` will answer
-    beside: Beside | None = None
+    requests: Pipe | Beside = pipe
     try:
         while True:
-            left = beside.take() if beside is not None else None
-            if left is None and engine.busy and not pipe.ready():
+            if engine.busy and not requests.ready():
                 match engine.step():
                     case Trained() as reply:
                         pipe.send(train, reply)
                     case Evaluated() as reply:
                         pipe.send(evaluate, reply)
                 continue
-            call_id, request = left or pipe.receive()
+            call_id, request = requests.receive()
             if isinstance(request, Open) and request.nice:
                 lower_priority(request.nice)
             match request, engine.handle(request):
                 case Open(), Opened() as answer:
-                    beside = _beside(engine, pipe)
+                    if engine.session.long_steps:
+                        requests = _beside(engine, pipe)
                     pipe.send(call_id, answer)
                 case Train(), None:
                     train = call_id
@@ -65,14 +65,12 @@ def serve(engine: Engine, pipe: Pipe) -> None:
         raise
 
 
-def _beside(engine: Engine, pipe: Pipe) -> Beside | None:
-    """The second thread, where local steps are long; its module imports torch, which the opened engine has."""
-    if not engine.session.long_steps:
-        return None
-    from starling.node.engine.beside import Beside  # noqa: PLC0415
+def _beside(engine: Engine, pipe: Pipe) -> Beside:
+    """A second thread for calls that come while a gradient is computed."""
+    from starling.node.engine.beside import Beside  # noqa: PLC0415 — imports torch, which an opened engine has
 
     beside = Beside(engine, pipe)
-    engine.session.meanwhile = beside.gap
+    engine.session.around_gradient = beside.around_gradient
     return beside
 
 

@@ -6,7 +6,7 @@ steps   Train does a round's local steps and freezes the shared vector; exchange
         Where vectors are pulled or broadcast, Publish encodes the frozen one, VerifyUpdate keeps those of peers, and Mix combines them.
 clock   Free lets training run; exchanges read the live vector, and their effects are added at once, between two local steps.
 
-While a gradient is computed the model does not change: the driver may have calls that read it answered then (`meanwhile`).
+While a gradient is computed the model does not change: the driver may have calls answered then that only read it (`around_gradient`).
 
 Shapes: d parameters.
 """
@@ -45,7 +45,7 @@ from starling.robust import model_agreement
 _AVERAGED = 0.1  # weight of the newest in the mean number of local steps between exchanges
 _MODEL = "model"
 MAX_CANDIDATES = 3  # models of peers held at a time
-BESIDE = calls.Offer | calls.Answer | calls.Apply | calls.Commit | calls.Drop | calls.ReadChunk
+BESIDE_GRADIENT = calls.Offer | calls.Answer | calls.Apply | calls.Commit | calls.Drop | calls.ReadChunk
 KEPT_S = 120.0  # a snapshot that nobody reads; a late joiner on a slow line reads one chunk in a quarter of that
 
 
@@ -120,10 +120,10 @@ class Session:
         self._frozen_in = learner.phase(0, 0.0)  # phase of the frozen vector
         self._unfrozen = False  # local steps are done ahead of the Mix that freezes them
         self._committed: list[Done] = []  # since the last Mix, in steps pace
-        self.meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext  # around a gradient; of the driver
-        learner.meanwhile = self._while_computing
-        self._within = False  # a gradient is computed
-        self._taken: list[Done] = []  # meanwhile, in clock pace: added at the end of the step
+        self.around_gradient: Callable[[], AbstractContextManager[None]] = nullcontext  # of the driver
+        learner.around_gradient = self._around_gradient
+        self._in_gradient = False
+        self._taken: list[Done] = []  # in clock pace, in a gradient: added at the end of the local step
         self._evaluation: Iterator[Result | None] | None = None
         self._evaluated: tuple[
             int, nn.Module, bool
@@ -199,22 +199,22 @@ class Session:
         return self._finish() if self._left == 0 else None
 
     @contextmanager
-    def _while_computing(self) -> Iterator[None]:
-        self._within = True
+    def _around_gradient(self) -> Iterator[None]:
+        self._in_gradient = True
         try:
-            with self.meanwhile():
+            with self.around_gradient():
                 yield
         finally:
-            self._within = False
+            self._in_gradient = False
 
     @property
     def long_steps(self) -> bool:
         """Whether calls should not wait for a gradient: those of a large model take long. An island's ranks compute it in step."""
         return self.learner.large and self.learner.island is None
 
-    def beside(self, call: calls.Request) -> bool:
-        """Whether a call can be answered while a gradient is computed: it only reads the model, as it is with all that was taken."""
-        return self._within and not self._taken and isinstance(call, BESIDE)
+    def answers_beside_gradient(self, call: calls.Request) -> bool:
+        """Whether a gradient is computed beside which a call can be answered: it only reads the model, which has all that was taken."""
+        return self._in_gradient and not self._taken and isinstance(call, BESIDE_GRADIENT)
 
     def _finish(self) -> calls.Trained:
         """The local steps of a round are done."""
@@ -391,7 +391,7 @@ class Session:
         """Add the effect of a committed exchange: at the next Mix in steps pace, else at once, or at the end of the local step."""
         if self._pace.kind != "clock":
             self._committed.append(done)
-        elif self._within:
+        elif self._in_gradient:
             self._taken.append(done)
         else:
             self._add(done)

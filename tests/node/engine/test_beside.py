@@ -10,6 +10,7 @@ import torch
 from starling.node.config.large import LARGE
 from starling.node.config.schema import CompressSection, OptimizerSection
 from starling.node.engine.beside import Beside
+from starling.node.engine.engine import Engine
 from starling.node.engine.process import serve
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Failed, Pipe
@@ -37,7 +38,7 @@ def step_with(engine, *wanted):
         replies.extend(engine.handle_beside(call) for call in wanted)
         yield
 
-    engine.session.meanwhile = driver
+    engine.session.around_gradient = driver
     engine.step()
     return replies
 
@@ -83,8 +84,7 @@ def test_an_exchange_beside_gradients_is_one_between_local_steps_bit_for_bit(mix
             every(engines, calls.Mix(0))
     for name in "ab":
         assert torch.equal(x_of(beside[name]), x_of(between[name]))
-        for flows in (state_of(each[name]).flows for each in (beside, between)):
-            assert flows.keys() == (state_of(between[name]).flows).keys()
+        assert state_of(beside[name]).flows.keys() == state_of(between[name]).flows.keys()
     if mix == "pet":
         assert torch.equal(state_of(beside["a"]).flows["b"], -state_of(beside["b"]).flows["a"])
         assert torch.equal(state_of(beside["a"]).flows["b"], state_of(between["a"]).flows["b"])
@@ -211,8 +211,6 @@ class Served:
 
 @contextmanager
 def served(pace="clock", dim=LARGE + 1):
-    from starling.node.engine.engine import Engine
-
     agreed = manifest("diagonal", mix="dsgd", pace=pace, params={"dim": dim, "nodes": 4})
     it = Served(Engine(clock=lambda: 0.0), agreed)
     try:
@@ -240,6 +238,17 @@ def test_a_second_thread_answers_exchanges_while_a_gradient_is_computed_and_leav
         assert reply != first, "a step was done between them"
 
 
+def test_a_call_that_must_wait_waits_for_one_step():
+    with served() as it:
+        it.call(calls.Free(on=True, round=0))
+        it.computing()
+        held = it.send(calls.Snapshot())
+        assert it.silent
+        it.gate.let.release()
+        at, reply = it.pipe.reply()
+        assert (at, type(reply)) == (held, calls.Held)
+
+
 def test_steps_go_on_beside_a_second_thread_that_waits():
     with served() as it:
         it.call(calls.Free(on=True, round=0))
@@ -251,8 +260,8 @@ def test_steps_go_on_beside_a_second_thread_that_waits():
         assert it.ended == []
 
 
-def test_a_call_that_the_first_thread_read_meanwhile_is_not_waited_for_with_a_gradient_computed():
-    """The second thread saw it come, but between two gradients it was not its turn."""
+def test_the_second_thread_does_not_wait_in_a_gradient_for_a_call_that_the_first_has_read():
+    """It saw the call come, but between two gradients the first thread was faster."""
     looked = threading.Semaphore(0)
 
     class Stale:
@@ -267,10 +276,10 @@ def test_a_call_that_the_first_thread_read_meanwhile_is_not_waited_for_with_a_gr
 
     beside = Beside(None, Stale())
     for _ in range(3):
-        with beside.gap():
+        with beside.around_gradient():
             for _ in range(3):
                 assert looked.acquire(timeout=LONG_S)
-    assert beside.take() is None
+    assert not beside.ready()
 
 
 def test_every_call_is_answered_in_order_while_steps_go_on():
