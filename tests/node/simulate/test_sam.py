@@ -14,24 +14,27 @@ SWARM = {
 PET = {"mix.kappa": 0.1, "mix.track": "difference"}
 
 
-def accuracy(mix, exchanges=1, **keys):
-    """Mean of the own models of 8 nodes after 60 phases of 5 local steps, of three seeds."""
+def accuracy(mix, exchanges=1, seeds=3, **keys):
+    """Mean of the own models of 8 nodes after 60 phases of 5 local steps, of so many seeds."""
     rounds = 60 * exchanges
     runs = simulate(
-        task="tests.harness.few_images:FewImages", mix=mix, overlay="random_matching", nodes=8, rounds=rounds, seeds=(0, 1, 2),
+        task="tests.harness.few_images:FewImages", mix=mix, overlay="random_matching", nodes=8, rounds=rounds, seeds=range(seeds),
         set=SWARM | {"pace.gossips": exchanges, "pace.evaluate_every": rounds} | keys,
     )  # fmt: skip
-    return sum(run.outcome.rows[-1].mean for run in runs.finished) / 3
+    return sum(run.outcome.rows[-1].mean for run in runs.finished) / seeds
 
 
 @pytest.mark.acceptance
 @pytest.mark.skipif(not (REAL_DATA / "mnist").is_dir(), reason=f"no MNIST at {REAL_DATA}")
 def test_pet_is_worth_more_than_a_second_gradient_and_three_exchanges_a_phase():
-    """150 images of MNIST a node, by three partitions; the reference has two seeds of one partition."""
+    """150 images of MNIST a node, by three partitions; the reference has two seeds of one partition.
+
+    A second gradient alone is worth a hundredth, less than what partitions differ by: it is compared over ten of them.
+    """
     sam = {"optimizer.sam": 0.2}
     table = {
-        "dsgd": (accuracy("dsgd"), 0.840),
-        "sam": (accuracy("dsgd", **sam), 0.850),
+        "dsgd": (accuracy("dsgd", seeds=10), 0.840),
+        "sam": (accuracy("dsgd", seeds=10, **sam), 0.850),
         "sam of .5": (accuracy("dsgd", **{"optimizer.sam": 0.5}), 0.784),
         "three exchanges": (accuracy("dsgd", 3), 0.858),
         "both": (accuracy("dsgd", 3, **sam), 0.871),
