@@ -3,8 +3,8 @@
 All models have the same start, schedule and number of local steps. The swarm is simulated, with the authors' files dealt out to its nodes;
 a lone model learns from one author's file, with a node's batch; the central one from all files, with the batches of all nodes together
 in each step. What counts is bits per byte on an author's held-out text, the same bytes for all. The swarm's model is the own model of the
-node whose mean over the authors is worst, at the end. Of a lone model, which may learn its text by heart, the best of LOOKS looks during
-the run counts, on the very bytes that it is compared on: what an owner gets who stops at the right time, and a little more.
+node whose mean over the authors is worst. Any model may come to know its text by heart, so of each the best of LOOKS looks during the run
+counts, by the mean over the very bytes that it is compared on: what one gets who stops at the right time, and a little more.
 
     AUTHOR.lone, AUTHOR.swarm, AUTHOR.central
                     bits per byte on that author's held-out text
@@ -15,6 +15,10 @@ the run counts, on the very bytes that it is compared on: what an owner gets who
                     of any author
     swarm.gap       how much worse the swarm's model is than the central one, mean over the authors
     swarm.apart     how much worse its worst node is than its best
+    swarm.stopped, central.stopped
+                    after which local step the model was best
+    swarm.end, central.end
+                    mean over the authors at the end of the run
     swarm.bytes     sent by a node
     swarm.fewer     times fewer than a ring all-reduce of float32 gradients each step takes, 2(n − 1)/n · 4d a node and step
 
@@ -28,11 +32,11 @@ import hashlib
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -58,6 +62,8 @@ from starling.node.tasks.evaluate import Result, evaluate
 SWARM, CENTRAL = "swarm", "central"
 EVALUATION_BATCH = 64
 LOOKS = 10
+Look = list[Tensor]
+"""Models (d,) of nodes at one moment."""
 _SAY_S = 60.0  # between two lines of progress
 
 
@@ -92,7 +98,7 @@ def _measure(
         if not path.exists():
             path.write_bytes(msgspec.json.encode(_run(recipe, case, files, authors) | {"data": learned}))
         runs.append(msgspec.json.decode(path.read_bytes(), type=Run))
-        print(f"{case}: {fmean(runs[-1]['bits'][-1].values()):.4f}, {runs[-1]['wall_s']:.0f} s", file=sys.stderr)
+        print(f"{case}: {_best(runs[-1]).mean:.4f}, {runs[-1]['wall_s']:.0f} s", file=sys.stderr)
     for path in (*folder.iterdir(), folder):
         path.rmdir() if path.is_dir() else path.unlink()
     return runs
@@ -106,8 +112,10 @@ def key(recipe: AuthorsRecipe, learned: dict[str, str]) -> str:
 
 def assignments(recipe: AuthorsRecipe, case: str, files: Path) -> tuple[str, ...]:
     """`--set` of the swarm, of the central model, or of an author's: `files` is the folder."""
-    steps = (f"pace.local_steps={recipe.local_steps}", f"pace.rounds={recipe.steps // recipe.local_steps}")
-    common = (*recipe.set, f"simulate.seed={recipe.seed}", f"simulate.nodes={recipe.nodes}", *steps)
+    rounds = recipe.steps // recipe.local_steps
+    steps = (f"pace.local_steps={recipe.local_steps}", f"pace.rounds={rounds}")
+    looks = f"pace.evaluate_every={max(1, rounds // LOOKS)}"
+    common = (*recipe.set, f"simulate.seed={recipe.seed}", f"simulate.nodes={recipe.nodes}", *steps, looks)
     match case:
         case "swarm":
             return (f"task.path={files}", *common, f"task.batch_size={recipe.batch_size}", *recipe.swarm)
@@ -141,28 +149,30 @@ def _run(recipe: AuthorsRecipe, case: str, files: Path, authors: Sequence[str]) 
     if (done := steps(agreed, recipe.nodes if case == SWARM else 1)) != recipe.steps:
         raise RuntimeError(f"{case}: must do steps = {recipe.steps}, got {done} by pace and overlay")
     try:
-        models, more = _swarm(recipe, chosen) if case == SWARM else (_alone(recipe, agreed, case), {})
+        looks, more = _swarm(recipe, chosen) if case == SWARM else (_alone(recipe, agreed, case), {})
     except GossipError as error:
         raise RuntimeError(f"{case}: {error}") from error
     trained = time.monotonic() - began
-    judges = authors if case in {SWARM, CENTRAL} else [case]
-    bits = [{author: score(agreed, model, files / f"{author}.txt") for author in judges} for model in models]
+    judges = {name: files / f"{name}.txt" for name in (authors if case in {SWARM, CENTRAL} else [case])}
+    bits = [_scores(agreed, look, judges) for look in looks]
     samples = agreed.task.batch_size * (recipe.nodes if case == SWARM else 1)
     return {
         "case": case, "bits": bits, "steps": recipe.steps, "samples_a_step": samples, **more,
-        "parameters": models[0].numel(), "load": [before, facts.load()],
+        "parameters": looks[0][0].numel(), "load": [before, facts.load()],
         "train_s": round(trained, 2), "wall_s": round(time.monotonic() - began, 2),
     }  # fmt: skip
 
 
-def _swarm(recipe: AuthorsRecipe, chosen: Scenario) -> tuple[list[Tensor], dict[str, Any]]:
-    """The nodes' own models (d,) each at the end, and what they sent."""
+def _swarm(recipe: AuthorsRecipe, chosen: Scenario) -> tuple[list[Look], dict[str, Any]]:
+    """At every look the nodes' own models (d,), equal ones once; and what the nodes sent."""
     rules.check_one(chosen)
     engines.check(chosen)
-    latest: list[Tensor] = []
+    looks: list[Look] = []
 
-    def seen(_: int, x: Tensor) -> None:
-        latest[:] = x.clone().unbind()
+    def seen(number: int, x: Tensor) -> None:
+        if number:
+            equal = all(torch.equal(row, x[0]) for row in x)
+            looks.append(list((x[:1] if equal else x).clone().unbind()))
 
     with _autocast(recipe):
         outcome = engines.simulate(chosen, _reporter(SWARM, chosen.pace.rounds), seen)
@@ -170,24 +180,22 @@ def _swarm(recipe: AuthorsRecipe, chosen: Scenario) -> tuple[list[Tensor], dict[
         raise RuntimeError(f"{SWARM}: diverged after {outcome.diverged} rounds")
     row = outcome.rows[-1]
     curve = [[row.round, float(f"{row.mean:.5g}"), float(f"{row.consensus_distance:.4g}")] for row in outcome.rows]
-    return latest, {"bytes_per_node": row.bytes_per_node, "counts": outcome.counts, "curve": curve}
+    return looks, {"bytes_per_node": row.bytes_per_node, "counts": outcome.counts, "curve": curve}
 
 
-def _alone(recipe: AuthorsRecipe, agreed: Manifest, case: str) -> list[Tensor]:
-    """Models (d,) that one node's engine trains: at LOOKS moments, the last at the end; the central one at the end alone."""
-    looks = 1 if case == CENTRAL else LOOKS
-    due = {agreed.pace.rounds * (look + 1) // looks for look in range(looks)}
-    models = []
+def _alone(recipe: AuthorsRecipe, agreed: Manifest, case: str) -> list[Look]:
+    """At every look the model (d,) that one node's engine trains."""
+    looks: list[Look] = []
     engine, pace, say = Engine(), agreed.pace, _reporter(case, agreed.pace.rounds)
     numerics = NumericsSection(precision=recipe.precision)
     warm.ask(engine, calls.Open(agreed, "", 0, "cpu", 1, "", "node", numerics=numerics))
     for number in range(pace.rounds):
         warm.ask(engine, calls.Train(number, pace.local_steps))
         warm.ask(engine, calls.Mix(number))
-        if number + 1 in due:
-            models.append(engine.vector)
+        if (number + 1) % pace.evaluate_every == 0 or number + 1 == pace.rounds:
+            looks.append([engine.vector])
         say(number + 1, f"{pace.local_steps} steps each")
-    return models
+    return looks
 
 
 def _reporter(case: str, rounds: int) -> Callable[[int, str], None]:
@@ -209,6 +217,11 @@ def _autocast(recipe: AuthorsRecipe) -> AbstractContextManager[Any]:
     return torch.autocast("cpu", torch.bfloat16, enabled=asked, cache_enabled=False)
 
 
+def _scores(agreed: Manifest, look: Look, judges: Mapping[str, Path]) -> list[dict[str, float]]:
+    """Bits per byte of every model of a look on every author's file."""
+    return [{name: round(score(agreed, model, file), 6) for name, file in judges.items()} for model in look]
+
+
 def score(agreed: Manifest, vector: Tensor, file: Path) -> float:
     """Bits per byte of a model (d,) on the held-out tenth of one file, in float32."""
     part = task(agreed.task.kind, agreed.task.params())
@@ -223,27 +236,51 @@ def score(agreed: Manifest, vector: Tensor, file: Path) -> float:
 COLUMNS = ("lone", "lone_end", "swarm", "central", "gain")
 
 
-def _row(lone: Sequence[float], swarm: float, central: float) -> dict[str, float]:
+class _Stop(NamedTuple):
+    """When a model was best."""
+
+    bits: dict[str, float]  # of the worst node
+    mean: float  # over them
+    apart: float  # means of the nodes
+    step: int
+
+
+def _stops(run: Run) -> list[_Stop]:
+    """Every look: the worst node's bits, what they are in the mean, how far nodes are apart, and after which local step it was."""
+    stops = []
+    for number, look in enumerate(run["bits"], 1):
+        means = [fmean(bits.values()) for bits in look]
+        worst = max(means)
+        stops.append(
+            _Stop(look[means.index(worst)], worst, worst - min(means), run["steps"] * number // len(run["bits"]))
+        )
+    return stops
+
+
+def _best(run: Run) -> _Stop:
+    return min(_stops(run), key=lambda stop: stop.mean)
+
+
+def _row(lone: Sequence[_Stop], swarm: float, central: float) -> dict[str, float]:
     """Of one author."""
-    return dict(zip(COLUMNS, (min(lone), lone[-1], swarm, central, min(lone) - swarm), strict=True))
+    best = min(stop.mean for stop in lone)
+    return dict(zip(COLUMNS, (best, lone[-1].mean, swarm, central, best - swarm), strict=True))
 
 
 def figures(recipe: AuthorsRecipe, runs: Sequence[Run]) -> Figures:
     """Figures of the runs."""
     by_case = {run["case"]: run for run in runs}
-    swarm, (central,) = by_case[SWARM], by_case[CENTRAL]["bits"]
-    means = [fmean(bits.values()) for bits in swarm["bits"]]
-    worst = swarm["bits"][means.index(max(means))]
-    rows = {
-        author: _row([look[author] for look in by_case[author]["bits"]], bits, central[author])
-        for author, bits in worst.items()
-    }
+    sent, ends = by_case[SWARM], {case: _stops(by_case[case])[-1].mean for case in (SWARM, CENTRAL)}
+    swarm, central = (_best(by_case[case]) for case in (SWARM, CENTRAL))
+    rows = {author: _row(_stops(by_case[author]), bits, central.bits[author]) for author, bits in swarm.bits.items()}
     mean = {name: fmean(row[name] for row in rows.values()) for name in COLUMNS}
-    all_reduce = 2.0 * (recipe.nodes - 1) / recipe.nodes * 4.0 * swarm["parameters"] * swarm["steps"]
+    all_reduce = 2.0 * (recipe.nodes - 1) / recipe.nodes * 4.0 * sent["parameters"] * sent["steps"]
     table: Figures = {
         f"{group}.{name}": value for group, row in [*rows.items(), ("mean", mean)] for name, value in row.items()
     }
     return table | {
         "swarm.least_gain": min(row["gain"] for row in rows.values()), "swarm.gap": mean["swarm"] - mean["central"],
-        "swarm.apart": max(means) - min(means), "swarm.bytes": swarm["bytes_per_node"], "swarm.fewer": all_reduce / swarm["bytes_per_node"],
+        "swarm.apart": swarm.apart, "swarm.stopped": swarm.step, "swarm.end": ends[SWARM],
+        "central.stopped": central.step, "central.end": ends[CENTRAL],
+        "swarm.bytes": sent["bytes_per_node"], "swarm.fewer": all_reduce / sent["bytes_per_node"],
     }  # fmt: skip
