@@ -75,6 +75,8 @@ MUTANTS = (
     Mutant("gossip/exchange/timeouts.py", ", WHOLE * self.transfers.usual_s())\n", ")\n", ("**/test_timeouts.py",)),
     Mutant("gossip/exchange/timeouts.py", "min_wait_s) + self._lag_s", "min_wait_s)", ("**/test_timeouts.py",)),
     Mutant("gossip/exchange/timeouts.py", "and not self.out_of_phase\n", "\n", ("**/test_timeouts.py",)),
+    Mutant("gossip/exchange/timeouts.py", "min(self._needed_s(peer), FAR * self._given_s)", "0.0", ("**/test_timeouts.py",)),
+    Mutant("gossip/exchange/timeouts.py", "if peer not in self._needs:", "if True:", ("**/test_timeouts.py",)),
     Mutant("gossip/exchange/timeouts.py", "elif ahead and not hurried:", "elif False:", ("**/test_timeouts.py",)),
     Mutant("gossip/exchange/pace.py", "self.progress.lead > self.round", "False", ("**/test_pace_rounds.py",)),
     Mutant("gossip/exchange/pace.py", "steps_s, self.timeouts.exchange_s)", "steps_s)", ("**/test_timeouts.py",)),

@@ -166,6 +166,7 @@ class Rounds(Pace):
         """Decide on a request; one that is deferred comes back as a DeferredDecision."""
         self.progress.record(peer, request.round)
         if request.round < self.round:
+            self.timeouts.came(peer, now)
             return Reject("late")
         if request.round > self.round + self.max_lead:
             return Reject("early")

@@ -212,6 +212,7 @@ class Pairwise:
         if isinstance(self.pace, Rounds) and isinstance(message, Request | Solicit | Busy):
             self._check_round(peer, message)
         elif isinstance(self.pace, Rounds) and isinstance(message, Response) and edge.gave_up(message):
+            self.pace.timeouts.came(peer, now)
             commands = [*commands, *edge.refuse_solicit("late", self.pace.round)]
         self._do(peer, commands, now)
         if isinstance(message, Busy):

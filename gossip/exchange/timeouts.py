@@ -126,6 +126,9 @@ class Timeouts:
     peers that already wait for this node do so for as long. Deadlines differ between nodes: without this bound a node with a longer one
     would stay out of phase with the others for many rounds.
 
+    Deadlines are learned from peers that came in time, and one whose every exchange takes longer, as behind a relay, may be late by as much
+    each time. A peer that came after it was given up is given that time from then on, at most FAR times what others are given.
+
     None of these bounds is less than what payloads usually take, since an answer may have to wait for one to be sent.
     """
 
@@ -146,6 +149,10 @@ class Timeouts:
     """The last answers: of whom, and after how long."""
     _missed: dict[str, int] = field(default_factory=dict)
     """Links in a row that a peer let expire; those at which it had no patience to lose are not counted."""
+    _expired: dict[str, float] = field(default_factory=dict)
+    """When waiting began for peers whose last link expired, and that did not come since."""
+    _needs: dict[str, float] = field(default_factory=dict)
+    """Seconds after which peers came that had been given up; as they are in time again, a little less each time."""
     _felt: dict[str, float] = field(default_factory=dict)
     """Seconds that a peer lately made this node wait beyond what is usual; half as many each round."""
     _withdrawn: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -173,7 +180,7 @@ class Timeouts:
         self._wait_s = self.longest_s if self.stretch > 1.0 else self.deadline.wait_s()
         self._opened, self._lag_s = now, steps_s + exchange_s
         self.solicit_s = (self._wait_s + 2.0 * steps_s) / TRIES
-        self.expires = now + self._wait_s + 2.0 * self._lag_s
+        self.expires = now + self._given_s
         self._round += 1
         self._felt = {
             peer: seconds / 2.0 for peer, seconds in self._felt.items() if seconds > FELT / 16.0 * self._lag_s
@@ -190,13 +197,27 @@ class Timeouts:
         elif ahead and not hurried:
             expires = self._opened + self.longest_s
         if not (hurried or behind):
-            return expires
+            return max(expires, self._opened + min(self._needed_s(peer), FAR * self._given_s))
         longest_s = max(self.usual_s(peer), FELT / 2.0 * self._lag_s, WHOLE * self.transfers.usual_s())
         if not self.silent(peer):
-            longest_s = max(longest_s, HASTE * min(self._quickest_lately().get(peer, 0.0), FAR * self.exchange_s))
+            longest_s = max(
+                longest_s,
+                HASTE * min(self._quickest_lately().get(peer, 0.0), FAR * self.exchange_s),
+                min(self._needed_s(peer), FAR * self.usual_s(peer)),
+            )
         if not hurried:
             longest_s = max(longest_s, self.deadline.min_wait_s) + self._lag_s
         return min(expires, self._opened + longest_s)
+
+    @property
+    def _given_s(self) -> float:
+        """What a peer is given that was in time the last time."""
+        return self._wait_s + 2.0 * self._lag_s
+
+    def _needed_s(self, peer: str) -> float:
+        """What a peer that came too late is known to need, and the time of an exchange; 0 of others."""
+        needs_s = self._needs.get(peer)
+        return 0.0 if needs_s is None else needs_s + self._lag_s
 
     @property
     def exchange_s(self) -> float:
@@ -254,6 +275,7 @@ class Timeouts:
         if outcome == "committed":
             self.answered(peer, now)
         elif outcome == "timeout":
+            self._expired[peer] = self._opened
             self.missed(peer)
 
     def answered(self, peer: str, now: float) -> None:
@@ -261,6 +283,9 @@ class Timeouts:
         wait_s = now - self._opened
         self._late.discard(peer)
         self._missed.pop(peer, None)
+        self._expired.pop(peer, None)
+        if peer in self._needs:
+            self._needs[peer] = max(wait_s, self._needs[peer] / FORGETTING)
         self.deadline.observe(wait_s)
         self._waits.append((peer, wait_s))
         self._quickest[peer] = min(wait_s, FORGETTING * self._quickest.get(peer, inf))
@@ -276,11 +301,21 @@ class Timeouts:
             if self._missed[peer] >= MISSED:
                 self._withdraw(peer)
 
+    def came(self, peer: str, now: float) -> None:
+        """The peer came for a link that had expired. Unless it had been given more already, it did not miss it."""
+        needs_s = now - self._expired.pop(peer, now)
+        if 0.0 < needs_s <= FAR * self._given_s:
+            if peer not in self._needs:
+                self._missed.pop(peer, None)
+            self._needs[peer] = needs_s
+
     def forget(self, peer: str) -> None:
         """A peer is gone."""
         self._quickest.pop(peer, None)
         self._late.discard(peer)
         self._missed.pop(peer, None)
+        self._expired.pop(peer, None)
+        self._needs.pop(peer, None)
         self._felt.pop(peer, None)
         self._withdrawn.pop(peer, None)
         self.transfers.forget(peer)

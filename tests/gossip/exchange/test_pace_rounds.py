@@ -112,6 +112,16 @@ def test_at_the_deadline_what_is_left_is_a_timeout():
     assert rounds.timeouts.deadline.observed == [1.0, None]
 
 
+@pytest.mark.parametrize("late", [req(5), solicit(5)])
+def test_a_peer_that_comes_for_a_closed_round_is_given_more_time_in_the_next(late):
+    rounds = rounds_at(5, "exchanging")
+    assert rounds.tick(3.0) == ("b", "c")
+    rounds.close()
+    assert rounds.decide("b", late, 4.5) == Reject("late")
+    rounds.open(6, {"b": 0.5, "c": 0.25}, VIEW, 10.0)
+    assert rounds.until() == {"b": 14.5, "c": 13.0}
+
+
 def test_a_closed_round_accepts_nothing():
     rounds = rounds_at(5, "exchanging")
     rounds.close()

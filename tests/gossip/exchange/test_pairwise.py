@@ -262,8 +262,10 @@ def test_who_answers_what_its_peer_gave_up_is_told_where_that_peer_is_and_does_n
     initiator.tick(WAIT_S)
     initiator.end(WAIT_S)
     late = SendMessage("c", Busy(INC, 0, "late", ROUND + 1))
-    assert initiator.receive("c", Response(INC, 1, b"v"), WAIT_S) == [late]
+    assert initiator.receive("c", Response(INC, 1, b"v"), WAIT_S + 1.0) == [late]
     assert initiator.edges["c"].committed == 0
+    initiator.begin_round(ROUND + 1, LINKS, VIEW, 10.0)
+    assert initiator.pace.until() == {"a": 10.0 + WAIT_S, "c": 10.0 + WAIT_S + 1.0}, "which waits as long the next time"
     assert responder.receive("a", Busy(INC, 0, "late", ROUND + 1), 0.1) == []
     responder.tick(0.1)
     assert responder.pace.waiting == ("c",)

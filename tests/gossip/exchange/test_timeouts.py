@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from starling.gossip.exchange.pace import Rounds
 from starling.gossip.exchange.timeouts import (
     CALLS,
+    FAR,
     FELT,
     HASTE,
     MISSED,
@@ -264,6 +265,72 @@ def test_links_that_expire_now_and_then_cost_a_peer_nothing():
         at = rounds_with(timeouts, QUICK | {"slow": None}, rounds=MISSED - 1, at=at)
         at = rounds_with(timeouts, QUICK | {"slow": 0.6}, at=at)
         assert not timeouts.impatient("slow")
+
+
+def test_who_came_after_it_was_given_up_is_given_that_time_and_an_exchange_more_the_next_time():
+    """A peer behind a relay is late by as much each time; answers that were cut off would teach nothing of it."""
+    timeouts = Timeouts(Deadline(0.25, 1.0))
+    at = rounds_with(timeouts, QUICK, rounds=8, lag_s=0.1)
+    at = rounds_with(timeouts, QUICK | {"far": None}, lag_s=0.1, at=at)
+    timeouts.came("far", at - 10.0 + 0.6)
+    timeouts.begin(at, 0.1)
+    assert timeouts.until("far") - at == pytest.approx(0.6 + 0.1)
+    assert timeouts.until("b") - at == pytest.approx(0.25 + 2 * 0.1)
+    timeouts.resolve("far", "committed", at + 0.65)
+    timeouts.begin(at, 0.1)
+    assert timeouts.until("far") - at == pytest.approx(0.65 + 0.1), "as it does need it"
+    for _ in range(9):
+        timeouts.resolve("far", "committed", at + 0.1)
+        timeouts.begin(at, 0.1)
+    assert timeouts.until("far") == timeouts.until("b"), "it is in time again"
+
+
+def test_how_much_later_a_peer_may_come_is_bounded_and_less_for_whom_nobody_has_patience():
+    """Twice what others are given; who comes later than that, or never, is given nothing more, nor is one that answers no probe."""
+    timeouts = Timeouts(Deadline(0.25, 1.0), silent=lambda peer: peer == "gone")
+    given_s, missing = 0.25 + 2 * 0.1, {"far": None, "farther": None, "never": None, "gone": None}
+    at = rounds_with(timeouts, QUICK, rounds=8, lag_s=0.1)
+    at = rounds_with(timeouts, QUICK | missing, lag_s=0.1, at=at)
+    for peer, late_s in {"far": 0.88, "farther": 0.92, "gone": 0.8, "b": 0.5}.items():
+        timeouts.came(peer, at - 10.0 + late_s)
+    for peer in "efghij":  # who are in time, so that those who were not are as few as may lie
+        timeouts.answered(peer, at - 10.0 + 0.01)
+    timeouts.begin(at, 0.1)
+    assert timeouts.until("far") - at == pytest.approx(FAR * given_s)
+    assert timeouts.until("farther") == timeouts.until("never") == pytest.approx(at + given_s - 0.1)
+    assert timeouts.until("gone") - at < 0.1
+    assert timeouts.until("b") - at == pytest.approx(given_s), "it was in time"
+    timeouts.missed("far")
+    timeouts.missed("far")
+    timeouts.missed("far")
+    assert timeouts.impatient("far")
+    assert timeouts.until("far") - at == pytest.approx(FAR * timeouts.usual_s("far"))
+
+
+@pytest.mark.parametrize("then", [lambda it: it.answered("b", 0.2), lambda it: it.forget("b")])
+def test_what_comes_after_a_peer_was_in_time_or_was_gone_says_nothing(then):
+    timeouts = Timeouts(Deadline(1.0, 1.0))
+    timeouts.begin(0.0)
+    timeouts.resolve("b", "timeout", 0.1)
+    then(timeouts)
+    timeouts.came("b", 1.5)
+    assert timeouts.until("b") == 1.0
+
+
+def test_the_first_link_that_a_peer_comes_too_late_for_is_none_that_it_let_expire():
+    timeouts = Timeouts(Deadline(0.25, 1.0))
+    at = rounds_with(timeouts, QUICK, rounds=8, lag_s=0.1)
+    for number in range(2 * MISSED - 1):
+        assert not timeouts.impatient("far"), number
+        at = rounds_with(timeouts, QUICK | {"far": None}, lag_s=0.1, at=at)
+        if number >= MISSED - 2:
+            timeouts.came("far", at - 10.0 + 0.8)
+    assert timeouts.impatient("far"), "it was given what it needed, and did not come in it"
+    timeouts.forget("far")
+    timeouts.begin(at, 0.1)
+    assert timeouts.until("far") == timeouts.until("b")
+    timeouts.came("far", at + 0.8)
+    assert timeouts.until("far") == timeouts.until("b"), "of whom nothing is known"
 
 
 def test_a_peer_that_is_gone_has_missed_nothing():
