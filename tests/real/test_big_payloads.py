@@ -2,7 +2,8 @@
 
     pytest -s -m acceptance tests/real/test_big_payloads.py
 
-Not all of the line that is wanted is used, decisions/0106 says why. A local step sleeps for most of its time, as three
+In steps pace an exchange also counts as under way while its responder is still at the round before, so what share of the line was used
+then says little, and nothing is asserted of it (decisions/0106). A local step sleeps for most of its time, as three
 engines at full speed have no core each here. First each trains alone, in a swarm of its own and at the same time as the others; then all
 together, with overlap in steps pace.
 """
@@ -28,7 +29,7 @@ NODES, LINE = 3, Line(20, delay_ms=5)
 COMMITTED = 0.95
 OVERHEAD = 1.05
 KEPT = 0.97
-WIRE = {"steps": 0.5, "clock": 0.7}  # wanted: .85
+WIRE = 0.7  # in clock pace; wanted: .85
 LOOK_S = 0.1
 TASK = """\
 import time
@@ -181,5 +182,5 @@ def test_big_payloads_fill_the_lines_commit_and_leave_the_local_steps_alone(tmp_
     )
     assert committed / begun >= COMMITTED
     assert sent <= OVERHEAD * payload
-    assert wire >= WIRE[pace]
+    assert pace == "steps" or wire >= WIRE
     assert kept >= KEPT
