@@ -131,6 +131,8 @@ class Transaction(msgspec.Struct, frozen=True):
     """Share of the difference that was kept after clipping, 0 to 1: 1 is not clipped; None where it is not known."""
     seconds: float | None = None
     """From the first frame about it to the end."""
+    waited_s: float | None = None
+    """Of these, how long a peer's request waited for this node's local steps; None of those that this node began."""
 
 
 class Transfer(msgspec.Struct, frozen=True):

@@ -2,8 +2,7 @@
 
     pytest -s -m acceptance tests/real/test_big_payloads.py
 
-In steps pace an exchange also counts as under way while its responder is still at the round before, so what share of the line was used
-then says little, and nothing is asserted of it (decisions/0106). A local step sleeps for most of its time, as three
+Not all of the line that is wanted is used on all machines, decisions/0106 says how much. A local step sleeps for most of its time, as three
 engines at full speed have no core each here. First each trains alone, in a swarm of its own and at the same time as the others; then all
 together, with overlap in steps pace.
 """
@@ -29,7 +28,8 @@ NODES, LINE = 3, Line(20, delay_ms=5)
 COMMITTED = 0.95
 OVERHEAD = 1.05
 KEPT = 0.97
-WIRE = 0.7  # in clock pace; wanted: .85
+WIRE = 0.7  # wanted: .85
+WAITED_S = 0.02
 LOOK_S = 0.1
 TASK = """\
 import time
@@ -103,19 +103,38 @@ class Watched:
         changes = [now for then, now in pairwise(self.statuses) if now.local_steps != then.local_steps]
         return (changes[-1].local_steps - changes[0].local_steps) / (changes[-1].time_s - changes[0].time_s)
 
-    def wire(self):
-        """While an exchange was under way here: its share of the time, and of what the line can carry one way, sent and received."""
-        spans = [
-            (it.time_s - it.seconds, it.time_s)
+    @property
+    def me(self):
+        return self.statuses[-1].peer
+
+    def begins(self):
+        """(who asked, who answered, number) -> when: here it was asked, or was ready to answer what had come too early."""
+        return {
+            (self.me, it.peer, it.number) if it.asked else (it.peer, self.me, it.number): it.time_s
+            - it.seconds
+            + (it.waited_s or 0.0)
             for it in self.ended.values()
-            if it.outcome == "committed" and it.seconds
-        ]
-        due_s, sent, came = 0.0, 0, 0
-        for (since, up, down), (at, up_now, down_now) in pairwise(self.line):
-            if any(begin <= since and at <= end for begin, end in spans):
-                due_s, sent, came = due_s + at - since, sent + up_now - up, came + down_now - down
+            if it.seconds and (it.asked or (it.waited_s or 0.0) > WAITED_S)
+        }
+
+    def wire(self, begins):
+        """While an exchange was due here, so that both ends were ready: its share of the time, and of what the line can carry one way, sent
+        and received.
+
+        Bytes are all that the line carried: those of a request that came too early count as if they had come in time.
+        """
+        (since, up, down), (until_s, up_now, down_now) = self.line[0], self.line[-1]
+        spans = sorted(
+            (begins[key], it.time_s)
+            for it in self.ended.values()
+            if (key := (self.me, it.peer, it.number) if it.asked else (it.peer, self.me, it.number)) in begins
+        )
+        due_s, at = 0.0, since
+        for begin, end in spans:
+            due_s += max(0.0, end - max(begin, at))
+            at = max(end, at)
         can = due_s * LINE.mbit * 1e6 / 8
-        return due_s / (self.line[-1][0] - self.line[0][0]), sent / can, came / can
+        return due_s / (until_s - since), (up_now - up) / can, (down_now - down) / can
 
 
 @contextmanager
@@ -155,6 +174,10 @@ def test_big_payloads_fill_the_lines_commit_and_leave_the_local_steps_alone(tmp_
         until("no exchange", lambda: all(status_of(each.folder).exchanges.committed > 2 for each in swarm), 240.0)
         watch(swarm, SECONDS)
     committed = begun = sent = payload = 0
+    begins: dict[tuple, float] = {}
+    for each in swarm:
+        for key, at in each.begins().items():
+            begins[key] = max(at, begins.get(key, 0.0))
     dues, wires = [], []  # by node: the share of the time, and of the line
     for number, (alone, each) in enumerate(zip(lone, swarm, strict=True)):
         then, now = each.statuses[0], each.statuses[-1]
@@ -164,12 +187,12 @@ def test_big_payloads_fill_the_lines_commit_and_leave_the_local_steps_alone(tmp_
         ]
         committed, begun = committed + did[0], begun + sum(did[:3])
         sent, payload = sent + now.bytes_sent - then.bytes_sent, payload + now.payload_bytes - then.payload_bytes
-        due, up, down = each.wire()
+        due, up, down = each.wire(begins)
         dues.append(due)
         wires.append(up + down)
         print(  # noqa: T201
             f"node {number}: d = {now.parameters:,}, {did[0]} of {sum(did[:3])} exchanges, {did[3]} busy; {each.steps_per_s:.2f} steps a "
-            f"second, alone {alone.steps_per_s:.2f}; an exchange under way {due:.0%} of the time, and then {up:.0%} of the line sent, "
+            f"second, alone {alone.steps_per_s:.2f}; an exchange due {due:.0%} of the time, and then {up:.0%} of the line sent, "
             f"{down:.0%} received"
         )
     wire = sum(map(mul, dues, wires)) / sum(dues)
@@ -182,5 +205,5 @@ def test_big_payloads_fill_the_lines_commit_and_leave_the_local_steps_alone(tmp_
     )
     assert committed / begun >= COMMITTED
     assert sent <= OVERHEAD * payload
-    assert pace == "steps" or wire >= WIRE
+    assert wire >= WIRE
     assert kept >= KEPT

@@ -26,6 +26,7 @@ class _UnderWay:
     sent: int = 0
     received: int = 0
     clip: float | None = None
+    waited_s: float | None = None
 
 
 class Transactions:
@@ -69,6 +70,11 @@ class Transactions:
             ):
                 self._of(peer, number).received = len(payload)
 
+    def accepted(self, peer: str, number: int) -> None:
+        """A peer's request is about to be answered, for the first time or again; it may have waited for our local steps."""
+        if (it := self._under_way.get((peer, number))) is not None and it.waited_s is None:
+            it.waited_s = trio.current_time() - it.began
+
     def clipped(self, peer: str, number: int, left: float | None) -> None:
         """The clip leaves the share `left` of the difference, 0 to 1; None: not known."""
         if (it := self._under_way.get((peer, number))) is not None:
@@ -93,7 +99,7 @@ class Transactions:
 
     def _end(self, peer: str, round: int, number: int, outcome: Outcome, *, asked: bool) -> None:
         it = self._under_way.pop((peer, number), None)
-        figures = () if it is None else (it.sent, it.received, it.clip, trio.current_time() - it.began)
+        figures = () if it is None else (it.sent, it.received, it.clip, trio.current_time() - it.began, it.waited_s)
         self._ended.append(Transaction(self._unix_time(), peer, round, number, asked, outcome, *figures))
 
     def _of(self, peer: str, number: int) -> _UnderWay:

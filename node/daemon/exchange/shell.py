@@ -122,6 +122,8 @@ class Shell:
                 case Event(name, text, level, fields):
                     self._report.event(name, text, level=level, **fields)
                 case _:
+                    if isinstance(command, Answer):
+                        self._transactions.accepted(command.peer, command.seq)
                     self._queue_call(command)
 
     async def until_done(self, woken: Callable[[], object] = lambda: None) -> None:

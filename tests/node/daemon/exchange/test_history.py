@@ -26,6 +26,8 @@ async def test_both_ends_of_an_exchange_keep_the_same_from_their_own_side():
     assert (other.peer, other.round, other.number, other.asked, other.outcome) == ("a", 0, 1, False, "committed")
     assert (first.bytes_sent, first.bytes_received) == (other.bytes_received, other.bytes_sent) == (1, 3)
     assert min(first.seconds, other.seconds) > 0.0
+    assert first.waited_s is None
+    assert 0.0 <= other.waited_s < other.seconds
 
 
 @virtual
@@ -52,6 +54,20 @@ async def test_questions_and_answers_are_kept_where_models_are_pulled():
     assert ended["b"].number != ended["x"].number
     (told,) = swarm["b"].transactions.ended
     assert (told.peer, told.asked, told.bytes_sent, told.number) == ("a", False, len(b"b 0"), ended["b"].number)
+
+
+@virtual
+async def test_how_long_a_request_waited_for_us_is_counted_until_it_is_first_answered():
+    kept = Transactions(lambda: 1000.0 + trio.current_time())
+    kept.received("b", request(1))
+    await trio.sleep(2.0)
+    kept.accepted("b", 1)
+    await trio.sleep(1.0)
+    kept.accepted("b", 1)
+    kept.accepted("c", 1)
+    kept.end(Ended("b", 0, 1, "committed", "", "responder"))
+    (it,) = kept.ended
+    assert (it.seconds, it.waited_s) == (3.0, 2.0)
 
 
 @virtual
