@@ -3,8 +3,8 @@
 All models have the same start, schedule and number of local steps. The swarm is simulated, with the authors' files dealt out to its nodes;
 a lone model learns from one author's file, with a node's batch; the central one from all files, with the batches of all nodes together
 in each step. What counts is bits per byte on an author's held-out text, the same bytes for all. The swarm's model is the own model of the
-node whose mean over the authors is worst. Any model may come to know its text by heart, so of each the best of LOOKS looks during the run
-counts, by the mean over the very bytes that it is compared on: what one gets who stops at the right time, and a little more.
+node whose mean over the authors is worst. Any model may overfit, so of each the best of LOOKS looks during the run counts, by the
+mean over the very bytes that it is compared on: what early stopping gives, and a little more.
 
     AUTHOR.lone, AUTHOR.swarm, AUTHOR.central
                     bits per byte on that author's held-out text
@@ -98,7 +98,7 @@ def _measure(
         if not path.exists():
             path.write_bytes(msgspec.json.encode(_run(recipe, case, files, authors) | {"data": learned}))
         runs.append(msgspec.json.decode(path.read_bytes(), type=Run))
-        print(f"{case}: {_best(runs[-1]).mean:.4f}, {runs[-1]['wall_s']:.0f} s", file=sys.stderr)
+        print(f"{case}: {_best(_curve(runs[-1])).mean:.4f}, {runs[-1]['wall_s']:.0f} s", file=sys.stderr)
     for path in (*folder.iterdir(), folder):
         path.rmdir() if path.is_dir() else path.unlink()
     return runs
@@ -236,43 +236,42 @@ def score(agreed: Manifest, vector: Tensor, file: Path) -> float:
 COLUMNS = ("lone", "lone_end", "swarm", "central", "gain")
 
 
-class _Stop(NamedTuple):
-    """When a model was best."""
+class _Measured(NamedTuple):
+    """One look at the models of a case."""
 
     bits: dict[str, float]  # of the worst node
     mean: float  # over them
     apart: float  # means of the nodes
-    step: int
+    step: int  # how many local steps had been done
 
 
-def _stops(run: Run) -> list[_Stop]:
-    """Every look: the worst node's bits, what they are in the mean, how far nodes are apart, and after which local step it was."""
-    stops = []
+def _curve(run: Run) -> list[_Measured]:
+    """All looks of a run, in order."""
+    curve = []
     for number, look in enumerate(run["bits"], 1):
         means = [fmean(bits.values()) for bits in look]
         worst = max(means)
-        stops.append(
-            _Stop(look[means.index(worst)], worst, worst - min(means), run["steps"] * number // len(run["bits"]))
-        )
-    return stops
+        step = run["steps"] * number // len(run["bits"])
+        curve.append(_Measured(look[means.index(worst)], worst, worst - min(means), step))
+    return curve
 
 
-def _best(run: Run) -> _Stop:
-    return min(_stops(run), key=lambda stop: stop.mean)
+def _best(curve: Sequence[_Measured]) -> _Measured:
+    return min(curve, key=lambda look: look.mean)
 
 
-def _row(lone: Sequence[_Stop], swarm: float, central: float) -> dict[str, float]:
+def _row(lone: Sequence[_Measured], swarm: float, central: float) -> dict[str, float]:
     """Of one author."""
-    best = min(stop.mean for stop in lone)
+    best = _best(lone).mean
     return dict(zip(COLUMNS, (best, lone[-1].mean, swarm, central, best - swarm), strict=True))
 
 
 def figures(recipe: AuthorsRecipe, runs: Sequence[Run]) -> Figures:
     """Figures of the runs."""
-    by_case = {run["case"]: run for run in runs}
-    sent, ends = by_case[SWARM], {case: _stops(by_case[case])[-1].mean for case in (SWARM, CENTRAL)}
-    swarm, central = (_best(by_case[case]) for case in (SWARM, CENTRAL))
-    rows = {author: _row(_stops(by_case[author]), bits, central.bits[author]) for author, bits in swarm.bits.items()}
+    curves = {run["case"]: _curve(run) for run in runs}
+    (sent,) = (run for run in runs if run["case"] == SWARM)
+    swarm, central = _best(curves[SWARM]), _best(curves[CENTRAL])
+    rows = {author: _row(curves[author], bits, central.bits[author]) for author, bits in swarm.bits.items()}
     mean = {name: fmean(row[name] for row in rows.values()) for name in COLUMNS}
     all_reduce = 2.0 * (recipe.nodes - 1) / recipe.nodes * 4.0 * sent["parameters"] * sent["steps"]
     table: Figures = {
@@ -280,7 +279,7 @@ def figures(recipe: AuthorsRecipe, runs: Sequence[Run]) -> Figures:
     }
     return table | {
         "swarm.least_gain": min(row["gain"] for row in rows.values()), "swarm.gap": mean["swarm"] - mean["central"],
-        "swarm.apart": swarm.apart, "swarm.stopped": swarm.step, "swarm.end": ends[SWARM],
-        "central.stopped": central.step, "central.end": ends[CENTRAL],
+        "swarm.apart": swarm.apart, "swarm.stopped": swarm.step, "swarm.end": curves[SWARM][-1].mean,
+        "central.stopped": central.step, "central.end": curves[CENTRAL][-1].mean,
         "swarm.bytes": sent["bytes_per_node"], "swarm.fewer": all_reduce / sent["bytes_per_node"],
     }  # fmt: skip

@@ -215,7 +215,7 @@ class Timeouts:
         return self._wait_s + 2.0 * self._lag_s
 
     def _needed_s(self, peer: str) -> float:
-        """What a peer that came too late is known to need, and the time of an exchange; 0 of others."""
+        """What a peer that came too late is known to need, and the time of a round's local steps and exchange; 0 of others."""
         needs_s = self._needs.get(peer)
         return 0.0 if needs_s is None else needs_s + self._lag_s
 

@@ -132,7 +132,7 @@ class Transaction(msgspec.Struct, frozen=True):
     seconds: float | None = None
     """From the first frame about it to the end."""
     waited_s: float | None = None
-    """Of these, how long a peer's request waited for this node's local steps; None of those that this node began."""
+    """Of these, how long a peer's request waited for this node's local steps; None where there was none to answer, or models are pulled."""
 
 
 class Transfer(msgspec.Struct, frozen=True):

@@ -267,7 +267,7 @@ def test_links_that_expire_now_and_then_cost_a_peer_nothing():
         assert not timeouts.impatient("slow")
 
 
-def test_who_came_after_it_was_given_up_is_given_that_time_and_an_exchange_more_the_next_time():
+def test_who_came_after_it_was_given_up_is_given_that_time_and_a_round_more_the_next_time():
     """A peer behind a relay is late by as much each time; answers that were cut off would teach nothing of it."""
     timeouts = Timeouts(Deadline(0.25, 1.0))
     at = rounds_with(timeouts, QUICK, rounds=8, lag_s=0.1)
