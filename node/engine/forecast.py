@@ -3,9 +3,9 @@
     python -P -m starling.node.engine.forecast MANIFEST.toml [DATA]
 
 prints a `Forecast` as one JSON line. The loss and its gradient are run on fake tensors, which have shapes and no numbers, so that no
-memory is taken for activations. Each different operation is then timed by itself on numbers of its shapes, all in turn, so that none finds
-its data in a cache where a step would not find them. What is around kernels (Python, autograd, a learner's bookkeeping) is measured on
-almost nothing. What follows a gradient (correction, optimiser) and the drawing of a batch are timed as they are.
+memory is taken for activations. Each different operation is then timed by itself on numbers of its shapes, and what follows a gradient
+(correction, optimiser) as it is, all in turn, so that none finds its data in a cache where a step would not find them. What is around
+kernels (Python, autograd, a learner's bookkeeping) is measured on almost nothing. The drawing of a batch is timed as it is.
 
 Of the CPU, in float32, without `numerics`, `privacy` and crews. Steps of less than a millisecond are mostly what is around them, and take
 up to half as long again. Predictions from single operations: Yu et al. 2021 (arXiv:2102.00527).
@@ -153,10 +153,15 @@ def operations(loss: Callable[[nn.Module, Any], Tensor], model: nn.Module, batch
     return list(recorder.found.values())
 
 
-def kernels(
+def kernels(found: Sequence[_Operation], clock: Clock, *, repeats: int = REPEATS) -> float:
+    """Seconds of all operations by themselves."""
+    return sum(apart(found, clock, repeats=repeats))
+
+
+def apart(
     found: Sequence[_Operation], clock: Clock, *, repeats: int = REPEATS, longest_s: float = LONGEST_S
-) -> float:
-    """Seconds of operations by themselves, medians of times taken in turn, in groups of at most `GROUP_BYTES` if they can."""
+) -> list[float]:
+    """Seconds of each operation, as often as it is done: medians of times taken in turn, in groups of at most `GROUP_BYTES` if they can."""
     groups, room = [list[_Operation]()], GROUP_BYTES
     for each in found:
         taking = sum(it.bytes for it in tree_leaves(each.given) if isinstance(it, _Like))
@@ -166,10 +171,12 @@ def kernels(
         groups[-1].append(each)
         room -= taking
     with torch.no_grad():
-        return sum(_in_turn(group, clock, repeats, longest_s / len(groups)) for group in groups)
+        return [
+            each_s for group in groups for each_s in _in_turn(group, clock, repeats, longest_s / len(groups))
+        ]
 
 
-def _in_turn(found: Sequence[_Operation], clock: Clock, repeats: int, longest_s: float) -> float:
+def _in_turn(found: Sequence[_Operation], clock: Clock, repeats: int, longest_s: float) -> list[float]:
     ready = [(each, tree_map(_made, each.given)) for each in found]
     taken_s: list[list[float]] = [[] for _ in ready]
     began, idle_s = time.perf_counter(), median(times(lambda: None, clock, 200))
@@ -180,9 +187,9 @@ def _in_turn(found: Sequence[_Operation], clock: Clock, repeats: int, longest_s:
             mine.append(clock() - start - idle_s)
         if turn > 1 and time.perf_counter() - began > longest_s:
             break
-    return sum(
+    return [
         each.count * median(mine[1:]) for each, mine in zip(found, taken_s, strict=True)
-    )  # the first one warms up
+    ]  # the first one warms up
 
 
 def overhead(clock: Clock) -> float:
@@ -234,8 +241,8 @@ def around_a_step(manifest: Manifest, clock: Clock, each_s: float) -> float:
     return max(0.0, whole - known.step_s - each_s * known.operations)
 
 
-def _update(manifest: Manifest, model: nn.Module, clock: Clock) -> float:
-    """Seconds of what follows a gradient, as `starling.node.engine.learner` does it."""
+def _update(manifest: Manifest, model: nn.Module) -> Callable[[], None]:
+    """What follows a gradient, as `starling.node.engine.learner` does it."""
     about = layout(model)
     mixer, _ = mixer_of(manifest, about)
     x, gradient = torch.zeros(about.dim, dtype=about.dtype), torch.full((about.dim,), 0.1, dtype=about.dtype)
@@ -255,7 +262,7 @@ def _update(manifest: Manifest, model: nn.Module, clock: Clock) -> float:
             optimizer.step(x, direction, 1e-3, shift)
         finite(x)
 
-    return taken(update, clock, REPEATS)
+    return update
 
 
 def forecast(manifest: Manifest, made: Task, data: Data, clock: Clock = time.perf_counter) -> Forecast:
@@ -276,11 +283,12 @@ def _parts(manifest: Manifest, made: Task, data: Data, clock: Clock) -> Forecast
         return data.batch(manifest.task.batch_size, generator(manifest.seed, "forecast"))
 
     model = made.model(generator(manifest.seed, "model"))
-    update_s, dim = _update(manifest, model, clock), layout(model).dim
+    update, dim = _Operation(_update(manifest, model), ((), {}), 1), layout(model).dim
     found = operations(made.loss, model, batch())
+    *kernels_s, update_s = apart([*found, update], clock)
     return Forecast(
         parameters=dim, operations=sum(each.count for each in found), batch_s=taken(batch, clock, REPEATS),
-        kernels_s=kernels(found, clock), update_s=update_s,
+        kernels_s=sum(kernels_s), update_s=update_s,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.catalogues import task
 from starling.node.config.schema import Manifest, OptimizerSection, PartitionSection, TaskSection
 from starling.node.engine import forecast as forecasts
-from starling.node.engine.forecast import forecast, kernels, operations
+from starling.node.engine.forecast import apart, forecast, kernels, operations
 from starling.node.engine.learner import Learner
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.rpc import calls
@@ -99,7 +99,20 @@ def test_seconds_of_an_operation_count_as_often_as_it_is_done():
 
     given = ((), {})
     found = [forecasts._Operation(taking(2.0), given, 3), forecasts._Operation(taking(0.5), given, 4)]
+    assert apart(found, lambda: now, repeats=3) == [6.0, 2.0]
     assert kernels(found, lambda: now, repeats=3) == 8.0
+
+
+def test_an_update_is_timed_between_operations(monkeypatch, folder):
+    """By itself it would find all of its vectors in a cache, and take a fifth less than in a step."""
+    agreed, seen = manifests(folder)["gpt"], []
+    apart_ = forecasts.apart
+    monkeypatch.setattr(forecasts, "apart", lambda found, clock: seen.append(found) or apart_(found, clock))
+    forecasts._parts(agreed, *parts(agreed), ticking())
+    *before, last = seen[0]
+    assert len(before) > 50
+    assert last.count == 1
+    assert "_update" in last.call.__qualname__
 
 
 def test_no_memory_is_taken_for_what_a_step_keeps():
