@@ -20,11 +20,14 @@ later round (`passed`) does not come back for ours.
 Every request carries its sender's round; `progress.lead` is the highest credible one, so that the training loop can jump.
 
 Clock pace (`Slots`): visits rotate. In each slot a node visits the edge not visited for longest; edges with an unresolved transaction are
-skipped. One visit at a time. Inbound requests are answered at once, at most MAX_SERVED in a slot, so that a node with many callers still
-computes. A peer being visited is always answered; one that may have no edge to us (`welcome`) is rejected as "full". Rounds here are slot
-numbers and need not agree.
+skipped. One visit at a time; one whose exchange is under way at its deadline gets a slot more. Inbound requests are answered at once, at
+most MAX_SERVED in a slot, so that a node with many callers still computes. A peer being visited is always answered, one that asks again for
+an exchange under way is not counted again; one that may have no edge to us (`welcome`) is rejected as "full". Rounds here are slot numbers
+and need not agree.
 """
 
+import math
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -40,8 +43,8 @@ from starling.gossip.exchange.commands import (
     Reject,
 )
 from starling.gossip.exchange.progress import PeerProgress
-from starling.gossip.exchange.timeouts import Timeouts
-from starling.gossip.wire.schema import Request
+from starling.gossip.exchange.timeouts import STRETCH, Timeouts
+from starling.gossip.wire.schema import Request, Solicit
 
 MAX_DEFERRED = 64  # peers with a deferred request; further ones are rejected as "full"
 
@@ -208,9 +211,11 @@ class Slots(Pace):
     weight: float  # mixing weight of every exchange, agreed in the manifest
     view: bytes  # digest that all members agree on
     welcome: Callable[[str], bool] = lambda _peer: True  # whether a peer that requests an exchange may have an edge
+    under_way: Callable[[str], bool] = lambda _peer: False  # whether an exchange with a peer has begun and not ended
     visiting: str | None = None  # the peer visited, until that is resolved
     _served: int = 0
     _visited: dict[str, int] = field(default_factory=dict)
+    _entered: deque[int] = field(default_factory=lambda: deque(maxlen=math.ceil(STRETCH) + 1))
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -221,6 +226,22 @@ class Slots(Pace):
         """Mixing weight of an exchange."""
         return self.weight
 
+    @property
+    def longest_s(self) -> float:
+        """The longest that a visit may take."""
+        return self.timeouts.longest_s + self.timeouts.deadline.max_wait_s
+
+    def until(self) -> dict[str, float]:
+        """When to give up the visit: a slot later if its exchange is under way, as another would cost its payloads again.
+
+        Not with a peer that answers no probe, or that lately let visits expire.
+        """
+        more_s = self.timeouts.deadline.max_wait_s
+        return {
+            peer: expires + (more_s if self.under_way(peer) and not self.timeouts.hurried(peer) else 0.0)
+            for peer, expires in Pace.until(self).items()
+        }
+
     def next(self, edges: Iterable[str], unresolved: Collection[str]) -> str | None:
         """The peer to visit: the one not visited for longest, new ones first."""
         eligible = [peer for peer in edges if peer not in unresolved]
@@ -230,6 +251,11 @@ class Slots(Pace):
         """A slot begins."""
         if slot != self.round:
             self.round, self._served = slot, 0
+            self._entered.append(slot)
+
+    def entered(self, before: int) -> int:
+        """The slot entered so many slots ago, in [0, STRETCH], of those that this node did not let pass; 0 before there were as many."""
+        return self._entered[-1 - before] if before < len(self._entered) else 0
 
     def visit(self, peer: str, now: float) -> None:
         """A visit begins."""
@@ -249,7 +275,8 @@ class Slots(Pace):
             return Reject("view")
         if not self.welcome(peer):
             return Reject("full")
-        if peer != self.visiting:
+        again = isinstance(request, Solicit) and self.under_way(peer)
+        if peer != self.visiting and not again:
             if self._served >= MAX_SERVED:
                 return Reject("busy")
             self._served += 1

@@ -68,6 +68,8 @@ class Pairwise:
     """Bytes that both payloads of one exchange with a peer may take; 0 is no limit known."""
     members: Callable[[], int] = lambda: 1
     """How many exchange with each other, this node included; 1 where they are not counted."""
+    receives: Callable[[str], bool] = lambda _peer: False
+    """Whether a message of a peer is on its way to us, and has come in part."""
     edges: dict[str, Edge] = field(default_factory=dict)
     totals: Counter[str] = field(default_factory=Counter)  # how exchanges ended, those of both roles
     committed: Counter[str] = field(default_factory=Counter)  # exchanges committed, by peer
@@ -82,6 +84,10 @@ class Pairwise:
     _retry_at: dict[str, float] = field(default_factory=dict)
     _unproven: dict[str, tuple[Pending, int]] = field(default_factory=dict)  # pending answer, chase at which first seen
     _chases: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.pace, Slots):
+            self.pace.under_way = self._exchanges
 
     @property
     def done(self) -> bool:
@@ -128,9 +134,9 @@ class Pairwise:
         Where payloads take longer than a slot, they have as many slots as a visit.
         """
         self._slots.enter(slot)
-        slots = math.ceil(self.pace.timeouts.stretch)
+        oldest = self._slots.entered(math.ceil(self.pace.timeouts.stretch))
         for peer, edge in list(self.edges.items()):
-            if edge.outstanding is not None and edge.outstanding.round < slot - slots:
+            if edge.outstanding is not None and edge.outstanding.round < oldest:
                 self._do(peer, edge.abort("timeout", "deadline"), now)
         return self._flush()
 
@@ -339,6 +345,13 @@ class Pairwise:
         out, pending, ours = edge.outstanding, edge.pending, self.pace.round
         asked = pending is not None and pending.round == ours and pending.phase != "answered"
         return asked or (out is not None and out.round == ours)
+
+    def _exchanges(self, peer: str) -> bool:
+        """Whether an exchange with a peer has begun and not ended: we asked, it asked, or its request is on its way."""
+        edge = self.edges.get(peer)
+        out = None if edge is None else edge.outstanding
+        asked = out is not None and out.phase != "greeting"
+        return asked or (edge is not None and edge.pending is not None) or self.receives(peer)
 
     def _met(self, peer: str, *, passed: bool) -> None:
         """A link of this round ended, with a peer that is there or has gone on; one alone that says so withdraws nobody's patience."""

@@ -191,7 +191,7 @@ class Timeouts:
         than may lie have come as far.
         """
         expires = self.expires
-        hurried = self.impatient(peer) or self.silent(peer)
+        hurried = self.hurried(peer)
         if not self.out_of_phase:
             expires -= self._lag_s * (peer in self._late)
         elif ahead and not hurried:
@@ -244,6 +244,10 @@ class Timeouts:
     def impatient(self, peer: str) -> bool:
         """Whether this node waits for `peer` no longer than is usual."""
         return self._round < self._withdrawn.get(peer, (0, 0))[0] and not self.out_of_phase
+
+    def hurried(self, peer: str) -> bool:
+        """Whether `peer` is given no more than is usual: there is no patience left, or it answers no probe."""
+        return self.impatient(peer) or self.silent(peer)
 
     def overtaken(self) -> None:
         """Others did a round while this node waited: whom it waited for it will not wait for again so soon."""

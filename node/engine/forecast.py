@@ -171,9 +171,7 @@ def apart(
         groups[-1].append(each)
         room -= taking
     with torch.no_grad():
-        return [
-            each_s for group in groups for each_s in _in_turn(group, clock, repeats, longest_s / len(groups))
-        ]
+        return [each_s for group in groups for each_s in _in_turn(group, clock, repeats, longest_s / len(groups))]
 
 
 def _in_turn(found: Sequence[_Operation], clock: Clock, repeats: int, longest_s: float) -> list[float]:
@@ -187,9 +185,7 @@ def _in_turn(found: Sequence[_Operation], clock: Clock, repeats: int, longest_s:
             mine.append(clock() - start - idle_s)
         if turn > 1 and time.perf_counter() - began > longest_s:
             break
-    return [
-        each.count * median(mine[1:]) for each, mine in zip(found, taken_s, strict=True)
-    ]  # the first one warms up
+    return [each.count * median(mine[1:]) for each, mine in zip(found, taken_s, strict=True)]  # the first one warms up
 
 
 def overhead(clock: Clock) -> float:

@@ -124,6 +124,9 @@ class Network(Protocol):
     def inbound(self, lane: Lane) -> trio.abc.ReceiveChannel[Inbound]:
         """Frames of one lane. Bounded (`limits.inbox_frames` per peer, see `node.net.inbox`): what is dropped is counted."""
 
+    def receives(self, peer: str) -> bool:
+        """Whether a frame of `peer` has come in part, and the rest is on its way."""
+
     def events(self) -> trio.MemoryReceiveChannel[Connected | Disconnected]:
         """Opened and closed connections. Bounded: when full the oldest events are dropped."""
 

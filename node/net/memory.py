@@ -232,6 +232,10 @@ class MemoryNetwork(Inboxes):
         else:
             self._known.discard(peer)
 
+    def receives(self, _peer: str) -> bool:
+        """Never: frames arrive whole."""
+        return False
+
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Ignored: frames are not assembled here."""
 

@@ -105,7 +105,13 @@ class Exchange:
         pace = _pace(context.manifest, context.swarm, sticky, members.silent)
         self._look = members.look
         self._core = core = Pairwise(
-            context.me, pace, fresh_inc, lambda peer: peer in members.members, budget, lambda: len(members.roster)
+            context.me,
+            pace,
+            fresh_inc,
+            lambda peer: peer in members.members,
+            budget,
+            lambda: len(members.roster),
+            context.network.receives,
         )
         self._admits = members.admits
         self.sticky = sticky
@@ -115,7 +121,7 @@ class Exchange:
         self._moved_bytes: dict[str, int] = {}  # by peer, since it was last visited
         self._shell = Shell(
             context, core, send_s=SEND_S, transactions=transactions,
-            sent=self._measure, called=core.pace.timeouts.calls.observe,
+            sent=self._measure, called=core.pace.timeouts.calls.observe, usual_s=core.pace.timeouts.transfers.usual_s,
             edge_dropped=sticky.drop if sticky is not None else lambda _peer: None,
         )  # fmt: skip
 
@@ -141,8 +147,10 @@ class Exchange:
 
     @property
     def longest_s(self) -> float:
-        """Clock pace: the longest that a visit may take; a slot, or several where payloads take so long to be sent."""
-        return self._core.pace.timeouts.longest_s
+        """Clock pace: the longest that a visit may take; two slots, or more where payloads take so long to be sent."""
+        pace = self._core.pace
+        assert isinstance(pace, Slots)
+        return pace.longest_s
 
     def committed(self, peer: str) -> int:
         """Exchanges committed with `peer`."""

@@ -1,12 +1,17 @@
 """The I/O of an exchange core: frames in, frames and engine calls out, in order for each peer.
 
 The core (`gossip.exchange.pairwise` or `gossip.exchange.pull`) is synchronous, so a message, a reply and a deadline never interleave inside
-it. Each peer has two queues, one of frames and one of engine calls, each emptied by a task of its own that lives while there is work; no
-peer waits for another. A frame that cannot be sent is lost with those behind it; the core is notified of that, and of lost calls.
+it. Each peer has two queues, one of frames and one of engine calls, each emptied by a task of its own that lives while there is work. A
+frame that cannot be sent is lost with those behind it; the core is notified of that, and of lost calls.
+
+No peer waits for another, but for one thing: long requests go out one after the other. Side by side all would be there when the last is,
+while the line is idle the other way; in turn the first is answered while the second goes out. None waits for longer than a payload usually
+takes, so that a peer with a slow line costs the others what it would cost them side by side.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -27,12 +32,13 @@ from starling.gossip.exchange.commands import (
 from starling.gossip.exchange.pairwise import Pairwise
 from starling.gossip.exchange.pull import Pulls
 from starling.gossip.wire.frames import encode
-from starling.gossip.wire.schema import Exchange, Pulling
+from starling.gossip.wire.schema import Exchange, Pulling, Request
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.interfaces import TaskStatus
 from starling.node.rpc import calls
 
+LONG_BYTES = 64 << 10  # of a payload: a shorter one is mostly on its way as soon as it is sent
 MAX_FRAMES = 16  # waiting to be sent to one peer; more are lost, and the cores repeat what is not answered
 
 Sent = Callable[[str, Exchange | Pulling, int, float], None]
@@ -65,12 +71,13 @@ class Shell:
     """Carries out the commands of one node's exchange core. A peer that takes no frame for `send_s` is unreachable.
 
     `sent` is called for every frame sent, `edge_dropped` with a peer that gave up its edge, `called` with the seconds that the engine took
-    for a payload.
+    for a payload. `usual_s`: what a long payload usually takes to be sent.
     """
 
     def __init__(
         self, context: NodeContext, core: Pairwise | Pulls, *, send_s: float, sent: Sent, transactions: Transactions,
         edge_dropped: Callable[[str], None] = lambda _peer: None, called: Callable[[float], object] = lambda _seconds: None,
+        usual_s: Callable[[], float] = lambda: 0.0,
     ) -> None:  # fmt: skip
         self._network = context.network
         self._engine = context.engine
@@ -79,7 +86,8 @@ class Shell:
         self._send_s = send_s
         self._sent = sent
         self._transactions = transactions
-        self._edge_dropped, self._called = edge_dropped, called
+        self._edge_dropped, self._called, self._usual_s = edge_dropped, called, usual_s
+        self._line = trio.Lock()  # of whose turn it is
         self._peers: dict[str, _Peer] = {}
         self._nursery: trio.Nursery | None = None
         self._moved = trio.Event()
@@ -177,11 +185,13 @@ class Shell:
 
     async def _send_frames(self, peer: str, it: _Peer) -> None:
         while it.frames:
-            message, began = it.frames.popleft(), trio.current_time()
+            message = it.frames.popleft()
             frame = encode(message)
             try:
-                with trio.fail_after(self._send_s):
-                    await self._network.send(peer, "exchange", frame)
+                async with self._turn(message):
+                    began = trio.current_time()
+                    with trio.fail_after(self._send_s):
+                        await self._network.send(peer, "exchange", frame)
             except (TransportError, trio.TooSlowError):
                 self.queued_bytes -= sum(map(payload_bytes, it.frames))
                 it.frames.clear()
@@ -193,6 +203,20 @@ class Shell:
                 self.queued_bytes -= payload_bytes(message)
         it.sending = False
         self._forget_idle(peer, it)
+
+    @asynccontextmanager
+    async def _turn(self, message: Exchange | Pulling) -> AsyncIterator[None]:
+        """Wait for the turn of a long request, but not for long."""
+        if not isinstance(message, Request) or payload_bytes(message) < LONG_BYTES:
+            yield
+            return
+        with trio.move_on_after(self._usual_s()) as patience:
+            await self._line.acquire()
+        try:
+            yield
+        finally:
+            if not patience.cancelled_caught:
+                self._line.release()
 
     def _queue_call(self, call: ExchangeCall) -> None:
         it = self._peer(call.peer)

@@ -220,6 +220,10 @@ class Libp2pNetwork(Inboxes):
             if endpoint not in record.beside:
                 record.beside = (*record.beside, endpoint)[-MAX_BESIDE:]
 
+    def receives(self, peer: str) -> bool:
+        """Whether a frame of `peer` has come in part, and the rest is on its way."""
+        return self._unfinished.of(peer)
+
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Set the longest frame of a lane; a longer one is refused when its length is read."""
         self._longest[lane] = min(frame_bytes, MAX_FRAME_BYTES[lane])

@@ -73,6 +73,10 @@ class PartialFrames:
         self._assemblies.append(assembly)
         return assembly
 
+    def of(self, peer: str) -> bool:
+        """Whether a frame of `peer` is among them."""
+        return any(each.frame.filled and each.stream.connection.info.peer == peer for each in self._assemblies)
+
     def extend(self, assembly: _Assembly, data: memoryview) -> None:
         """Add bytes to a frame."""
         if not assembly.frame.filled:

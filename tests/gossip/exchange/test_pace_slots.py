@@ -58,6 +58,28 @@ def test_callers_are_capped_within_a_slot_except_the_visited_peer():
     assert core.decide("one more", req(), 0.1) == Accept()
 
 
+def test_who_asks_again_for_an_exchange_under_way_is_not_counted_again():
+    core = slots()
+    core.under_way = {"slow"}.__contains__
+    core.enter(1)
+    for _ in range(MAX_SERVED + 1):
+        assert core.decide("slow", Solicit(9, 1, VIEW), 0.1) == Accept()
+    for _ in range(MAX_SERVED):
+        assert core.decide("slow", req(), 0.1) == Accept(), "a request costs its answer"
+    assert core.decide("slow", req(), 0.1) == Reject("busy")
+
+
+def test_slots_are_counted_as_they_are_entered():
+    core = slots()
+    assert core.entered(0) == core.entered(1) == 0
+    for slot in (4, 4, 9, 11):
+        core.enter(slot)
+    assert [core.entered(before) for before in range(4)] == [11, 9, 4, 0]
+    for slot in range(20, 60):
+        core.enter(slot)
+    assert core.entered(16) == 59 - 16
+
+
 def test_another_swarm_another_weight_and_unwanted_edges_are_refused():
     core = slots()
     assert core.decide("b", req(OTHER), 0.1) == Reject("view")
@@ -82,6 +104,15 @@ def test_a_visit_ends_with_its_exchange_or_at_the_deadline():
     assert core.tick(23.0) == ("b",)
     assert core.outcomes == {"b": "timeout"}
     assert core.timeouts.deadline.observed == [1.0, None]
+
+
+def test_an_exchange_under_way_at_the_deadline_has_a_slot_more_while_there_is_patience():
+    core = slots()
+    core.under_way = {"b"}.__contains__
+    core.visit("b", 10.0)
+    assert core.until() == {"b": 10.0 + core.longest_s} == {"b": 16.0}
+    core.timeouts.silent = lambda _peer: True
+    assert core.until()["b"] <= 13.0
 
 
 def test_a_peer_that_is_gone_is_forgotten():

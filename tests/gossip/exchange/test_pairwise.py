@@ -437,12 +437,54 @@ def test_an_exchange_that_a_peer_solicited_has_until_the_end_of_the_next_slot():
     assert m.enter_slot(5, 2.0) == [calls.Drop("c", INC, 1), Ended("c", 3, 1, "timeout", "deadline", "initiator")]
 
 
+def test_slots_that_this_node_let_pass_take_nothing_from_an_exchange_that_a_peer_solicited():
+    """A visit took longer than its slot, and at its end a peer asked for an exchange."""
+    m = core("clock")
+    m.enter_slot(2, 0.0)
+    m.enter_slot(3, 1.0)
+    m.receive("c", Solicit(INC, 9, VIEW), 2.9)
+    assert m.enter_slot(6, 3.0) == []
+    assert m.enter_slot(9, 6.0) == [calls.Drop("c", INC, 1), Ended("c", 3, 1, "timeout", "deadline", "initiator")]
+
+
+def test_a_visit_whose_exchange_is_under_way_at_its_deadline_gets_a_slot_more():
+    """All the same whether this node asked, or the other's request is on its way; not where nothing is, or with a peer that is silent."""
+    m = core("clock")
+    m.enter_slot(3, 0.0)
+    m.visit("c", 0.0)
+    m.tick(0.0)
+    m.reply(calls.Offer("c", INC, 1, 3, 0.5, 77), calls.Offered(b"mine", 1.0), 0.0)
+    assert not [it for it in m.tick(WAIT_S) if isinstance(it, Ended)]
+    assert m.deadline <= 2 * WAIT_S
+    assert m.tick(2 * WAIT_S) == [calls.Drop("c", INC, 1), Ended("c", 3, 1, "timeout", "deadline", "initiator")]
+
+    for receives, there, takes_s in ((True, True, 2 * WAIT_S), (False, True, WAIT_S), (True, False, WAIT_S)):
+        m = core("clock", receives=lambda _peer, receives=receives: receives)
+        m.pace.timeouts.silent = lambda _peer, there=there: not there
+        m.enter_slot(3, 0.0)
+        m.visit("a", 0.0)
+        m.tick(takes_s - 0.01)
+        assert not m.done
+        assert Ended("a", 3, 0, "timeout", "", "responder") in m.tick(takes_s)
+
+
+def test_who_was_never_greeted_is_given_up_at_the_deadline():
+    m = core("clock")
+    m.edges["c"] = Edge("b", "c", INC)
+    m.enter_slot(3, 0.0)
+    m.visit("c", 0.0)
+    m.tick(0.0)
+    assert m.edges["c"].outstanding.phase == "greeting"
+    m.tick(WAIT_S)
+    assert m.done
+
+
 def test_where_payloads_take_slots_an_exchange_that_a_peer_solicited_has_as_many():
     m = core("clock")
     m.pace.timeouts.transfers.observe("c", m.pace.timeouts.deadline.max_wait_s)  # four bounds for the whole
     m.enter_slot(3, 0.0)
     m.receive("c", Solicit(INC, 9, VIEW), 0.0)
-    assert m.enter_slot(7, 4.0) == []
+    assert [m.enter_slot(slot, slot - 3.0) for slot in range(4, 8)] == [[]] * 4
     assert m.enter_slot(8, 5.0) == [calls.Drop("c", INC, 1), Ended("c", 3, 1, "timeout", "deadline", "initiator")]
 
 

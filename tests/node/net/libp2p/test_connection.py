@@ -210,12 +210,15 @@ async def test_who_holds_most_of_the_unfinished_pays_when_the_bound_is_reached()
         small, far_small = await lane_between(ends)
         nursery.start_soon(read_frames, far_small, "exchange", b"", unfinished, frames.append)
         nursery.start_soon(read_frames, far_large, "exchange", b"", unfinished, frames.append)
+        assert not unfinished.of("p")
         await large.write((8 << 20).to_bytes(4, "big") + bytes(1_000_000))
         await trio.sleep(1.0)
+        assert [unfinished.of(peer) for peer in ("p", "another")] == [True, False]
         await write_frame(small, bytes(200_000))
         await trio.sleep(1.0)
         assert [len(frame) for frame in frames] == [200_000]
         assert unfinished.held == 0
+        assert not unfinished.of("p")
         assert large.broken
         assert not small.broken
 

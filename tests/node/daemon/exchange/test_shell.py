@@ -1,0 +1,74 @@
+"""What goes out when: the sending half of the exchange shell."""
+
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from starling.gossip.exchange.commands import SendMessage
+from starling.gossip.wire.schema import Request, Response
+from starling.node.daemon.exchange.history import Transactions
+from starling.node.daemon.exchange.shell import LONG_BYTES, Shell
+from tests.harness.virtual import virtual
+
+LONG = bytes(LONG_BYTES)
+
+
+class Line:
+    """A network that takes so many seconds for a long frame to a peer, and notes who sends when."""
+
+    def __init__(self, **seconds: float) -> None:
+        self.seconds, self.began, self.measured = seconds, {}, {}
+
+    async def send(self, peer, _lane, frame):
+        self.began[peer] = trio.current_time()
+        await trio.sleep(self.seconds[peer] if len(frame) > LONG_BYTES else 0.0)
+
+    async def inbound(self, _lane):
+        await trio.sleep_forever()
+        yield
+
+
+def request(payload=LONG):
+    return Request(1, 1, 0, 0, b"view", 0.5, 1.0, payload)
+
+
+async def sent(line, messages, usual_s):
+    """-> when each peer's message began to be sent"""
+    context = SimpleNamespace(network=line, engine=None, report=None)
+    core = SimpleNamespace(unreachable=lambda _peer, _now: ())
+    shell = Shell(
+        context, core, send_s=5.0, transactions=Transactions(trio.current_time), usual_s=lambda: usual_s,
+        sent=lambda peer, _message, _count, seconds: line.measured.update({peer: seconds}),
+    )  # fmt: skip
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lambda task_status: shell.serve(lambda *_: None, task_status=task_status))
+        start = trio.current_time()
+        for peer, message in messages.items():
+            shell.do([SendMessage(peer, message)])
+            await trio.testing.wait_all_tasks_blocked()
+        await trio.sleep(60.0)
+        nursery.cancel_scope.cancel()
+    return {peer: began - start for peer, began in line.began.items()}
+
+
+@virtual
+async def test_long_requests_go_out_one_after_the_other_and_all_else_at_once():
+    line = Line(a=1.0, b=1.0, c=1.0, d=1.0)
+    messages = {"a": request(), "b": request(), "c": Response(1, 1, LONG), "d": request(b"short")}
+    assert await sent(line, messages, usual_s=2.0) == {"a": 0.0, "b": 1.0, "c": 0.0, "d": 0.0}
+    assert line.measured["b"] == pytest.approx(1.0), "a rate is that of the line, without the wait"
+
+
+@virtual
+async def test_nobody_waits_for_a_slow_peer_longer_than_a_payload_usually_takes():
+    line = Line(slow=4.0, b=1.0, c=1.0)
+    assert await sent(line, dict.fromkeys(("slow", "b", "c"), request()), usual_s=1.5) == {
+        "slow": 0.0, "b": 1.5, "c": 1.5,
+    }  # fmt: skip
+
+
+@virtual
+async def test_a_request_that_cannot_be_sent_gives_its_turn_away():
+    line = Line(dead=100.0, b=1.0)
+    assert await sent(line, dict.fromkeys(("dead", "b"), request()), usual_s=50.0) == {"dead": 0.0, "b": 5.0}
