@@ -105,14 +105,9 @@ class Exchange:
         pace = _pace(context.manifest, context.swarm, sticky, members.silent)
         self._look = members.look
         self._core = core = Pairwise(
-            context.me,
-            pace,
-            fresh_inc,
-            lambda peer: peer in members.members,
-            budget,
-            lambda: len(members.roster),
-            context.network.receives,
-        )
+            context.me, pace, fresh_inc, greets=lambda peer: peer in members.members, budget=budget,
+            members=lambda: len(members.roster), receives=context.network.receives,
+        )  # fmt: skip
         self._admits = members.admits
         self.sticky = sticky
         self._directions = directions

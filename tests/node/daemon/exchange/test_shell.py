@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import trio
+import trio.testing
 
 from starling.gossip.exchange.commands import SendMessage
 from starling.gossip.wire.schema import Request, Response
