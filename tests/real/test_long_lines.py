@@ -1,8 +1,10 @@
-"""Messages over a round trip of 80 ms come as fast as TCP brings them: one command, and its figures.
+"""Messages over a round trip of 80 ms come as fast as TCP brings them, and iperf3 where it is installed: one command, and its figures.
 
 pytest -s -m acceptance tests/real/test_long_lines.py
 """
 
+import json
+import shutil
 import subprocess
 from contextlib import contextmanager
 
@@ -19,6 +21,7 @@ BUFFER_BYTES = 64 << 20  # some times what is under way at 1 Gbit/s
 SIZES = (1 << 20, 16 << 20)
 SHARE = 0.85
 RECEIVER = "10.96.0.2:4100"
+IPERF = "iperf3 --client 10.96.0.2 --time 6 --omit 3 --json"
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance]
 
@@ -38,15 +41,35 @@ def receiver(host):
             process.terminate()
 
 
+def iperf(here, there):
+    """-> MB/s that arrived, after the first three seconds; None: it is not installed"""
+    if shutil.which("iperf3") is None:
+        return None
+    serve = ["ip", "netns", "exec", there, "iperf3", "--server", "--one-off", "--forceflush"]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            while "listening" not in server.stdout.readline():
+                assert server.poll() is None
+            words = ["ip", "netns", "exec", here, *IPERF.split()]
+            said = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout
+        finally:
+            server.terminate()
+    return json.loads(said)["end"]["sum_received"]["bits_per_second"] / 8e6
+
+
 @pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.mbit} Mbit/s")
 def test_long_messages_fill_a_long_line_as_tcp_does(line):
     cases = [f"--message-bytes={size}" for size in SIZES] + ["--transport=starling", "--transport=tcp"]
     words = ["--connect", RECEIVER, *cases, "--seconds", "4", "--repeat", "2", "--json"]
-    with lan(2, line, BUFFER_BYTES) as (here, there), receiver(there), bench(here, *words) as sender:
-        said, complaint = sender.communicate()
+    with lan(2, line, BUFFER_BYTES) as (here, there):
+        with receiver(there), bench(here, *words) as sender:
+            said, complaint = sender.communicate()
+        beside = iperf(here, there)
     assert sender.returncode == 0, complaint
     measured = {(each.message_bytes, each.transport): each for each in msgspec.json.decode(said, type=Links).cases}
     for (size, transport), case in measured.items():
         print(f"{size:>10,} bytes, {transport}: {case.mb_s:.1f} MB/s, {case.rtt_ms} ms")  # noqa: T201
         assert case.rtt_ms >= 80
         assert case.mb_s >= SHARE * measured[size, "tcp"].mb_s
+        assert beside is None or case.mb_s >= SHARE * beside
+    print("iperf3 is not installed" if beside is None else f"iperf3: {beside:.1f} MB/s")  # noqa: T201
