@@ -16,8 +16,9 @@ from tests.harness.cables import Cable, End, Line, cabled
 CONGESTION = ("congctl", "cubic")  # over lines all control it as home computers do, whatever this machine's setting
 
 
-def _run(*words: str, stdin: str | None = None) -> None:
-    subprocess.run(words, input=stdin, text=True, check=True, capture_output=True, timeout=20)
+def ran(*words: str, stdin: str | None = None) -> str:
+    """What a command says, of those that change a network or tell of it."""
+    return subprocess.run(words, input=stdin, text=True, check=True, capture_output=True, timeout=20).stdout
 
 
 def _needs(*programs: str) -> None:
@@ -27,11 +28,11 @@ def _needs(*programs: str) -> None:
 
 def _add(name: str, made: list[str]) -> None:
     try:
-        _run("ip", "netns", "add", name)
+        ran("ip", "netns", "add", name)
     except subprocess.CalledProcessError as error:
         pytest.skip(f"no namespaces here: {error.stderr.strip()[:80]}")
     made.append(name)
-    _run("ip", "-n", name, "link", "set", "lo", "up")
+    ran("ip", "-n", name, "link", "set", "lo", "up")
 
 
 def _joined(pairs: Sequence[tuple[End, End]], line: Line | None, until: ExitStack) -> None:
@@ -40,9 +41,9 @@ def _joined(pairs: Sequence[tuple[End, End]], line: Line | None, until: ExitStac
         until.enter_context(cabled([Cable(ends, line) for ends in pairs]))
         return
     for (host, device), (place, port) in pairs:
-        _run("ip", "link", "add", device, "netns", host, "type", "veth", "peer", "name", port, "netns", place)
-        _run("ip", "-n", host, "link", "set", device, "up")
-        _run("ip", "-n", place, "link", "set", port, "up")
+        ran("ip", "link", "add", device, "netns", host, "type", "veth", "peer", "name", port, "netns", place)
+        ran("ip", "-n", host, "link", "set", device, "up")
+        ran("ip", "-n", place, "link", "set", port, "up")
 
 
 def _port(wire: str, number: int) -> End:
@@ -51,18 +52,18 @@ def _port(wire: str, number: int) -> End:
 
 def _bridged(wire: str, hosts: Sequence[str], network: str) -> None:
     """Make one network of these namespaces, eth0 of each at `network`.1 and on, by a bridge in `wire` with a port for each."""
-    _run("ip", "-n", wire, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
-    _run("ip", "-n", wire, "link", "set", "br0", "up")
+    ran("ip", "-n", wire, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
+    ran("ip", "-n", wire, "link", "set", "br0", "up")
     for number, name in enumerate(hosts):
-        _run("ip", "-n", wire, "link", "set", _port(wire, number)[1], "master", "br0")
-        _run("ip", "-n", name, "addr", "add", f"{network}.{number + 1}/24", "dev", "eth0")
+        ran("ip", "-n", wire, "link", "set", _port(wire, number)[1], "master", "br0")
+        ran("ip", "-n", name, "addr", "add", f"{network}.{number + 1}/24", "dev", "eth0")
         source = ("src", f"{network}.{number + 1}")
-        _run("ip", "-n", name, "route", "change", f"{network}.0/24", "dev", "eth0", *source, *CONGESTION)
+        ran("ip", "-n", name, "route", "change", f"{network}.0/24", "dev", "eth0", *source, *CONGESTION)
 
 
 def unplug(host: str) -> None:
     """What is sent to or from a host of `lan` is lost from now on."""
-    _run("ip", "-n", host, "link", "set", "eth0", "down")
+    ran("ip", "-n", host, "link", "set", "eth0", "down")
 
 
 def carried(pid: int) -> tuple[int, int]:
@@ -88,44 +89,44 @@ def lan(count: int, line: Line | None = None, buffer_bytes: int = 0) -> Iterator
             _joined([((name, "eth0"), _port(wire, number)) for number, name in enumerate(hosts)], line, until)
             _bridged(wire, hosts, "10.96.0")
             for name in hosts:
-                _run("ip", "-n", name, "route", "add", "224.0.0.0/4", "dev", "eth0")
+                ran("ip", "-n", name, "route", "add", "224.0.0.0/4", "dev", "eth0")
                 if buffer_bytes:
                     sizes = "; ".join(
                         f"echo 4096 131072 {buffer_bytes} > /proc/sys/net/ipv4/tcp_{way}mem" for way in "rw"
                     )
-                    _run("ip", "netns", "exec", name, "sh", "-ec", sizes)
+                    ran("ip", "netns", "exec", name, "sh", "-ec", sizes)
             yield hosts
     finally:
         for name in made:
-            _run("ip", "netns", "del", name)
+            ran("ip", "netns", "del", name)
 
 
 def _behind(router: str, host: str, number: int, *, symmetric: bool) -> None:
     """The router translates what its host, at 10.97.`number`.2, sends, and lets in what answers."""
-    _run("ip", "-n", router, "addr", "add", f"10.97.{number}.1/24", "dev", "lan")
-    _run("ip", "-n", host, "addr", "add", f"10.97.{number}.2/24", "dev", "eth0")
-    _run("ip", "-n", host, "route", "add", "default", "via", f"10.97.{number}.1", *CONGESTION)
-    _run("ip", "netns", "exec", router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+    ran("ip", "-n", router, "addr", "add", f"10.97.{number}.1/24", "dev", "lan")
+    ran("ip", "-n", host, "addr", "add", f"10.97.{number}.2/24", "dev", "eth0")
+    ran("ip", "-n", host, "route", "add", "default", "via", f"10.97.{number}.1", *CONGESTION)
+    ran("ip", "netns", "exec", router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
     ports = " --random-fully" * symmetric
     rules = f"*nat\n-A POSTROUTING -o eth0 -j MASQUERADE{ports}\nCOMMIT\n*filter\n-A INPUT -i eth0 ! -p icmp -j DROP\nCOMMIT\n"
-    _run("ip", "netns", "exec", router, "iptables-restore", stdin=rules)
+    ran("ip", "netns", "exec", router, "iptables-restore", stdin=rules)
 
 
 def _with_ipv6(wan: list[str], routers: list[str], behind: list[str]) -> None:
     """Public addresses for all; a router lets in what answers."""
     firewall = "*filter\n-A FORWARD -i eth0 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT\n-A FORWARD -i eth0 -j DROP\nCOMMIT\n"
     for number, name in enumerate(wan):
-        _run("ip", "-n", name, "addr", "add", f"2a00:98::{number + 1}/64", "dev", "eth0", "nodad")
+        ran("ip", "-n", name, "addr", "add", f"2a00:98::{number + 1}/64", "dev", "eth0", "nodad")
     for number, (router, host) in enumerate(zip(routers, behind, strict=True)):
-        _run("ip", "-n", router, "addr", "add", f"2a00:98:1:{number}::1/64", "dev", "lan", "nodad")
-        _run("ip", "-n", host, "addr", "add", f"2a00:98:1:{number}::2/64", "dev", "eth0", "nodad")
-        _run("ip", "-n", host, "-6", "route", "add", "default", "via", f"2a00:98:1:{number}::1")
-        _run("ip", "netns", "exec", router, "sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/all/forwarding")
-        _run("ip", "netns", "exec", router, "ip6tables-restore", stdin=firewall)
+        ran("ip", "-n", router, "addr", "add", f"2a00:98:1:{number}::1/64", "dev", "lan", "nodad")
+        ran("ip", "-n", host, "addr", "add", f"2a00:98:1:{number}::2/64", "dev", "eth0", "nodad")
+        ran("ip", "-n", host, "-6", "route", "add", "default", "via", f"2a00:98:1:{number}::1")
+        ran("ip", "netns", "exec", router, "sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/all/forwarding")
+        ran("ip", "netns", "exec", router, "ip6tables-restore", stdin=firewall)
         there = ("via", f"2a00:98::{wan.index(router) + 1}")
         for other in wan:
             if other != router:
-                _run("ip", "-n", other, "-6", "route", "add", f"2a00:98:1:{number}::/64", *there)
+                ran("ip", "-n", other, "-6", "route", "add", f"2a00:98:1:{number}::/64", *there)
 
 
 @contextmanager
@@ -159,4 +160,4 @@ def homes(
             yield [*there, *behind]
     finally:
         for name in made:
-            _run("ip", "netns", "del", name)
+            ran("ip", "netns", "del", name)
