@@ -107,6 +107,11 @@ class Edge:
         return self.outstanding is not None or self.pending is not None
 
     @property
+    def begun(self) -> bool:
+        """`unresolved`, and more than a greeting: the peer has this incarnation."""
+        return self.pending is not None or (self.outstanding is not None and self.outstanding.phase != "greeting")
+
+    @property
     def solicits(self) -> bool:
         """Nothing is under way, and it is the peer that begins: all that this end can do is ask it to."""
         return not (self.unresolved or self.initiator or self.closing)

@@ -347,11 +347,9 @@ class Pairwise:
         return asked or (out is not None and out.round == ours)
 
     def _exchanges(self, peer: str) -> bool:
-        """Whether an exchange with a peer has begun and not ended: we asked, it asked, or its request is on its way."""
+        """Whether an exchange with a peer has begun and not ended, or its request is on its way."""
         edge = self.edges.get(peer)
-        out = None if edge is None else edge.outstanding
-        asked = out is not None and out.phase != "greeting"
-        return asked or (edge is not None and edge.pending is not None) or self.receives(peer)
+        return (edge is not None and edge.begun) or self.receives(peer)
 
     def _met(self, peer: str, *, passed: bool) -> None:
         """A link of this round ended, with a peer that is there or has gone on; one alone that says so withdraws nobody's patience."""

@@ -2,9 +2,8 @@
 
     pytest -s -m acceptance tests/real/test_big_payloads.py
 
-A local step sleeps for most of its time, as three
-engines at full speed have no core each here. First each trains alone, in a swarm of its own and at the same time as the others; then all
-together, with overlap in steps pace.
+A local step sleeps for most of its time, as three engines at full speed have no core each here. First each trains alone, in a swarm of its
+own and at the same time as the others; then all together, with overlap in steps pace.
 """
 
 import os
@@ -18,6 +17,7 @@ from statistics import fmean
 
 import pytest
 
+from tests.harness import slow_steps
 from tests.harness.cables import Line
 from tests.harness.namespaces import carried, lan
 from tests.harness.processes import Shell, status_of, terminals, until
@@ -31,42 +31,8 @@ KEPT = 0.97
 WIRE = 0.85
 WAITED_S = 0.02  # a request that waited longer for the responder's local steps came too early
 LOOK_S = 0.1
-TASK = """\
-import time
-
-import torch
-from torch import nn
-
-
-class Sleeper:
-    metric, higher_is_better, samples = "error", False, 64
-
-    def model(self, generator):
-        layers = [nn.utils.skip_init(nn.Linear, 1580, 1580) for _ in range(2)]
-        for each in layers:
-            nn.init.normal_(each.weight, std=0.01, generator=generator)
-            nn.init.zeros_(each.bias)
-        return nn.Sequential(*layers)
-
-    def data(self, source, device):
-        return self
-
-    def batch(self, size, generator):
-        return torch.rand((size, 1580), generator=generator)
-
-    def held_out(self, size):
-        yield torch.ones((1, 1580))
-
-    def loss(self, model, x):
-        time.sleep(0.15)
-        return nn.functional.mse_loss(model(x), x.flip(1))
-
-    def score(self, model, x):
-        total = float(nn.functional.mse_loss(model(x), x.flip(1)))
-        return total, total, 1
-"""
 AGREED = (
-    "--set task.kind=sleeper:Sleeper --set task.batch_size=2 --set optimizer.kind=sgd --set optimizer.schedule=constant "
+    f"--set task.kind={slow_steps.KIND} --set task.batch_size=2 --set optimizer.kind=sgd --set optimizer.schedule=constant "
     "--set pace.rounds=0 --set pace.evaluate_every=1000000"
 )
 PACES = {
@@ -139,7 +105,7 @@ class Watched:
 @contextmanager
 def nodes(tmp_path, words, name, *, together):
     """On hosts of their own, one swarm or each its own."""
-    (tmp_path / "sleeper.py").write_text(TASK)
+    slow_steps.write(tmp_path, width=1580, layers=2, seconds=0.15)
     quorum = NODES if together else 1
     with lan(NODES, LINE) as hosts, terminals() as terminal:
         what, watched = f"found {AGREED} {words} --set pace.quorum={quorum}", []

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from tests.harness import slow_steps
 from tests.harness.mishaps import AFTER_S, LOCAL_STEPS, MEASURED_S, STEP_S, Outcome, names, read
 from tests.harness.namespaces import CONGESTION, lan, ran
 from tests.harness.processes import status_of, terminals, until
@@ -24,38 +25,8 @@ LOOK_S = 0.1
 BEGIN_S = 240.0
 OTHERS = 0.6
 """The files ask for .7, which a flapping node leaves the others in virtual time, and not always on real hosts (decisions/0087)."""
-TASK = f"""\
-import time
-
-import torch
-from torch import nn
-
-
-class Sleeper:
-    metric, higher_is_better, samples = "error", False, 64
-
-    def model(self, generator):
-        return nn.Linear(8, 8)
-
-    def data(self, source, device):
-        return self
-
-    def batch(self, size, generator):
-        return torch.rand((size, 8), generator=generator)
-
-    def held_out(self, size):
-        yield torch.ones((1, 8))
-
-    def loss(self, model, x):
-        time.sleep({STEP_S})
-        return nn.functional.mse_loss(model(x), x)
-
-    def score(self, model, x):
-        total = float(nn.functional.mse_loss(model(x), x))
-        return total, total, 1
-"""
 AGREED = (
-    f"--set task.kind=sleeper:Sleeper --set task.batch_size=4 --set pace.rounds=0 --set pace.local_steps={LOCAL_STEPS} "
+    f"--set task.kind={slow_steps.KIND} --set task.batch_size=4 --set pace.rounds=0 --set pace.local_steps={LOCAL_STEPS} "
     "--set pace.max_wait_s=2 --set pace.evaluate_every=1000000 --set optimizer.schedule=constant"
 )
 
@@ -66,7 +37,7 @@ pytestmark = [
 
 
 class Hosts:
-    """Namespaces on one local network. What one is not to hear, another sends to a card that nobody has."""
+    """Namespaces on one local network. What a host is not to hear is sent to a MAC address that no host has."""
 
     def __init__(self, hosts):
         self.hosts = hosts
@@ -161,7 +132,7 @@ class Play:
 @contextmanager
 def training(story, tmp_path):
     """Nodes, a host each, past their first rounds."""
-    (tmp_path / "sleeper.py").write_text(TASK)
+    slow_steps.write(tmp_path, width=8, layers=1, seconds=STEP_S)
     folders = [tmp_path / str(number) for number in range(story.nodes)]
     what = f"found {AGREED} --set pace.quorum={story.nodes}"
     with lan(story.nodes) as hosts, terminals() as terminal:

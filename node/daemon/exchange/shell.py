@@ -87,7 +87,7 @@ class Shell:
         self._sent = sent
         self._transactions = transactions
         self._edge_dropped, self._called, self._usual_s = edge_dropped, called, usual_s
-        self._line = trio.Lock()  # of whose turn it is
+        self._turns = trio.Lock()  # held while a long request is sent
         self._peers: dict[str, _Peer] = {}
         self._nursery: trio.Nursery | None = None
         self._moved = trio.Event()
@@ -206,17 +206,17 @@ class Shell:
 
     @asynccontextmanager
     async def _turn(self, message: Exchange | Pulling) -> AsyncIterator[None]:
-        """Wait for the turn of a long request, but not for long."""
+        """Long requests one at a time; one whose turn has not come within `usual_s` goes out beside the others."""
         if not isinstance(message, Request) or payload_bytes(message) < LONG_BYTES:
             yield
             return
         with trio.move_on_after(self._usual_s()) as patience:
-            await self._line.acquire()
+            await self._turns.acquire()
         try:
             yield
         finally:
             if not patience.cancelled_caught:
-                self._line.release()
+                self._turns.release()
 
     def _queue_call(self, call: ExchangeCall) -> None:
         it = self._peer(call.peer)
