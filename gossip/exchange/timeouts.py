@@ -119,7 +119,8 @@ class Timeouts:
     WITHDRAWN_ROUNDS rounds, twice as many the next time, so that what one peer takes is a few rounds in all and its own edge. So is a
     peer that let MISSED links in a row expire, whatever it said meanwhile: who waits for it in vain is out of phase with those that do not.
 
-    Patience is for peers that are at work. One that is `silent`, which answers no probe either, is given no more than is usual.
+    Patience is for peers that are at work. One that is `silent`, which answers no probe either, is given no more than is usual, nor is one
+    that was `lately_gone`, as a line that comes and goes will soon be gone again.
 
     A node that is itself `behind`, because enough other peers are in later rounds, waits for nobody longer than the shortest deadline, or
     what is usual where that is more, and the time of a round's local steps. A peer that is one round behind answers within that time, and
@@ -134,6 +135,8 @@ class Timeouts:
 
     deadline: Deadline
     silent: Callable[[str], bool] = lambda _peer: False
+    lately_gone: Callable[[str], bool] = lambda _peer: False
+    """Whether a peer was silent and has not been back for long."""
     transfers: TransferTimes = field(default_factory=TransferTimes)
     calls: CallTimes = field(default_factory=CallTimes)
     expires: float = inf
@@ -243,7 +246,8 @@ class Timeouts:
 
     def impatient(self, peer: str) -> bool:
         """Whether this node waits for `peer` no longer than is usual."""
-        return self._round < self._withdrawn.get(peer, (0, 0))[0] and not self.out_of_phase
+        withdrawn = self._round < self._withdrawn.get(peer, (0, 0))[0]
+        return (withdrawn or self.lately_gone(peer)) and not self.out_of_phase
 
     def hurried(self, peer: str) -> bool:
         """Whether `peer` is given no more than is usual: there is no patience left, or it answers no probe."""

@@ -58,6 +58,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.membership.absences import Absences
 from starling.gossip.membership.anti_entropy import AntiEntropy
 from starling.gossip.membership.dissemination import Dissemination, fan_out, record_fan_out
 from starling.gossip.membership.events import ClockSample, Joined, Output, Send, Told
@@ -78,6 +79,7 @@ from starling.gossip.wire import schema as wire
 _MEETERS = 64
 """Members, on average, that probe a newcomer at once; as many does the newcomer, whose clock needs samples before its first exchange."""
 _FEW_LOOKED_AT = 4  # with more links than these the time for one of them does not matter
+_LATELY = 8.0  # longest time in `suspicion_s` for which a member that was gone is called lately gone
 _LARGE_SWARM = 32  # from here on comparisons become rarer
 T = TypeVar("T")
 
@@ -128,7 +130,9 @@ class Detector:
     _quiet_until: float = -math.inf
     _unmet: dict[str, float] = field(default_factory=dict)
     """Members whose records are to be spread when we have met them, and since when; who is met later is known by then."""
-    _silent: set[str] = field(default_factory=set)
+    _silent: dict[str, float] = field(default_factory=dict)
+    """Members that left a probe unanswered, and when it was sent."""
+    _absences: Absences = field(init=False)
     _look_at: float = -math.inf  # not before, where nobody is late
 
     def __post_init__(self) -> None:
@@ -136,6 +140,7 @@ class Detector:
         self._probes = Probes(self._sampler)
         self._pacing = Pacing(self.timing.suspicion_s / 2)
         self._health = LocalHealth(self.timing.timeout_s)
+        self._absences = Absences(_LATELY * self.timing.suspicion_s)
         self._syncs, self._lists = FairTurns(self.timing.timeout_s), FairTurns(self.timing.timeout_s)
         self.member_list.merge(self.own, self.now)
         self._dissemination = Dissemination(self.member_list, self.own.peer)
@@ -165,6 +170,10 @@ class Detector:
     def silent(self, peer: str) -> bool:
         """Whether a probe of ours to this member went unanswered for a timeout, and no frame of it has come since."""
         return peer in self._silent
+
+    def lately_gone(self, peer: str, now: float) -> bool:
+        """Whether a probe of this member took longer than usual, and the member has not been back for four times as long."""
+        return self._absences.lately(peer, len(self._others()), now)
 
     def look(self, peers: Collection[str], now: float, *, late: bool) -> list[Output]:
         """Probe peers that are about to be waited for, or whose answers are `late`, unless they were heard within a timeout.
@@ -341,7 +350,7 @@ class Detector:
         return Send(peer, wire.Probe(nonce, self.member_list.digest, self.swarm_time(now), rumors))
 
     def _unanswered(self, probe: OpenProbe, now: float) -> list[Output]:
-        self._silent.add(probe.peer)
+        self._silent.setdefault(probe.peer, probe.sent)
         member = self.member_list.members.get(probe.peer)
         if probe.asker is None and not probe.helpers and member is not None and member.status == "alive":
             trusted = [p for p in self._others() if p != probe.peer and self.member_list.members[p].status == "alive"]
@@ -516,7 +525,8 @@ class Detector:
             for peer in [peer for peer in memory if peer not in self.member_list.members]:
                 del memory[peer]
         self._unmet = {peer: at for peer, at in self._unmet.items() if now < at + self.timing.sync_s}
-        self._silent &= self.member_list.members.keys()
+        self._silent = {peer: since for peer, since in self._silent.items() if peer in self.member_list.members}
+        self._absences.keep(self.member_list.members, now)
         self._health.keep(self.member_list.members)
         others = self._others()
         for turns in (self._syncs, self._lists):
@@ -600,9 +610,17 @@ class Detector:
         self._dissemination.add_record(peer)
         self._spread_at = now
 
+    def _back(self, peer: str, now: float) -> None:
+        """A frame came from the peer, which may have been gone."""
+        since = self._silent.pop(peer, now)
+        if (probe := self._probes.find(peer)) is not None and now - probe.sent > self._health.usual_s(peer):
+            since = min(since, probe.sent)
+        if since < now and self._present(peer):  # else it was declared dead, and begins anew
+            self._absences.over(peer, now - since, now)
+
     def _mark_alive(self, peer: str, now: float) -> list[Output]:
         """A frame came from the peer: clear a suspect; send one believed dead the accusation, as only a newer record revives it."""
-        self._silent.discard(peer)
+        self._back(peer, now)
         self.last_frame[peer] = now  # of a stranger, whose record may be in this frame, until the next anti-entropy
         member = self.member_list.members.get(peer)
         if member is None:

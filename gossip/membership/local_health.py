@@ -25,6 +25,7 @@ import math
 from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass, field
+from statistics import median
 
 from starling.gossip.late import late_after
 from starling.gossip.limits import keep
@@ -55,6 +56,11 @@ class LocalHealth:
     def wait_s(self, peer: str) -> float:
         """How long an answer of this member may take."""
         return self.timeout_s * self.stretch(peer)
+
+    def usual_s(self, peer: str) -> float:
+        """How long an answer of this member takes at most while it is there: less than `wait_s`, which a few late ones lengthen."""
+        trips = self._trips.get(peer, (0.0,))
+        return max(self.timeout_s * (1 + self.doubt), 2.0 * median(trips))
 
     def acknowledged(self, peer: str, trip_s: float, *, in_time: bool) -> None:
         """A member acknowledged a probe of ours after so long, >= 0; `in_time`: before helpers were asked."""

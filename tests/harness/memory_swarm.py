@@ -84,6 +84,9 @@ class Member:
     def silent(self, peer: str) -> bool:
         return False
 
+    def lately_gone(self, peer: str) -> bool:
+        return False
+
     def look(self, peers, *, late: bool = False) -> None:
         """Nobody is ever silent."""
 

@@ -136,6 +136,10 @@ class Crewmates:
         """As of any member."""
         return self.membership.silent(peer)
 
+    def lately_gone(self, peer: str) -> bool:
+        """As of any member."""
+        return self.membership.lately_gone(peer)
+
     def look(self, peers: Collection[str], *, late: bool = False) -> None:
         """As of any member."""
         self.membership.look(peers, late=late)

@@ -61,7 +61,7 @@ class PulledExchange:
         self._bucket: TokenBucket | None = None
         self._attested = attested
         self._noted = noted
-        timeouts = Timeouts(Deadline(pace.min_wait_s, pace.max_wait_s), silent=members.silent)
+        timeouts = Timeouts(Deadline(pace.min_wait_s, pace.max_wait_s), members.silent, members.lately_gone)
         self._look = members.look
         adds_up = MIXERS.facts(context.manifest.mix.kind, trusted=True).broadcasts
         self._core = Pulls(

@@ -102,7 +102,7 @@ class Exchange:
         self._report, self._told_slow = context.report, False
         self._watch = SlowWatch(context.report, context.limits)
         self._budget = budget = Budget(context.manifest, context.limits)
-        pace = _pace(context.manifest, context.swarm, sticky, members.silent)
+        pace = _pace(context.manifest, context.swarm, sticky, members)
         self._look = members.look
         self._core = core = Pairwise(
             context.me, pace, fresh_inc, greets=lambda peer: peer in members.members, budget=budget,
@@ -309,10 +309,10 @@ class Exchange:
             await self._shell.rest(peer)
 
 
-def _pace(manifest: Manifest, swarm: str, sticky: LastingEdges | None, silent: Callable[[str], bool]) -> Rounds | Slots:
+def _pace(manifest: Manifest, swarm: str, sticky: LastingEdges | None, members: Members) -> Rounds | Slots:
     pace = manifest.pace
     longest_s = pace.max_wait_s if pace.kind == "steps" else pace.slot_s  # a visit is over when its slot is
-    timeouts = Timeouts(Deadline(min(pace.min_wait_s, longest_s), longest_s), silent)
+    timeouts = Timeouts(Deadline(min(pace.min_wait_s, longest_s), longest_s), members.silent, members.lately_gone)
     if pace.kind == "steps":
         overlay = overlay_of(manifest)
         return Rounds(timeouts, MAX_LEAD, same_roster=not overlay.symmetric or isinstance(overlay, Periodic))

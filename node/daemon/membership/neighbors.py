@@ -40,6 +40,9 @@ class Members(Protocol):
     def silent(self, peer: str) -> bool:
         """Whether a probe of this node went unanswered, and the peer has not been heard since."""
 
+    def lately_gone(self, peer: str) -> bool:
+        """Whether the peer was silent, and has not been back for long."""
+
     def look(self, peers: Collection[str], *, late: bool = False) -> None:
         """Find out whether these peers are there, about to be waited for or `late` with an answer."""
 

@@ -186,6 +186,10 @@ class Membership:
         """Whether a probe of this node went unanswered, and the peer has not been heard since."""
         return self._core.silent(peer)
 
+    def lately_gone(self, peer: str) -> bool:
+        """As of the detector."""
+        return self._core.lately_gone(peer, trio.current_time())
+
     def look(self, peers: Collection[str], *, late: bool = False) -> None:
         """As of the detector."""
         outputs = self._core.look(peers, trio.current_time(), late=late)

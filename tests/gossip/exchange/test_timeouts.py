@@ -218,6 +218,29 @@ def test_a_peer_behind_a_relay_that_lost_patience_is_given_the_time_that_its_exc
     assert timeouts.until("gone") - at == pytest.approx(2 * 0.12), "one that answers no probe is not at work"
 
 
+def test_a_peer_that_was_gone_lately_is_given_what_is_usual_and_nothing_is_held_against_it():
+    gone = {"flaps"}
+    timeouts = Timeouts(Deadline(0.25, 1.0), lately_gone=gone.__contains__)
+    at = rounds_with(timeouts, QUICK | {"flaps": 0.01}, rounds=8)
+    at = rounds_with(timeouts, QUICK | {"flaps": None}, rounds=2 * MISSED, at=at)
+    timeouts.begin(at, 1.0)
+    assert timeouts.impatient("flaps")
+    assert timeouts.until("flaps") - at == pytest.approx(FELT / 2.0)
+    assert timeouts.until("b") - at > 2.0
+    gone.clear()
+    assert not timeouts.impatient("flaps"), "links at which it had no patience to lose are not counted"
+    assert timeouts.until("flaps") - at > 1.0
+
+
+def test_where_this_node_is_out_of_phase_who_was_gone_is_waited_for_like_others():
+    timeouts = Timeouts(Deadline(0.25, 1.0), lately_gone=lambda peer: peer == "b")
+    at = rounds_with(timeouts, QUICK, rounds=8)
+    at = rounds_with(timeouts, dict.fromkeys(QUICK), at=at)
+    timeouts.begin(at, 1.0)
+    assert timeouts.out_of_phase
+    assert not timeouts.impatient("b")
+
+
 def test_patience_comes_back_after_some_rounds_and_after_more_each_time():
     timeouts, lost = Timeouts(Deadline(0.25, 1.0)), []
     at = rounds_with(timeouts, QUICK, rounds=8)

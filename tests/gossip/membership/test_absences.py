@@ -1,0 +1,94 @@
+"""Who was gone is not relied on until it has been back for some time."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starling.gossip.limits import tolerable
+from starling.gossip.membership.absences import PROBATION, Absences
+from starling.gossip.membership.detector import _LATELY
+from starling.gossip.wire import schema as wire
+from tests.gossip.membership.test_silence import knowing
+from tests.harness.detectors import TIMING, record, sent
+
+MOST_S = _LATELY * TIMING.suspicion_s
+
+
+def test_a_member_counts_for_four_times_as_long_as_it_was_gone_and_no_longer_than_that():
+    absences = Absences(most_s=10.0)
+    absences.over("a", 1.0, now=100.0)
+    absences.over("b", 60.0, now=100.0)
+    assert absences.lately("a", 9, 100.0 + 0.99 * PROBATION)
+    assert not absences.lately("a", 9, 100.0 + PROBATION)
+    assert absences.lately("b", 9, 109.9)
+    assert not absences.lately("b", 9, 110.0)
+    assert not absences.lately("stranger", 9, 100.0)
+
+
+def test_a_shorter_absence_does_not_end_what_a_longer_one_began():
+    absences = Absences(most_s=100.0)
+    absences.over("a", 10.0, now=100.0)
+    absences.over("a", 0.1, now=101.0)
+    assert absences.lately("a", 9, 139.0)
+
+
+@given(others=st.integers(1, 40), gone=st.integers(1, 40))
+def test_where_more_are_gone_than_may_lie_it_is_this_node_that_was(others, gone):
+    absences = Absences(most_s=10.0)
+    for number in range(gone):
+        absences.over(str(number), 1.0, now=100.0)
+    counts = gone <= tolerable(others)
+    assert all(absences.lately(str(number), others, 101.0) == counts for number in range(gone))
+
+
+def test_nobody_is_remembered_who_is_no_member_or_has_been_back_for_long():
+    absences = Absences(most_s=10.0)
+    for peer, gone_s in {"gone": 2.0, "back": 1.0, "lately": 2.0}.items():
+        absences.over(peer, gone_s, now=100.0)
+    absences.keep(["back", "lately"], 105.0)
+    assert set(absences._until) == {"lately"}
+
+
+def test_a_member_that_was_silent_is_lately_gone_until_it_has_been_back_for_long():
+    core = knowing("a", "b", "c")
+    core.look(["a"], 5.0, late=True)
+    core.tick(5.0 + TIMING.timeout_s)
+    assert not core.lately_gone("a", 5.5), "it is silent still"
+    core.frame_seen("a", 6.0)
+    assert core.lately_gone("a", 6.0 + 0.99 * PROBATION)
+    assert not core.lately_gone("a", 6.0 + PROBATION)
+    assert not core.lately_gone("b", 6.1)
+
+
+def test_so_is_one_whose_late_answers_have_taught_this_node_to_wait_for_longer():
+    """On a line that comes and goes what was sent meanwhile arrives late; that is no round trip to get used to."""
+    core = knowing("a", "b", "c")
+    for trip_s in (0.01, 0.2, 0.24, 1.0, 2.0):
+        core._health.acknowledged("a", trip_s, in_time=trip_s < TIMING.timeout_s)
+    assert core._health.wait_s("a") > 2 * TIMING.timeout_s
+    ((_, probe),) = sent(core.look(["a"], 5.0, late=True), wire.Probe)
+    core.tick(6.0)
+    assert not core.silent("a"), "it is waited for still"
+    core.receive("a", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0), 6.0)
+    assert core.lately_gone("a", 9.9)
+
+
+def test_a_member_that_is_far_is_not_called_gone():
+    core = knowing("a", "b", "c")
+    for _ in range(5):
+        core._health.acknowledged("a", 0.6, in_time=False)
+    ((_, probe),) = sent(core.look(["a"], 5.0, late=True), wire.Probe)
+    core.receive("a", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0), 5.0 + 0.7)
+    assert not core.lately_gone("a", 6.0)
+
+
+def test_who_was_declared_dead_begins_anew_when_it_is_back():
+    core = knowing("a", "b", "c")
+    core.look(["a"], 5.0, late=True)
+    for quarter in range(20, 120):
+        for other in "bc":
+            core.frame_seen(other, quarter / 4)
+        core.tick(quarter / 4)
+    assert core.member_list.members["a"].status == "dead"
+    core.receive("a", wire.Hello(record("a", version=1), core.member_list.digest, 0.0), 30.0)
+    assert core.member_list.members["a"].status == "alive"
+    assert not core.lately_gone("a", 30.1)
