@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant("gossip/wire/frames.py", "if len(frame) > limit:", "if len(frame) > 2 * limit:", ("gossip/wire/test_frames.py",)),
     Mutant("gossip/membership/detector.py", "max(self._judge_at, since", "max(0.0, since", ("gossip/membership/test_detector.py",)),
     Mutant("gossip/membership/detector.py", ">= self._health.wait_s(rumor.peer):", ">= 0.0:", ("gossip/membership/test_detector.py",)),
-    Mutant("gossip/membership/detector.py", "self._silent.discard(peer)", "pass", ("gossip/membership/test_silence.py",)),
+    Mutant("gossip/membership/detector.py", "self._silent.pop(peer, now)", "self._silent.get(peer, now)", ("gossip/membership/test_silence.py",)),
     Mutant("gossip/membership/detector.py", "heard = now -", "heard = False and now -", ("gossip/membership/test_silence.py",)),
     Mutant("gossip/exchange/timeouts.py", " or self.silent(peer)\n", "\n", ("**/test_timeouts.py",)),
     Mutant("gossip/exchange/timeouts.py", ", WHOLE * self.transfers.usual_s())\n", ")\n", ("**/test_timeouts.py",)),
