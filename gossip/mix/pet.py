@@ -18,6 +18,7 @@ from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix import confirmed, drift, drift_in_place
 from starling.gossip.mix.base import MixerBase
 from starling.gossip.overlay.api import doublings
+from starling.gossip.vector import stretches
 
 Track = Literal["difference", "drift", "both"]
 SETTLED_EDGES = 8
@@ -25,6 +26,7 @@ MAX_GAIN = 1e9  # of a message (`starling.gossip.wire.schema.Request`)
 MAX_CLIMB = 10.0  # `Phase.climb` at most
 KNOWN_KAPPA = 0.3
 UNREFUTED_ERRORS = 1.0  # standard errors in favour of a correction by differences (decision 105)
+REFUTABLE = 0.5  # of a correction by differences, by default (decision 111)
 _ROUNDED = 1e-9  # 1/(1 − .9) is a little more than 10, and .6/3 a little less than .2
 BESIDE_DRIFT = 0.1  # largest kappa known to be stable where gradients move flows as well; the default there
 STEADY_SHARE = 0.6  # of `steady_kappa` that is chosen at the most; at 1 flows no longer die out (decision 81)
@@ -61,14 +63,19 @@ def chosen_track(agreed: Any) -> Track:
 
 
 def chosen_limit(agreed: Any) -> float:
-    """`drift_limit` of a manifest or scenario with the mix "pet". Left open, 1 where drift is tracked, and 0 with sgd."""
+    """`drift_limit` of a manifest or scenario with the mix "pet".
+
+    Left open, 1 where drift is tracked, with sgd 0; REFUTABLE where differences are, with sgd and a κ that is left open as well.
+    """
     mix, plain = agreed.mix, agreed.optimizer.kind == "sgd"
     differs = chosen_track(agreed) == "difference"
     if differs and not plain:
         return 0.0
     if mix.drift_limit is not None:
         return float(mix.drift_limit)
-    return 0.0 if plain else drift.LIMIT
+    if not plain:
+        return drift.LIMIT
+    return REFUTABLE if differs and mix.kappa is None else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +127,9 @@ class Pet(MixerBase):
             out: float32; `starling found` writes bfloat16 for models of more than a million parameters.
         drift_limit: how much noise is held against each coordinate of c while drift is tracked: it counts by c²/(c² + (limit·σ)²), σ that
             of a mean of our own gradients there, if they were all noise; and as a whole as far as later gradients confirm it (not at all
-            where sources are alike). It is a multiple of noise, not a bound. Where differences are tracked with sgd, any but 0 says that c
-            counts as a whole until later gradients refute it. 0: c counts in full. Left out: 1, and 0 with sgd.
+            where sources are alike). It is a multiple of noise, not a bound. Where differences are tracked with sgd: the largest share of c
+            that later gradients may refute, 1 also where it is more. 0: c counts in full. Left out: 1 where drift is tracked, but with sgd
+            0; where differences are, .5, and 0 with a kappa.
         drift_reach: longest that drift makes a flow, in lengths of the mean gradient of either end, 0 for any. What a peer lies of its
             gradients bends ours by no more; flows that have to be longer leave a bias.
     """
@@ -229,11 +237,16 @@ class Pet(MixerBase):
 
     def _judged(self, state: Correction, gradient: Tensor) -> tuple[Tensor, Correction]:
         """The gradient less as much of c as earlier gradients leave of it, and the state that has compared the two."""
-        c, weight = state.c, state.weight.clamp_min(confirmed.LEAST)
-        share = confirmed.unrefuted_share(state, UNREFUTED_ERRORS, state.coincidence / weight)
-        products = (gradient * c, c.square(), ((gradient - c) * c).square())
-        dot, norm_squared, coincidence = (each.sum(-1, keepdim=True) for each in products)
-        return gradient - share * c, confirmed.compared(state, dot, norm_squared, coincidence=coincidence)
+        weight, least = state.weight.clamp_min(confirmed.LEAST), 1.0 - min(self.drift_limit or 0.0, 1.0)
+        share = confirmed.unrefuted_share(state, UNREFUTED_ERRORS, state.coincidence / weight).clamp_min(least)
+        dot, norm_squared, coincidence = (torch.zeros_like(state.dot) for _ in range(3))
+        for part, _ in stretches(slice(None), gradient.shape[-1], drift_in_place.BLOCK):
+            g, c = gradient[..., part], state.c[..., part]
+            dot += (g * c).sum(-1, keepdim=True)
+            norm_squared += c.square().sum(-1, keepdim=True)
+            coincidence += ((g - c) * c).square().sum(-1, keepdim=True)
+        direction = torch.addcmul(gradient, share, state.c, value=-1.0)
+        return direction, confirmed.compared(state, dot, norm_squared, coincidence=coincidence)
 
     def correct_owned(self, state: drift.Gradients, gradient: Tensor) -> tuple[Tensor, drift.Gradients]:
         """As `correct` where drift is tracked, of one node, in the place of the gradient and of the state, which nobody else uses."""

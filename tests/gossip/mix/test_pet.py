@@ -12,7 +12,7 @@ from starling.gossip.compress.quantize import Float64
 from starling.gossip.compress.select.coordinates import Mask
 from starling.gossip.compress.support import Blocks, Full
 from starling.gossip.errors import ConfigError
-from starling.gossip.mix import edge_ledger
+from starling.gossip.mix import drift_in_place, edge_ledger
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.pet import KNOWN_KAPPA, Pet, chosen_kappa, steady_kappa
@@ -111,7 +111,7 @@ def test_a_leaky_flow_settles_at_two_kappa_over_two_kappa_plus_leak_of_its_value
 
 
 def test_the_leak_is_a_key_of_the_manifest_and_bounded():
-    assert mixer(Manifest(mix=MixSection(leak=0.2))).edge == Pet(None, 100.0, 0.2, track="difference", drift_limit=0.0)
+    assert mixer(Manifest(mix=MixSection(leak=0.2))).edge == Pet(None, 100.0, 0.2, track="difference", drift_limit=0.5)
     assert MIXERS["pet"](0.1, 1.0).leak == MixSection().leak == 0.0
     with pytest.raises(ValueError, match=r"leak must be finite and >= 0 and < 1, got 1.0"):
         Pet(0.1, 1.0, 1.0)
@@ -275,9 +275,10 @@ def test_no_chosen_gain_is_above_that_of_a_single_local_step(ratio, memory, step
 
 
 @pytest.mark.parametrize(
-    ("keys", "limit"), [({}, 0.0), ({"drift_limit": 1.0}, 1.0), ({"kappa": 0.2}, 0.0), ({"kappa": 0.2, "drift_limit": 1.0}, 1.0)]
+    ("keys", "limit"),
+    [({}, 0.5), ({"drift_limit": 1.0}, 1.0), ({"drift_limit": 0.0}, 0.0), ({"kappa": 0.2}, 0.0), ({"kappa": 0.2, "drift_limit": 1.0}, 1.0)],
 )  # fmt: skip
-def test_a_correction_by_differences_is_judged_where_that_is_asked_for(keys, limit):
+def test_half_of_a_correction_by_differences_is_judged_unless_kappa_or_a_share_is_given(keys, limit):
     assert mixer(Manifest(mix=MixSection(**keys))).edge.drift_limit == limit
 
 
@@ -300,6 +301,24 @@ def test_a_correction_by_differences_counts_in_full_until_gradients_show_that_it
         "twice what is there"
     )
     assert stepped(replace(pet, drift_limit=0.0), c, noise) == [pytest.approx(1.0, abs=1e-4)] * 200
+
+
+@pytest.mark.parametrize(("limit", "least"), [(0.5, 0.5), (0.3, 0.7), (7.0, 0.0)])
+def test_no_more_than_the_share_that_is_given_is_ever_refuted(limit, least):
+    pet, c = Pet(drift_limit=limit), gaussian(1, LONG)
+    against = [gaussian(seed, LONG) - c for seed in range(2, 202)]
+    shares = stepped(pet, c, against)
+    assert shares[:2] == [pytest.approx(1.0, abs=1e-4)] * 2
+    assert shares[50:] == [pytest.approx(least, abs=1e-4)] * 150
+
+
+def test_a_long_correction_is_judged_in_blocks_as_in_one(monkeypatch):
+    pet, c = Pet(drift_limit=1.0), gaussian(1, LONG)
+    gradients = [gaussian(seed, LONG) for seed in range(2, 60)]
+    whole = stepped(pet, c, gradients)
+    monkeypatch.setattr(drift_in_place, "BLOCK", 7)
+    assert stepped(pet, c, gradients) == [pytest.approx(each, rel=1e-4) for each in whole]
+    assert whole[-1] < 0.5
 
 
 def test_one_gradient_and_few_coordinates_refute_nothing():
