@@ -76,9 +76,14 @@ def bind_parameters(model: nn.Module, layout: Layout) -> Tensor:
         raise ValueError("the layout is of another model")
     with torch.no_grad():
         params = torch.cat([parameter.reshape(-1) for parameter in named.values()])
-        for parameter, value in zip(named.values(), as_named(params, layout).values(), strict=True):
-            parameter.data = value
+    rebind(model, layout, params)
     return params
+
+
+def rebind(model: nn.Module, layout: Layout, params: Tensor) -> None:
+    """Move the parameters of a model of this layout into a vector (d,), which has their values."""
+    for parameter, value in zip(_trainable(model).values(), as_named(params, layout).values(), strict=True):
+        parameter.data = value
 
 
 def bind_gradients(model: nn.Module, layout: Layout) -> Tensor:

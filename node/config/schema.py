@@ -371,6 +371,9 @@ class NodeConfig(Section, frozen=True):
     """In a swarm of crews: which part of the model this machine holds; -1: the one that is wanted most when it joins."""
     ranks: Annotated[int, Meta(ge=1, le=64)] = 1
     """Processes of this machine, on a GPU each where there are several, that share the computing of each batch: an island."""
+    parallel: Literal["data", "fsdp", "tensor"] = "data"
+    """What they share: data, each with the whole model; fsdp, the model too, of which each stores a part; tensor, the columns and rows of
+    its large layers."""
     nice: Annotated[int, Meta(ge=0, le=19)] = 0
     """Lowers the priority of the engine's process by so much, so that other programs of the machine go first."""
     active: Annotated[str, Meta(max_length=256)] = ""

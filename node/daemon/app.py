@@ -245,5 +245,5 @@ def _opening(setup: NodeSetup, manifest: Manifest, stage: int) -> calls.Open:
         manifest=manifest, data=config.data, shard=manifests.shard_of(manifest, config.shard, me), device=config.device,
         threads=config.threads, checkpoint=setup.checkpoint, node=me, privacy=config.privacy, numerics=config.numerics,
         attack=config.attack, attack_params=config.attack_params, code=_code(config), start=config.start,
-        nice=config.nice, ranks=config.ranks, stage=stage,
+        nice=config.nice, ranks=config.ranks, parallel=config.parallel, stage=stage,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """Batches of any form in parts: tensors with one leading number of samples, or tuples, lists and dicts of such."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -14,12 +14,21 @@ def samples(batch: Any) -> int | None:
 
 def part(batch: Any, begin: int, end: int) -> Any:
     """Samples [begin, end) of a batch, views in the same form; what is no tensor stays."""
+    return _mapped(lambda tensor: tensor[begin:end], batch)
+
+
+def moved(batch: Any, device: str) -> Any:
+    """The batch on a device."""
+    return _mapped(lambda tensor: tensor.to(device), batch)
+
+
+def _mapped(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
     if isinstance(batch, Tensor):
-        return batch[begin:end]
+        return change(batch)
     if isinstance(batch, Mapping):
-        return {key: part(each, begin, end) for key, each in batch.items()}
+        return {key: _mapped(change, each) for key, each in batch.items()}
     if isinstance(batch, tuple | list):
-        parts = [part(each, begin, end) for each in batch]
+        parts = [_mapped(change, each) for each in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
     return batch
 

@@ -36,17 +36,17 @@ from starling.gossip.mix.rule_memory import assign_slots, cleared, slot_of
 from starling.gossip.mix.seeds import MOST_NUMBERS, Seeds, slope
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
-from starling.gossip.vector import bind_gradients, bind_parameters, finite, layout, release_gradients
+from starling.gossip.vector import bind_gradients, bind_parameters, finite, layout, rebind, release_gradients
 from starling.node.catalogues import task
 from starling.node.config import consent, memory
 from starling.node.config.large import LARGE
 from starling.node.config.schema import NumericsSection
 from starling.node.config.weight import weight
-from starling.node.engine import ahead, heap, tensor_file
+from starling.node.engine import ahead, heap, island, tensor_file
 from starling.node.engine import stage as stages
 from starling.node.engine.compression import selector_facts
 from starling.node.engine.devices import device
-from starling.node.engine.island import Island
+from starling.node.engine.island import Island, Whole
 from starling.node.engine.mixing import mixer_of, settled_edges
 from starling.node.engine.noise_scale import NoiseScale
 from starling.node.engine.numerics import Gradients
@@ -82,7 +82,10 @@ class Learner:
         self._node = opening.node
         kind = manifest.task.kind
         consent.find(manifest, opening.code)
-        self.device = device(opening.device)
+        island.check(opening)
+        computing = device(opening.device)
+        sharded = opening.parallel != "data"  # the whole model is in the host's memory then, and on no device
+        self.device = "cpu" if sharded else computing
         there = torch.cuda.mem_get_info()[1] if self.device == "cuda" else memory.there()
         if opening.stage < 0:
             memory.check(manifest, there)
@@ -105,7 +108,7 @@ class Learner:
             self.layout = layout(self._model)
         except ValueError as error:
             raise ConfigError(f"task.kind: {kind!r}: {error}") from error
-        self._gradients = Gradients(opening.numerics, self.task, self._model, self.device)
+        self._gradients = Gradients(opening.numerics, self.task, self._model, computing)
         if opening.privacy.noise and opening.numerics != NumericsSection():
             raise ConfigError(
                 "numerics: with privacy.noise gradients are of single samples, in float32 and in chunks that fit; leave its keys out"
@@ -120,7 +123,11 @@ class Learner:
         self.island: Island | None = None
         if opening.ranks > 1:
             batch = self.data.batch(manifest.task.batch_size, generator(0, "rehearsal"))
-            self.island = Island(opening, self.device, self._model, batch)
+            whole = Whole(self.task, self._fresh, self.layout, self.x) if sharded else None
+            self.island = Island(opening, computing, self._model, batch, whole)
+            if self.island.x is not None:
+                self.x = self.island.x
+                rebind(self._model, self.layout, self.x)
         self.private = None
         if opening.privacy.noise:
             ledger = Path(opening.checkpoint).with_suffix(SPENT) if opening.checkpoint else None
@@ -169,6 +176,8 @@ class Learner:
 
     def gradient(self) -> Tensor:
         """(d,) to which those of the parameters are bound."""
+        if self.island is not None and self.island.gradient is not None:
+            return self.island.gradient
         if self._gradient is None:
             self._gradient = bind_gradients(self._model, self.layout)
         return self._gradient

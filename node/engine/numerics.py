@@ -11,7 +11,7 @@ go on without it: an error that the uncompiled loss has too is the task's, any o
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -48,9 +48,9 @@ class Gradients:
     """
 
     def __init__(
-        self, section: NumericsSection, task: Task, model: nn.Module, device: str, compiler: Compile = inductor
-    ) -> None:
-        """Raises ConfigError: the device, or the model, has not what is asked for."""
+        self, section: NumericsSection, task: Task, model: nn.Module, device: str, compiler: Compile = inductor, loss: Loss | None = None
+    ) -> None:  # fmt: skip
+        """`loss`: instead of the task's. Raises ConfigError: the device, or the model, has not what is asked for."""
         self._task, self._model, self._device = task, model, device
         self.micro_batch = section.micro_batch
         self._noise_every = section.noise_every
@@ -69,7 +69,7 @@ class Gradients:
                 "numerics.activation_checkpointing: not with numerics.compile, which itself chooses what is computed again; leave one out"
             )
         self._checkpointed = Checkpointed(model) if section.activation_checkpointing else None
-        self._loss: Loss = task.loss
+        self._loss: Loss = loss or task.loss
         self._compiled = False
         if section.compile:
             self._compile(compiler)
@@ -119,6 +119,11 @@ class Gradients:
                 if self.scale is None or not math.isfinite(value) or self.scale.unscaled(gradient):
                     return value
             reset()
+
+    def add(self, parts: Iterable[tuple[Any, float]], seed: int) -> float:
+        """The sum of losses, each times its share; their gradients, scaled where there is a scale, are added to those there."""
+        with seeded(seed, self._device):
+            return sum(self._backward(batch, share) for batch, share in parts)
 
     def _sum(self, batch: Any, gradient: Tensor) -> float:
         gradient.zero_()

@@ -1,4 +1,5 @@
-"""Another rank of an island (`starling.node.engine.island`): `python -m starling.node.engine.rank FD RANK FILE`, started by rank 0.
+"""Another rank of an island (`starling.node.engine.island`): `python -m starling.node.engine.rank FD RANK FILE MEMORY`, started by
+rank 0.
 
 It has the task, the data and a model, and neither optimiser nor checkpoint: what it computes with comes with each step. It ends with
 rank 0, whose end of the pipe FD closes then, or whose connections do.
@@ -17,15 +18,17 @@ from typing import NoReturn
 
 import torch
 
+from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
 from starling.node.catalogues import task
 from starling.node.config import consent
-from starling.node.engine.island import Team
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.own_code import describe
 from starling.node.engine.process import lower_priority
+from starling.node.engine.shard_team import REHEARSAL, ShardTeam
 from starling.node.engine.start import initial
+from starling.node.engine.team import Team
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Failed, Pipe
 from starling.node.tasks.api import Source
@@ -43,14 +46,16 @@ class Rank:
         torch.set_num_threads(opening.threads)
         consent.find(manifest, opening.code)
         self._seed, self._node, self._batch = manifest.seed, opening.node, manifest.task.batch_size
-        chosen = task(manifest.task.kind, manifest.task.params())
+        self.task = chosen = task(manifest.task.kind, manifest.task.params())
         path = Path(opening.data) if opening.data else None
         source = Source(path, manifest.partition, opening.shard, manifest.seed)
         self._data = data_of(chosen, source, opening.device, manifest.mix.own)
-        self.model = initial(chosen, manifest, opening.start).to(opening.device)
-        self._gradients = Gradients(opening.numerics, chosen, self.model, opening.device)
-        self._x, self._gradient = bind(self.model, layout(self.model))
+        self.model = initial(chosen, manifest, opening.start)
         self.model.train()
+        if opening.parallel == "data":
+            self.model.to(opening.device)
+            self._gradients = Gradients(opening.numerics, chosen, self.model, opening.device)
+            self._x, self._gradient = bind(self.model, layout(self.model))
 
     def _restored(self) -> Callable[[], None]:
         """Gives the model's buffers back what they hold now: a forward pass that ran out of memory has counted its batch already."""
@@ -70,6 +75,15 @@ class Rank:
             team.share(self._x)
             batch = self._data.batch(self._batch, generator(self._seed, "batch", self._node, step))
             team.compute(self._gradients, batch, self._gradient, seed, self._restored())
+
+    def serve_sharded(self, team: ShardTeam) -> NoReturn:
+        """The same with a part of the model. Raises ConfigError: the owner can mend what is wrong."""
+        while True:
+            step, seed, exponent = team.order()
+            chance = (
+                generator(0, "rehearsal") if step == REHEARSAL else generator(self._seed, "batch", self._node, step)
+            )
+            team.compute(self._data.batch(self._batch, chance), seed, exponent)
 
 
 def _end_with(sock: socket.socket) -> None:
@@ -94,10 +108,16 @@ def main() -> None:
         os._exit(1)
     pipe.send(call_id, calls.Done())
     threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
-    team = Team(rank, opening.ranks, sys.argv[3], opening.device, list(computing.model.buffers()))
+    meeting, memory = sys.argv[3], int(sys.argv[4])
     try:
-        computing.serve(team)
-    except RuntimeError as error:
+        if opening.parallel == "data":
+            computing.serve(Team(rank, opening.ranks, meeting, opening.device, list(computing.model.buffers())))
+        held = layout(computing.model)
+        computing.serve_sharded(ShardTeam(rank, opening, meeting, computing.task, computing.model, memory, held))
+    except ConfigError as error:
+        pipe.send(call_id, calls.Refused("config", str(error)))
+        os._exit(1)
+    except Exception as error:  # noqa: BLE001 — of the owner's model, too
         sys.stderr.write(f"starling: rank {rank}: {describe(error)}\n")
         os._exit(1)
 

@@ -30,10 +30,10 @@ class Block(nn.Module):
         self.contract = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(m, t, w) -> (m, t, w)."""
+        """(m, t, w) -> (m, t, w). Where heads are shared among processes, `attend` gives those of this one."""
         m, t, w = x.shape
-        q, k, v = self.attend(self.norm_1(x)).view(m, t, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
-        attended = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(m, t, w)
+        q, k, v = self.attend(self.norm_1(x)).view(m, t, 3, -1, w // self.heads).permute(2, 0, 3, 1, 4)
+        attended = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(m, t, -1)
         x = x + self.project(attended)
         hidden: Tensor = gelu(self.expand(self.norm_2(x)))
         return torch.add(x, self.contract(hidden))

@@ -1,0 +1,75 @@
+"""What all ranks of an island do alike (`starling.node.engine.island`) where each has the whole model: meet, and move numbers.
+
+Shapes: d parameters.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from starling.node.engine.batches import part, samples
+from starling.node.engine.numerics import Gradients
+
+PATIENCE = timedelta(days=365)  # a paused node computes nothing for hours; that a rank died is seen at once
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+def meet(rank: int, ranks: int, meeting: str, device: str) -> None:
+    """Join the others; returns when all are there. `meeting` is a file that does not exist yet."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
+    dist.init_process_group(
+        "nccl" if device == "cuda" else "gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks, timeout=PATIENCE
+    )  # fmt: skip
+    dist.barrier()
+
+
+class Team:
+    """What all ranks do alike: meet, and move numbers. Made when all are started."""
+
+    def __init__(self, rank: int, ranks: int, meeting: str, device: str, buffers: Sequence[Tensor]) -> None:
+        """`meeting` as of `meet`; `buffers` those of the model."""
+        meet(rank, ranks, meeting, device)
+        self.rank, self.ranks = rank, ranks
+        self._order = torch.zeros(2, dtype=torch.int64, device=device)
+        self._loss = torch.zeros(1, dtype=torch.float64, device=device)
+        self._averaged = [each for each in buffers if each.is_floating_point()]
+
+    def order(self, step: int = 0, seed: int = 0) -> tuple[int, int]:
+        """The local step to compute and the seed of its layers, given by rank 0."""
+        self._order.copy_(torch.tensor([step, seed]))
+        dist.broadcast(self._order, 0)
+        given: list[int] = self._order.tolist()
+        return given[0], given[1]
+
+    def share(self, x: Tensor) -> None:
+        """Give the model (d,) and its buffers to all."""
+        for each in (x, *self._averaged):
+            dist.broadcast(each, 0)
+
+    def compute(
+        self, gradients: Gradients, batch: Any, gradient: Tensor, seed: int, reset: Callable[[], None]
+    ) -> float:
+        """This rank's part of a batch -> at rank 0 the batch's loss, and its gradient in `gradient` (d,)."""
+        count = samples(batch) or 0
+        begin, end = (count * place // self.ranks for place in (self.rank, self.rank + 1))
+        weight = (end - begin) / count if count else 0.0
+        self._loss.zero_()
+        if end > begin:
+            self._loss += weight * gradients.compute(part(batch, begin, end), gradient, seed + self.rank, reset)
+            gradient.mul_(weight)
+        else:
+            gradient.zero_()
+        dist.reduce(self._loss, 0)
+        dist.reduce(gradient, 0)
+        for each in self._averaged:
+            each.mul_(weight)
+            dist.reduce(each, 0)
+        return float(self._loss)
