@@ -54,24 +54,48 @@ def _limits(cgroups: Path, own: Path) -> Iterator[int]:
                 yield int((root / group / name).read_text())
 
 
-def check(manifest: Manifest, there: int, model_bytes: int | None = None) -> None:
+def check(manifest: Manifest, there: int, model_bytes: int | None = None, *, trains: bool = True) -> None:
     """Raises ConfigError if the task needs more than `there`; arguments as of `objection`."""
-    if why := objection(manifest, there, model_bytes):
+    if why := objection(manifest, there, model_bytes, trains=trains):
         raise ConfigError(why)
 
 
-def objection(manifest: Manifest, there: int, model_bytes: int | None = None) -> str:
+def check_part(
+    manifest: Manifest, there: int, ranks: int, micro_batch: int | None, model_bytes: int | None = None
+) -> None:
+    """Raises ConfigError if one of `ranks` devices that share the model needs more than its `there` bytes: a part of the parameters, their
+    gradient, and what a part of the batch keeps.
+    """
+    model, sample, _, _ = _sizes(manifest, model_bytes)
+    count = -(-manifest.task.batch_size // ranks)
+    needed = 2 * model // ranks + sample * min(count, micro_batch or count)
+    if needed > there:
+        raise ConfigError(
+            f"ranks: each device needs at least {shown(needed)} of memory (a part of a model of {shown(model)}, {count:,} samples), "
+            f"{shown(there)} are there; take more of them, larger ones, or `--set numerics.micro_batch=1`"
+        )
+
+
+def _sizes(manifest: Manifest, model_bytes: int | None) -> tuple[int, int, int, int]:
+    """Bytes of the parameters, of what a sample keeps in training and in evaluation, and of what is always there; 0: nobody knows."""
+    task = manifest.task
+    if not (keyed := TASKS.keyed(task.kind)):
+        return model_bytes or 0, 0, 0, 0
+    size = construct("task", task.kind, keyed, task.params()).size()
+    each = 8 if task.params().get("dtype") == "float64" else 4
+    return each * size.parameters, each * size.trained, each * size.tested, 8 * size.fixed
+
+
+def objection(manifest: Manifest, there: int, model_bytes: int | None = None, *, trains: bool = True) -> str:
     """Why a task cannot be learned with so many bytes, and what can be done; "" if it can, or nobody knows.
 
-    `model_bytes`: of its parameters, once there is a model; before that only those of built-in tasks are known.
+    `model_bytes`: of its parameters, once there is a model; before that only those of built-in tasks are known. `trains`: gradients are
+    computed here too, not on devices.
     """
-    task, model, sample, tested, fixed = manifest.task, model_bytes or 0, 0, 0, 0
-    if keyed := TASKS.keyed(task.kind):
-        size, each = (
-            construct("task", task.kind, keyed, task.params()).size(),
-            8 if task.params().get("dtype") == "float64" else 4,
-        )
-        model, sample, tested, fixed = each * size.parameters, each * size.trained, each * size.tested, 8 * size.fixed
+    task = manifest.task
+    model, sample, tested, fixed = _sizes(manifest, model_bytes)
+    if not trains:
+        sample = 0
     rest = _COPIES * model + fixed
     needed = rest + max(sample * task.batch_size, tested * _EVALUATED)
     if needed <= there:

@@ -87,8 +87,9 @@ class Learner:
         sharded = opening.parallel != "data"  # the whole model is in the host's memory then, and on no device
         self.device = "cpu" if sharded else computing
         there = torch.cuda.mem_get_info()[1] if self.device == "cuda" else memory.there()
+        on_devices = sharded and computing == "cuda"
         if opening.stage < 0:
-            memory.check(manifest, there)
+            memory.check(manifest, there, trains=not on_devices)
         self.task = calling(kind, "making the task", lambda: task(kind, manifest.task.params()))
         path = Path(opening.data) if opening.data else None
         source = Source(path, manifest.partition, opening.shard, manifest.seed)
@@ -101,7 +102,12 @@ class Learner:
         self.cut = stages.cut(self.task, manifest, opening.stage, there) if opening.stage >= 0 else None
         self._model = self._fresh()
         if self.cut is None:
-            memory.check(manifest, there, sum(each.nbytes for each in self._model.parameters()))
+            size = sum(each.nbytes for each in self._model.parameters())
+            memory.check(manifest, there, size, trains=not on_devices)
+            if on_devices:
+                memory.check_part(
+                    manifest, torch.cuda.mem_get_info()[1], opening.ranks, opening.numerics.micro_batch, size
+                )
         if ":" in kind and self.cut is None:
             rehearse(kind, self.task, self._model, self.data, manifest.task.batch_size)
         try:

@@ -70,6 +70,7 @@ class Gradients:
             )
         self._checkpointed = Checkpointed(model) if section.activation_checkpointing else None
         self._loss: Loss = loss or task.loss
+        self._keeps = loss is None  # what autocast made of parameters, of which an island's rank has only parts
         self._compiled = False
         if section.compile:
             self._compile(compiler)
@@ -145,7 +146,11 @@ class Gradients:
         return float(loss.detach())
 
     def _autocast(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._precision is None else torch.autocast(self._device, dtype=self._precision)
+        return (
+            nullcontext()
+            if self._precision is None
+            else torch.autocast(self._device, dtype=self._precision, cache_enabled=self._keeps)
+        )
 
     def _halve(self, batch: Any) -> None:
         count = samples(batch) or 1

@@ -47,12 +47,12 @@ class ShardTeam:
         self.x, self.gradient = shards.vectors(memory, layout)
         os.close(memory)
         mesh = init_device_mesh(device, (opening.ranks,))
-        plan: shards.Plan = shards.plan_of(task, model, opening.ranks) if self._whole_batches else {}
+        plan: shards.Plan = {}
         if self._whole_batches:
+            plan = shards.plan_of(task, model, opening.ranks)
             root = shards.split(task, model, mesh, device, plan)
         else:
-            precision = None if numerics.precision == "float32" else getattr(torch, numerics.precision)
-            root = shards.shard(task, model, mesh, device, precision)
+            root = shards.shard(task, model, mesh, device)
         self._gradients = Gradients(numerics, task, model, device, loss=lambda _, batch: root(batch))
         self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         self._cuts = {name: shards.cut_of(name, each, plan) for name, each in self._parameters.items()}
@@ -120,13 +120,17 @@ class ShardTeam:
 
     def _store(self) -> None:
         for name, parameter in self._parameters.items():
-            cut, gradient = self._cuts[name], parameter.grad
+            cut, gradient, placements = self._cuts[name], parameter.grad, getattr(parameter, "placements", None)
             if gradient is None:
                 gradient = torch.zeros_like(parameter)
-            elif cut.axis is None and not self._whole_batches:
-                dist.all_reduce(gradient)  # a scalar, which fsdp leaves whole
-            placements = getattr(parameter, "placements", None)
-            if placements is not None and gradient.placements != placements:
-                gradient = gradient.redistribute(placements=placements)
+            elif placements is not None:
+                gradient = _placed(gradient, placements)
+            elif not self._whole_batches:
+                dist.all_reduce(gradient)  # of a scalar, which fsdp does not cut
             if cut.axis is not None or self._rank == 0:
                 cut.piece(self._g[name], self._rank, self._ranks).copy_(cut.split(shards.local(gradient)))
+
+
+def _placed(gradient: Any, placements: Any) -> Any:
+    """As its parameter is."""
+    return gradient if gradient.placements == placements else gradient.redistribute(placements=placements)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from starling.gossip.errors import ConfigError
 from starling.gossip.vector import Layout
 from starling.node.tasks.api import Columns, Rows, Task, Tensored
-from starling.node.tasks.evaluate import TaskLoss, tracking
+from starling.node.tasks.evaluate import TaskLoss
 
 Plan = Mapping[str, Columns | Rows]
 """Of layers, by their full names."""
@@ -59,7 +59,8 @@ class Cut:
         """A view of what a rank holds in the shape that `piece` gives."""
         if self.axis is None or self.parts == 1:
             return held
-        return held.unflatten(self.axis, (self.parts, held.shape[self.axis] // self.parts))
+        shape = held.shape
+        return held.view(*shape[: self.axis], self.parts, shape[self.axis] // self.parts, *shape[self.axis + 1 :])
 
 
 def reserve(layout: Layout) -> int:
@@ -157,27 +158,22 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     return list(dict.fromkeys(walk(model)))
 
 
-def shard(task: Task, model: nn.Module, mesh: Any, device: str, precision: torch.dtype | None) -> nn.Module:
+def shard(task: Task, model: nn.Module, mesh: Any, device: str) -> nn.Module:
     """Store a part of each parameter of `model` here, in place -> its loss as a module, to be called with batches.
 
-    `precision`: in which blocks are gathered; None: their own.
+    The loss is the outermost module, so that whatever a task does with its model, it does to whole parameters.
     """
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: PLC0415 — takes a second
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 — takes a second
 
+    scalars = set()
     for parameter in model.parameters():
         parameter.data = parameter.data.contiguous()
-    scalars = {each for each in model.parameters() if each.ndim == 0}
-    for each in scalars:
-        each.data = each.data.to(device)
+        if parameter.ndim == 0:  # which fsdp does not cut
+            parameter.data = parameter.data.to(device)
+            scalars.add(parameter)
     root = TaskLoss(task, model)
     for module in chain(blocks(model), [root]):
-        plain = precision is None or module is root or bool(tracking(module))
-        policy = MixedPrecisionPolicy(
-            param_dtype=None if plain else precision,
-            reduce_dtype=None if plain else torch.float32,
-            cast_forward_inputs=False,
-        )
-        whole: Any = fully_shard(module, mesh=mesh, mp_policy=policy, ignored_params=scalars)
+        whole: Any = fully_shard(module, mesh=mesh, ignored_params=scalars)
         whole.set_gradient_divide_factor(1.0)
         whole.set_force_sum_reduction_for_comms(True)  # gloo knows no other
     return root
@@ -211,8 +207,9 @@ def cut_of(name: str, parameter: Tensor, plan: Plan) -> Cut:
 
 def local(tensor: Any) -> Tensor:
     """What this rank holds of a tensor that may be a DTensor."""
-    held: Tensor = tensor.detach()
-    return held.to_local() if hasattr(held, "to_local") else held  # type: ignore[no-any-return]
+    held = tensor.detach()
+    here: Tensor = held.to_local() if hasattr(held, "to_local") else held
+    return here
 
 
 def passes(count: int, rank: int, ranks: int, micro_batch: int | None) -> Sequence[tuple[int, int, float]]:
