@@ -1,5 +1,9 @@
 """Engines called by hand, as the daemon would call them."""
 
+from contextlib import contextmanager
+
+from msgspec import structs
+
 from starling.node.config.schema import (
     CompressSection,
     Manifest,
@@ -36,6 +40,18 @@ def opened(agreed, shard=0, node="a", checkpoint=""):
     engine = Engine(clock=lambda: 0.0)
     assert isinstance(engine.handle(opening(agreed, shard, node, checkpoint)), calls.Opened)
     return engine
+
+
+@contextmanager
+def island(agreed, ranks=2, node="a", **changes):
+    """An engine whose batches several processes compute; they are gone afterwards."""
+    engine = Engine(clock=lambda: 0.0)
+    reply = engine.handle(structs.replace(opening(agreed, node=node), ranks=ranks, **changes))
+    assert isinstance(reply, calls.Opened), reply
+    try:
+        yield engine
+    finally:
+        engine.session.learner.island.close()
 
 
 def run(engine, call):

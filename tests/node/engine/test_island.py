@@ -2,7 +2,6 @@
 
 import os
 import signal
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -11,22 +10,10 @@ from msgspec import structs
 from starling.node.config.schema import NumericsSection, PrivacySection
 from starling.node.engine.engine import Engine
 from starling.node.rpc import calls
-from tests.harness.engines import done, every, exchange, manifest, opened, opening, refused_as, run, x_of
+from tests.harness.engines import done, every, exchange, island, manifest, opened, opening, refused_as, run, x_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 STEPS = 20
-
-
-@contextmanager
-def island(agreed, ranks=2, node="a", **changes):
-    """An engine whose batches two processes compute; they are gone afterwards."""
-    engine = Engine(clock=lambda: 0.0)
-    try:
-        reply = engine.handle(structs.replace(opening(agreed, node=node), ranks=ranks, **changes))
-        assert isinstance(reply, calls.Opened), reply
-        yield engine
-    finally:
-        engine.session.learner.island.close()
 
 
 def test_one_node_of_two_processes_walks_the_trajectory_of_one_until_a_process_dies():
