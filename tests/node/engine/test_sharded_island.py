@@ -61,7 +61,7 @@ class Odd(Digits):
 def words(tmp_path):
     """A swarm that trains the byte transformer, whose tables are tied."""
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog, and back again. " * 400)
-    params = {"path": str(tmp_path / "text.txt"), "batch_size": 7, "context": 32, "width": 48, "layers": 2, "heads": 6}
+    params = {"path": str(tmp_path / "text.txt"), "batch_size": 7, "context": 16, "width": 48, "layers": 2, "heads": 6}
     return structs.replace(manifest("text", params=params), partition=PartitionSection(kind="iid", shards=4))
 
 
@@ -75,7 +75,9 @@ def odd(tmp_path, monkeypatch):
 
 def near(one, other, most=3e-8):
     """Whether models are equal but for what float32 rounds."""
-    return float((one - other).abs().max() / one.abs().max()) < most
+    apart = float((one - other).abs().max() / one.abs().max())
+    assert apart < most, apart
+    return True
 
 
 def walk(alone, ours, begin):
@@ -171,7 +173,7 @@ def test_by_columns_and_rows_batchnorm_looks_at_the_whole_batch(odd):
     with island(agreed, parallel="tensor", code=code) as together:
         for engine in (alone, together):
             done(engine, calls.Train(0, 1))
-        assert near(x_of(alone), x_of(together))
+        assert near(x_of(alone), x_of(together), 1e-7), "the last place of a number of 0.9"
         for engine in (alone, together):
             done(engine, calls.Train(1, 20))
         one, other = (engine.session.learner._buffers for engine in (alone, together))
