@@ -39,6 +39,10 @@ class Mutant:
 
 
 MUTANTS = (
+    Mutant("node/engine/shards.py", "step = -(-each // ranks)", "step = each // ranks", ("**/engine/test_shards.py",)),
+    Mutant("node/engine/shards.py", "spare + 1, 0.0)", "spare + 1, 1.0 / count)", ("**/engine/test_shards.py",)),
+    Mutant("node/engine/shards.py", "turns = -(-most // min", "turns = -(-(end - begin) // min", ("**/engine/test_shards.py",)),
+    Mutant("node/engine/shards.py", "and closed(child)", "", ("**/engine/test_shards.py",)),
     Mutant("gossip/mix/pet.py", "theta * ratio / (", "theta / (", ("**/test_pet.py",)),
     Mutant("gossip/mix/edge_ledger.py", "moved = effect.gain * change", "moved = -effect.gain * change", ("**/test_pet.py",)),
     Mutant("gossip/mix/edge_ledger.py", "moved - effect.drift.weight", "moved + effect.drift.weight", ("**/mix/test_drift.py",)),
