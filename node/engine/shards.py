@@ -31,7 +31,7 @@ Plan = Mapping[str, Columns | Rows]
 """Of layers, by their full names."""
 USE_FSDP = "use fsdp, `--set parallel=fsdp`"
 # what transformers calls the two cuts, and layers that it cuts too, which may stay whole, as they take and give whole tensors
-_COLUMNS, _ROWS, _WHOLE = {"colwise"}, {"rowwise"}, {"colwise_rep", "colwise_gather_output"}
+_COLUMNS, _ROWS, _WHOLE = {"colwise"}, {"rowwise"}, {"colwise_rep", "colwise_gather_output", "embedding_rowwise"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,12 +108,23 @@ class Brought(nn.Module):
     def __init__(self, how="rowwise", heads=4):
         super().__init__()
         self.config = type("Config", (), {"num_attention_heads": heads})()
-        self.tp_plan = {"up.*": "colwise", "down": how, "head": "colwise_rep"}
+        self.tp_plan = {"up.*": "colwise", "down": how, "head": "colwise_rep", "table": "embedding_rowwise"}
         self.up, self.down, self.head = nn.ModuleList([nn.Linear(4, 8)]), nn.Linear(8, 4), nn.Linear(4, 4)
 
 
 def test_a_model_of_transformers_brings_its_plan_in_whatever_it_is_wrapped():
     assert plan_of(object(), nn.Sequential(nn.Identity(), Brought()), 2) == {"1.up.0": Columns(), "1.down": Rows()}
+
+
+def test_the_plan_of_a_model_of_transformers_is_understood():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+    )  # fmt: skip
+    plan = plan_of(object(), transformers.LlamaForCausalLM(config), 2)
+    assert len(plan) == 2 * 7
+    assert plan["model.layers.1.self_attn.q_proj"] == Columns()
+    assert plan["model.layers.0.mlp.down_proj"] == Rows()
 
 
 class Planned:
