@@ -6,7 +6,7 @@ Shapes: d parameters, k coordinates of one exchange.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
@@ -15,17 +15,15 @@ from starling.gossip.api import Phase
 from starling.gossip.bounds import NonNegative, ShareBelowOne, parameters
 from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.mix import confirmed, drift, drift_in_place
+from starling.gossip.mix import drift, drift_in_place, refuted
 from starling.gossip.mix.base import MixerBase
 from starling.gossip.overlay.api import doublings
-from starling.gossip.vector import stretches
 
 Track = Literal["difference", "drift", "both"]
 SETTLED_EDGES = 8
 MAX_GAIN = 1e9  # of a message (`starling.gossip.wire.schema.Request`)
 MAX_CLIMB = 10.0  # `Phase.climb` at most
 KNOWN_KAPPA = 0.3
-UNREFUTED_ERRORS = 1.0  # standard errors in favour of a correction by differences (decision 105)
 REFUTABLE = 0.5  # of a correction by differences, by default (decision 111)
 _ROUNDED = 1e-9  # 1/(1 − .9) is a little more than 10, and .6/3 a little less than .2
 BESIDE_DRIFT = 0.1  # largest kappa known to be stable where gradients move flows as well; the default there
@@ -76,18 +74,6 @@ def chosen_limit(agreed: Any) -> float:
     if not plain:
         return drift.LIMIT
     return REFUTABLE if differs and mix.kappa is None else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """c (…, d), the sum of a node's flows, and what later gradients say of it (`gossip.mix.confirmed`)."""
-
-    c: Tensor
-    dot: Tensor
-    dot_squared: Tensor
-    norm_squared: Tensor
-    coincidence: Tensor
-    weight: Tensor
 
 
 @parameters
@@ -220,10 +206,10 @@ class Pet(MixerBase):
         flow = (kept + moved).clamp(-self.flow_limit, self.flow_limit)
         return flow.to(torch.bfloat16).to(flow.dtype) if self.flows == "bfloat16" else flow
 
-    def start(self, x: Tensor) -> Correction | drift.Gradients:
+    def start(self, x: Tensor) -> refuted.Correction | drift.Gradients:
         """No correction."""
         if not self.drifts:
-            return Correction(torch.zeros_like(x), *(torch.zeros_like(x[..., :1]) for _ in range(5)))
+            return refuted.start(x)
         return drift.start(x, limited=bool(self.drift_limit), coarse=self.flows == "bfloat16")
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
@@ -231,26 +217,20 @@ class Pet(MixerBase):
         if not self.size(1):
             return gradient, state
         if not self.drifts:
-            return self._judged(state, gradient) if self.drift_limit else (gradient - state.c, state)
+            limit = self.drift_limit
+            return refuted.corrected(state, gradient, limit) if limit else (gradient - state.c, state)
         state = drift.observe(state, gradient)
         return drift.corrected(state, gradient, self.drift_limit or 0.0)
 
-    def _judged(self, state: Correction, gradient: Tensor) -> tuple[Tensor, Correction]:
-        """The gradient less as much of c as earlier gradients leave of it, and the state that has compared the two."""
-        weight, least = state.weight.clamp_min(confirmed.LEAST), 1.0 - min(self.drift_limit or 0.0, 1.0)
-        share = confirmed.unrefuted_share(state, UNREFUTED_ERRORS, state.coincidence / weight).clamp_min(least)
-        dot, norm_squared, coincidence = (torch.zeros_like(state.dot) for _ in range(3))
-        for part, _ in stretches(slice(None), gradient.shape[-1], drift_in_place.BLOCK):
-            g, c = gradient[..., part], state.c[..., part]
-            dot += (g * c).sum(-1, keepdim=True)
-            norm_squared += c.square().sum(-1, keepdim=True)
-            coincidence += ((g - c) * c).square().sum(-1, keepdim=True)
-        direction = torch.addcmul(gradient, share, state.c, value=-1.0)
-        return direction, confirmed.compared(state, dot, norm_squared, coincidence=coincidence)
+    @property
+    def in_place(self) -> bool:
+        """Whether a correction depends on gradients, so that `correct_owned` is worth while."""
+        return self.drifts or bool(self.drift_limit and self.size(1))
 
-    def correct_owned(self, state: drift.Gradients, gradient: Tensor) -> tuple[Tensor, drift.Gradients]:
-        """As `correct` where drift is tracked, of one node, in the place of the gradient and of the state, which nobody else uses."""
-        return drift_in_place.correct(state, gradient, self.drift_limit or 0.0)
+    def correct_owned(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
+        """As `correct`, of one node where `in_place`, in the place of the gradient and of the state, which nobody else uses."""
+        correct = drift_in_place.correct if self.drifts else refuted.correct
+        return correct(state, gradient, self.drift_limit or 0.0)
 
     def offset(self, state: Any) -> Tensor | None:
         """What `correct` takes from any direction, where that is the same vector whatever the direction; None where it is not."""

@@ -262,7 +262,7 @@ class Learner:
     def _in_place(self) -> Callable[[Any, Tensor], tuple[Tensor, Any]] | None:
         """How a large model's gradient is corrected without a second vector, and its state changed likewise; None: as any other."""
         mixer = self.mixer
-        return mixer.correct_owned if isinstance(mixer, Pet) and mixer.drifts and self.large else None
+        return mixer.correct_owned if isinstance(mixer, Pet) and mixer.in_place and self.large else None
 
     def _check_seeds(self, opening: Open) -> None:
         """Raises ConfigError where a setting would be ignored, or steps would take too long."""

@@ -1,4 +1,4 @@
-"""What `benchmarks/mishaps` tells of happens to real processes on hosts of their own: one command, and its figures.
+"""What `benchmarks/mishaps` tells of happens to real processes, on hosts of their own or in containers: one command, and its figures.
 
     pytest -s -m acceptance tests/real/test_mishaps.py
 
@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.harness import slow_steps
+from tests.harness.containers import containers
 from tests.harness.mishaps import AFTER_S, LOCAL_STEPS, MEASURED_S, STEP_S, Outcome, names, read
 from tests.harness.namespaces import CONGESTION, lan, ran
 from tests.harness.processes import status_of, terminals, until
 
 PLAYED = [name for name in names() if all(it.kind != "clock" for it in read(name).mishaps)]
+NETWORK = "10.96.0"  # as of `lan`
 LOOK_S = 0.1
 BEGIN_S = 240.0
 AGREED = (
@@ -29,7 +31,7 @@ AGREED = (
 
 pytestmark = [
     pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance, pytest.mark.usefixtures("warm_engines"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(2400),
 ]  # fmt: skip
 
 
@@ -42,9 +44,9 @@ class Hosts:
     def _lose(self, senders, receivers, *, on):
         for sender in senders:
             lines = [
-                f"neigh replace 10.96.0.{it + 1} lladdr 02:00:00:00:00:01 nud permanent dev eth0\n"
+                f"neigh replace {NETWORK}.{it + 1} lladdr 02:00:00:00:00:01 nud permanent dev eth0\n"
                 if on
-                else f"neigh del 10.96.0.{it + 1} dev eth0\n"
+                else f"neigh del {NETWORK}.{it + 1} dev eth0\n"
                 for it in receivers
             ]
             ran("ip", "-n", self.hosts[sender], "-batch", "-", stdin="".join(lines))
@@ -67,11 +69,11 @@ class Hosts:
     def move(self, nodes, *, on):
         assert on
         for node in nodes:
-            old, new = f"10.96.0.{node + 1}", f"10.96.0.{node + 101}"
+            old, new = f"{NETWORK}.{node + 1}", f"{NETWORK}.{node + 101}"
             at = ("-n", self.hosts[node])
             ran("ip", *at, "addr", "del", f"{old}/24", "dev", "eth0")
             ran("ip", *at, "addr", "add", f"{new}/24", "dev", "eth0")
-            ran("ip", *at, "route", "change", "10.96.0.0/24", "dev", "eth0", "src", new, *CONGESTION)
+            ran("ip", *at, "route", "change", f"{NETWORK}.0/24", "dev", "eth0", "src", new, *CONGESTION)
             ran("ip", *at, "route", "replace", "224.0.0.0/4", "dev", "eth0")
 
 
@@ -127,25 +129,40 @@ class Play:
 
 
 @contextmanager
-def training(story, tmp_path):
+def on_hosts(count, _folder):
+    """Namespaces -> the line for each that runs `starling` with some words, and a function that names them when all run."""
+    with lan(count) as hosts:
+        yield lambda number, words: f"ip netns exec {hosts[number]} starling {words}", lambda: hosts
+
+
+@contextmanager
+def in_containers(count, folder):
+    """The same in containers."""
+    with containers(count, folder, NETWORK) as made:
+        yield made.line, made.hosts
+
+
+@contextmanager
+def training(story, places, tmp_path):
     """Nodes, a host each, past their first rounds."""
     slow_steps.write(tmp_path, width=8, layers=1, seconds=STEP_S)
     folders = [tmp_path / str(number) for number in range(story.nodes)]
     what = f"found {AGREED} --set pace.quorum={story.nodes}"
-    with lan(story.nodes) as hosts, terminals() as terminal:
-        for number, host in enumerate(hosts):
-            line = f"ip netns exec {host} starling {what} --no-lan --set trust=true --set threads=1 --dir {number}"
-            node = terminal(line, tmp_path, str(number))
+    with places(story.nodes, tmp_path) as (line, hosts), terminals() as terminal:
+        for number in range(story.nodes):
+            words = f"{what} --no-lan --set trust=true --set threads=1 --dir {number}"
+            node = terminal(line(number, words), tmp_path, str(number))
             if not number:
                 what = f"join {node.until(node.first_line)}"
         until("they do not begin", lambda: all((it := status_of(each)) and it.round > 5 for each in folders), BEGIN_S)
-        yield Play(story, Hosts(hosts), folders)
+        yield Play(story, Hosts(hosts()), folders)
 
 
+@pytest.mark.parametrize("places", [on_hosts, in_containers])
 @pytest.mark.parametrize("name", PLAYED)
-def test_what_happens_to_hosts_is_over_soon_after_it_is_over(name, tmp_path: Path):
+def test_what_happens_to_hosts_is_over_soon_after_it_is_over(name, places, tmp_path: Path):
     story = read(name)
-    with training(story, tmp_path) as play:
+    with training(story, places, tmp_path) as play:
         usual = play.speeds(story.begins)
         meanwhile = play.speeds(max(story.ends, story.begins + 1.0) + 2 * LOOK_S)
         ended = play.now
@@ -155,7 +172,7 @@ def test_what_happens_to_hosts_is_over_soon_after_it_is_over(name, tmp_path: Pat
         after = play.speeds(play.now + MEASURED_S)
     outcome = Outcome(whole_s, meanwhile[0] / usual[0] if usual[0] else 1.0, after[1] / usual[1])
     print(  # noqa: T201
-        f"{story.name}: whole {outcome.whole_s:.1f} s after it, meanwhile {outcome.others:.0%} of the others' exchanges, then "
-        f"{outcome.rounds:.0%} of the rounds; {usual[1]:.2f} rounds a second before; load {os.getloadavg()}"
+        f"{story.name}, {places.__name__}: whole {outcome.whole_s:.1f} s after it, meanwhile {outcome.others:.0%} of the others' "
+        f"exchanges, then {outcome.rounds:.0%} of the rounds; {usual[1]:.2f} a second before; load {os.getloadavg()}"
     )
     assert not outcome.misses(story.bars)

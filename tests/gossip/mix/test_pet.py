@@ -12,7 +12,7 @@ from starling.gossip.compress.quantize import Float64
 from starling.gossip.compress.select.coordinates import Mask
 from starling.gossip.compress.support import Blocks, Full
 from starling.gossip.errors import ConfigError
-from starling.gossip.mix import drift_in_place, edge_ledger
+from starling.gossip.mix import edge_ledger, refuted
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.pet import KNOWN_KAPPA, Pet, chosen_kappa, steady_kappa
@@ -312,13 +312,18 @@ def test_no_more_than_the_share_that_is_given_is_ever_refuted(limit, least):
     assert shares[50:] == [pytest.approx(least, abs=1e-4)] * 150
 
 
-def test_a_long_correction_is_judged_in_blocks_as_in_one(monkeypatch):
+def test_a_long_correction_is_judged_in_place_as_in_an_array(monkeypatch):
+    monkeypatch.setattr(refuted, "BLOCK", 7)
     pet, c = Pet(drift_limit=1.0), gaussian(1, LONG)
-    gradients = [gaussian(seed, LONG) for seed in range(2, 60)]
-    whole = stepped(pet, c, gradients)
-    monkeypatch.setattr(drift_in_place, "BLOCK", 7)
-    assert stepped(pet, c, gradients) == [pytest.approx(each, rel=1e-4) for each in whole]
-    assert whole[-1] < 0.5
+    states = [replace(pet.start(c), c=c) for _ in range(2)]
+    for seed in range(2, 60):
+        gradients = [gaussian(seed, LONG) for _ in range(2)]
+        one, states[0] = pet.correct(states[0], gradients[0])
+        other, states[1] = pet.correct_owned(states[1], gradients[1])
+        assert other is gradients[1]
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)
+    assert pet.in_place
+    assert not replace(pet, drift_limit=0.0).in_place
 
 
 def test_one_gradient_and_few_coordinates_refute_nothing():

@@ -1,0 +1,79 @@
+"""Hosts that are containers of the project's own image, on a Docker network. For root, where an engine answers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.harness.namespaces import ran
+
+ROOT = Path(__file__).parents[2]
+BUILD_S = 1800.0
+ARGUMENTS = ("BASE", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")  # of docker/Dockerfile, where the environment has them
+
+
+def docker(*words: str, within_s: float = 60.0) -> str:
+    """What a command says."""
+    return subprocess.run(
+        ("docker", *words), text=True, check=True, capture_output=True, timeout=within_s, cwd=ROOT
+    ).stdout.strip()
+
+
+def _needs_an_engine() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    try:
+        docker("version")
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no Docker engine answers (`docker version`)")
+
+
+class Containers:
+    """Commands for `count` containers, at `network`.1 and on, and their namespaces when they run."""
+
+    def __init__(self, stem: str, folder: Path, network: str, count: int) -> None:
+        self.names = [f"{stem}c{number}" for number in range(count)]
+        self._stem, self._folder, self._network, self._attached = stem, folder, network, list[str]()
+
+    def line(self, number: int, words: str) -> str:
+        """The command that runs `starling` with these words in a container, in the folder that all share."""
+        return (
+            f"docker run --rm --init --name {self.names[number]} --network {self._stem} --ip {self._network}.{number + 1} "
+            f"--user 0 -v {self._folder}:/shared -w /shared --entrypoint starling starling {words}"
+        )
+
+    def hosts(self) -> list[str]:
+        """Their namespaces, by names for `ip netns`, once all run."""
+        for name in self.names[len(self._attached) :]:
+            ran("ip", "netns", "attach", name, docker("inspect", "--format", "{{.State.Pid}}", name))
+            self._attached.append(name)
+        return self._attached
+
+    def end(self) -> None:
+        for name in self._attached:
+            ran("ip", "netns", "del", name)
+        for name in self.names:
+            subprocess.run(("docker", "rm", "-f", name), check=False, capture_output=True, timeout=60)
+
+
+@contextmanager
+def containers(count: int, folder: Path, network: str) -> Iterator[Containers]:
+    """`count` containers of the image of this checkout, on a network of their own, `network`.0/24. The first run builds the image."""
+    _needs_an_engine()
+    given = [word for name in ARGUMENTS if name in os.environ for word in ("--build-arg", f"{name}={os.environ[name]}")]
+    docker(
+        "build", "-q", "-t", "starling", "--target", "node", *given, "-f", "docker/Dockerfile", ".", within_s=BUILD_S
+    )
+    stem = f"st{os.getpid() % 100_000}"
+    docker("network", "create", "--subnet", f"{network}.0/24", "--gateway", f"{network}.254", stem)
+    made = Containers(stem, folder, network, count)
+    try:
+        yield made
+    finally:
+        made.end()
+        docker("network", "rm", stem)
