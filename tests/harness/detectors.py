@@ -18,7 +18,7 @@ from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MAX_MEMBERS, MemberList
 from starling.gossip.seeds import derive
 from starling.gossip.wire.frames import decode, encode
-from starling.gossip.wire.schema import Record, Revocation
+from starling.gossip.wire.schema import Hello, Record, Revocation
 
 TIMING = Timing(probe_s=1.0, timeout_s=0.5, suspicion_s=2.0, sync_s=5.0, helpers=2)
 SWARM = "s" + "a" * 32
@@ -52,6 +52,16 @@ def detector(peer: str, now: float = 0.0, *, incarnation: int = 1, seed: int = 0
     return Detector(
         LocalRecord(record(peer, incarnation), sign), MemberList(verify, OpenGate()), timing, seed, lambda t: t, now
     )
+
+
+def knowing(*others: str) -> Detector:
+    """A detector that has met these peers long ago, and starts nothing by the clock."""
+    core = detector("me")
+    for peer in others:
+        core.receive(peer, Hello(record(peer), core.member_list.digest, 0.0), 0.0)
+    core._probes._open.clear()
+    core._probe_at = core._sync_at = core._spread_at = inf
+    return core
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from starling.gossip.limits import tolerable
 from starling.gossip.membership.absences import PROBATION, Absences
 from starling.gossip.membership.detector import _LATELY
 from starling.gossip.wire import schema as wire
-from tests.gossip.membership.test_silence import knowing
-from tests.harness.detectors import TIMING, record, sent
+from tests.harness.detectors import TIMING, knowing, record, sent
 
 MOST_S = _LATELY * TIMING.suspicion_s
 

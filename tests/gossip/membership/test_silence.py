@@ -1,19 +1,7 @@
 """Who is about to be waited for is looked for: peers that are there answer, those that are not are known as silent."""
 
-from math import inf
-
 from starling.gossip.wire import schema as wire
-from tests.harness.detectors import TIMING, detector, record, sent
-
-
-def knowing(*others):
-    """A detector that has met these peers long ago, and starts nothing by the clock."""
-    core = detector("me")
-    for peer in others:
-        core.receive(peer, wire.Hello(record(peer), core.member_list.digest, 0.0), 0.0)
-    core._probes._open.clear()
-    core._probe_at = core._sync_at = core._spread_at = inf
-    return core
+from tests.harness.detectors import TIMING, knowing, sent
 
 
 def probed(outputs):

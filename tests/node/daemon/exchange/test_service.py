@@ -1,5 +1,7 @@
 """The exchange service over a memory network in virtual time."""
 
+from types import SimpleNamespace
+
 import pytest
 import trio
 
@@ -57,6 +59,11 @@ async def test_two_that_know_other_members_exchange_where_both_give_their_link_t
         assert swarm.imbalance() == 0
 
 
+def knowing(silent=(), lately_gone=()):
+    """Of members, what a pace asks of them."""
+    return SimpleNamespace(silent=silent.__contains__, lately_gone=lately_gone.__contains__)
+
+
 @pytest.mark.parametrize(
     ("overlay", "same_roster"),
     [
@@ -66,14 +73,15 @@ async def test_two_that_know_other_members_exchange_where_both_give_their_link_t
     ],
 )
 def test_rosters_must_be_the_same_where_a_link_is_not_all_that_ends_have_in_common(overlay, same_roster):
-    assert _pace(Manifest(overlay=overlay), "swarm", None, lambda _peer: False).same_roster == same_roster
+    assert _pace(Manifest(overlay=overlay), "swarm", None, knowing()).same_roster == same_roster
 
 
 @pytest.mark.parametrize("kind", ["steps", "clock"])
-def test_whoever_answers_no_probe_is_given_the_usual_time_in_either_pace(kind):
-    pace = _pace(Manifest(pace=PaceSection(kind=kind)), "swarm", None, {"gone"}.__contains__)
-    assert pace.timeouts.silent("gone")
-    assert not pace.timeouts.silent("there")
+def test_who_answers_no_probe_or_was_gone_lately_is_given_the_usual_time_in_either_pace(kind):
+    members = knowing(silent={"gone"}, lately_gone={"back"})
+    timeouts = _pace(Manifest(pace=PaceSection(kind=kind)), "swarm", None, members).timeouts
+    assert [timeouts.hurried(peer) for peer in ("gone", "back", "there")] == [True, True, False]
+    assert [timeouts.impatient(peer) for peer in ("gone", "back")] == [False, True]
 
 
 @virtual
