@@ -173,7 +173,7 @@ class Detector:
 
     def lately_gone(self, peer: str, now: float) -> bool:
         """Whether a probe of this member took longer than usual, and the member has not been back for four times as long."""
-        return self._absences.lately(peer, len(self._others()), now)
+        return self._absences.lately(peer, self.member_list.size - 1, now)
 
     def look(self, peers: Collection[str], now: float, *, late: bool) -> list[Output]:
         """Probe peers that are about to be waited for, or whose answers are `late`, unless they were heard within a timeout.

@@ -10,9 +10,8 @@ from starling.gossip.mix import confirmed
 from starling.gossip.vector import stretches
 
 ERRORS = 1.0  # standard errors in favour of a correction (decision 105)
-BLOCK = (
-    1 << 18
-)  # coordinates of two vectors and one of scratch that fit a core's cache; of smaller ones there are too many calls
+BLOCK = 1 << 18
+"""Coordinates of two vectors and one of scratch that fit a core's cache; with smaller blocks there are too many calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,19 +19,20 @@ BUILD_S = 1800.0
 ARGUMENTS = ("BASE", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")  # of docker/Dockerfile, where the environment has them
 
 
-def docker(*words: str, within_s: float = 60.0) -> str:
-    """What a command says."""
-    return subprocess.run(
-        ("docker", *words), text=True, check=True, capture_output=True, timeout=within_s, cwd=ROOT
-    ).stdout.strip()
+def command(*words: str, within_s: float = 60.0, **settings: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=within_s, cwd=ROOT, **settings)
 
 
-def _needs_an_engine() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    try:
-        docker("version")
-    except (OSError, subprocess.CalledProcessError):
+def said(*words: str, within_s: float = 60.0) -> str:
+    """Standard output of a command that must succeed."""
+    ended = command(*words, within_s=within_s)
+    assert ended.returncode == 0, f"{' '.join(words)}: {ended.stderr[-2000:]}"
+    return ended.stdout
+
+
+def needs_an_engine() -> None:
+    """Skips a test where no Docker engine answers."""
+    if shutil.which("docker") is None or command("docker", "version").returncode != 0:
         pytest.skip("no Docker engine answers (`docker version`)")
 
 
@@ -50,7 +53,8 @@ class Containers:
     def hosts(self) -> list[str]:
         """Their namespaces, by names for `ip netns`, once all run."""
         for name in self.names[len(self._attached) :]:
-            ran("ip", "netns", "attach", name, docker("inspect", "--format", "{{.State.Pid}}", name))
+            pid = said("docker", "inspect", "--format", "{{.State.Pid}}", name).strip()
+            ran("ip", "netns", "attach", name, pid)
             self._attached.append(name)
         return self._attached
 
@@ -58,22 +62,23 @@ class Containers:
         for name in self._attached:
             ran("ip", "netns", "del", name)
         for name in self.names:
-            subprocess.run(("docker", "rm", "-f", name), check=False, capture_output=True, timeout=60)
+            command("docker", "rm", "-f", name)
 
 
 @contextmanager
 def containers(count: int, folder: Path, network: str) -> Iterator[Containers]:
     """`count` containers of the image of this checkout, on a network of their own, `network`.0/24. The first run builds the image."""
-    _needs_an_engine()
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    needs_an_engine()
     given = [word for name in ARGUMENTS if name in os.environ for word in ("--build-arg", f"{name}={os.environ[name]}")]
-    docker(
-        "build", "-q", "-t", "starling", "--target", "node", *given, "-f", "docker/Dockerfile", ".", within_s=BUILD_S
-    )
+    build = ("build", "-q", "-t", "starling", "--target", "node", *given, "-f", "docker/Dockerfile", ".")
+    said("docker", *build, within_s=BUILD_S)
     stem = f"st{os.getpid() % 100_000}"
-    docker("network", "create", "--subnet", f"{network}.0/24", "--gateway", f"{network}.254", stem)
+    said("docker", "network", "create", "--subnet", f"{network}.0/24", "--gateway", f"{network}.254", stem)
     made = Containers(stem, folder, network, count)
     try:
         yield made
     finally:
         made.end()
-        docker("network", "rm", stem)
+        said("docker", "network", "rm", stem)

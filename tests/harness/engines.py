@@ -1,5 +1,7 @@
 """Engines called by hand, as the daemon would call them."""
 
+import os
+import sys
 from contextlib import contextmanager
 
 from msgspec import structs
@@ -52,6 +54,22 @@ def island(agreed, ranks=2, node="a", **changes):
         yield engine
     finally:
         engine.session.learner.island.close()
+
+
+def failing_rank(folder, monkeypatch, method, does):
+    """An island of two whose other process does this in a method of its task -> the call that opens it."""
+    (folder / "failing.py").write_text(
+        "import os\nimport torch\nfrom starling.node.tasks.digits import Digits\n"
+        "class Failing(Digits):\n"
+        f"    def {method}(self, *given):\n"
+        "        if os.environ.get('FAILING') == str(os.getppid()):\n"
+        f"            {does}\n"
+        f"        return super().{method}(*given)\n"
+    )
+    monkeypatch.setenv("FAILING", str(os.getpid()))
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "failing", raising=False)
+    return structs.replace(opening(manifest("failing:Failing")), ranks=2, code=str(folder))
 
 
 def run(engine, call):

@@ -23,14 +23,13 @@ from starling.node.config import toml as settings
 from starling.node.config.parts import convert
 from starling.node.config.schema import Manifest
 from tests.harness import pages
+from tests.harness.containers import BUILD_S, ROOT, command, needs_an_engine, said
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(3600)]
 
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docker"
 BLOCKS = {block.reader: block.lines for block in pages.blocks(ROOT / "docs" / "containers.md")}
 PROGRAMS = {1: ("docker-compose",), 2: ("docker", "compose")}
-BUILD_S = 1800.0
 START_S = 240.0  # six nodes that load torch on a busy machine
 LEARN_S = 600.0
 SCENARIO_S = 900.0
@@ -38,17 +37,6 @@ LARGEST_BYTES = 1_300_000_000
 HEALTHY_S = 20.0
 GOOD = 0.95
 VOLUNTEERS = 5
-
-
-def command(*words: str, within_s: float = 60.0, **settings: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=within_s, cwd=ROOT, **settings)
-
-
-def said(*words: str, within_s: float = 60.0) -> str:
-    """Standard output of a command that must succeed."""
-    ended = command(*words, within_s=within_s)
-    assert ended.returncode == 0, f"{' '.join(words)}: {ended.stderr[-2000:]}"
-    return ended.stdout
 
 
 def until(holds: Callable[[], bool], within_s: float, what: str) -> None:
@@ -129,8 +117,7 @@ def program() -> tuple[str, ...]:
     version = next((version for version in (2, 1) if installed(version)), None)
     if version is None:
         pytest.skip("neither `docker compose` nor `docker-compose` is installed")
-    if command("docker", "version").returncode != 0:
-        pytest.skip("no Docker engine answers (`docker version`)")
+    needs_an_engine()
     Swarm(PROGRAMS[version], "starling-test").compose("--profile", "wan", "build")
     return PROGRAMS[version]
 

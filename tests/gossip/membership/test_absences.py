@@ -5,11 +5,10 @@ from hypothesis import strategies as st
 
 from starling.gossip.limits import tolerable
 from starling.gossip.membership.absences import PROBATION, Absences
-from starling.gossip.membership.detector import _LATELY
 from starling.gossip.wire import schema as wire
 from tests.harness.detectors import TIMING, knowing, record, sent
 
-MOST_S = _LATELY * TIMING.suspicion_s
+MOST_S = 8 * TIMING.suspicion_s
 
 
 def test_a_member_counts_for_four_times_as_long_as_it_was_gone_and_no_longer_than_that():
@@ -56,6 +55,15 @@ def test_a_member_that_was_silent_is_lately_gone_until_it_has_been_back_for_long
     assert core.lately_gone("a", 6.0 + 0.99 * PROBATION)
     assert not core.lately_gone("a", 6.0 + PROBATION)
     assert not core.lately_gone("b", 6.1)
+
+
+def test_a_member_that_was_silent_for_long_counts_for_eight_times_the_time_of_a_suspicion():
+    core = knowing("a", "b", "c")
+    core.look(["a"], 5.0, late=True)
+    core.tick(5.0 + TIMING.timeout_s)
+    core.frame_seen("a", 15.0)
+    assert core.lately_gone("a", 15.0 + 0.99 * MOST_S)
+    assert not core.lately_gone("a", 15.0 + MOST_S)
 
 
 def test_so_is_one_whose_late_answers_have_taught_this_node_to_wait_for_longer():

@@ -10,7 +10,19 @@ from msgspec import structs
 from starling.node.config.schema import NumericsSection, PrivacySection
 from starling.node.engine.engine import Engine
 from starling.node.rpc import calls
-from tests.harness.engines import done, every, exchange, island, manifest, opened, opening, refused_as, run, x_of
+from tests.harness.engines import (
+    done,
+    every,
+    exchange,
+    failing_rank,
+    island,
+    manifest,
+    opened,
+    opening,
+    refused_as,
+    run,
+    x_of,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 STEPS = 20
@@ -77,16 +89,5 @@ def test_what_processes_cannot_share_is_refused(changes, words):
 )
 def test_a_rank_that_does_not_start_says_why(tmp_path, monkeypatch, does, why):
     """The reason is the task's own, where it has one."""
-    (tmp_path / "shy.py").write_text(
-        "import os\n"
-        "from starling.node.tasks.digits import Digits\n"
-        "class Shy(Digits):\n"
-        "    def model(self, generator):\n"
-        "        if os.environ.get('SHY') == str(os.getppid()):\n"
-        f"            {does}\n"
-        "        return super().model(generator)\n"
-    )
-    monkeypatch.setenv("SHY", str(os.getpid()))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    asked = structs.replace(opening(manifest("shy:Shy")), ranks=2, code=str(tmp_path))
+    asked = failing_rank(tmp_path, monkeypatch, "model", does)
     refused_as("config", Engine().handle(asked), why)

@@ -15,7 +15,19 @@ from msgspec import structs
 from starling.node.config.schema import NumericsSection, PartitionSection
 from starling.node.engine.engine import Engine
 from starling.node.rpc import calls
-from tests.harness.engines import done, every, exchange, island, manifest, opened, opening, refused_as, run, x_of
+from tests.harness.engines import (
+    done,
+    every,
+    exchange,
+    failing_rank,
+    island,
+    manifest,
+    opened,
+    opening,
+    refused_as,
+    run,
+    x_of,
+)
 from tests.harness.processes import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
@@ -202,17 +214,7 @@ def test_a_loss_scaled_too_much_is_scaled_less_by_all_ranks(words, parallel):
 )  # fmt: skip
 def test_what_a_part_of_the_model_cannot_compute_is_said_before_the_first_step(tmp_path, monkeypatch, raised, why):
     """By the rank that fails to rank 0, which waits for it in a collective operation."""
-    (tmp_path / "full.py").write_text(
-        "import os\nimport torch\nfrom starling.node.tasks.digits import Digits\n"
-        "class Full(Digits):\n"
-        "    def loss(self, model, batch):\n"
-        "        if os.environ.get('FULL') == str(os.getppid()):\n"
-        f"            raise {raised}\n"
-        "        return super().loss(model, batch)\n"
-    )
-    monkeypatch.setenv("FULL", str(os.getpid()))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    asked = structs.replace(opening(manifest("full:Full")), ranks=2, parallel="fsdp", code=str(tmp_path))
+    asked = structs.replace(failing_rank(tmp_path, monkeypatch, "loss", f"raise {raised}"), parallel="fsdp")
     refused_as("config", Engine().handle(asked), why)
 
 
