@@ -227,10 +227,15 @@ class Pet(MixerBase):
         """Whether a correction depends on gradients, so that `correct_owned` is worth while."""
         return self.drifts or bool(self.drift_limit and self.size(1))
 
-    def correct_owned(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
-        """As `correct`, of one node where `in_place`, in the place of the gradient and of the state, which nobody else uses."""
-        correct = drift_in_place.correct if self.drifts else refuted.correct
-        return correct(state, gradient, self.drift_limit or 0.0)
+    def correct_owned(self, state: Any, gradient: Tensor, step: int) -> tuple[Tensor, Any]:
+        """As `correct`, of one node where `in_place`, in the place of the gradient and of the state, which nobody else uses.
+
+        `step`: number of the local step.
+        """
+        limit = self.drift_limit or 0.0
+        if self.drifts:
+            return drift_in_place.correct(state, gradient, limit)
+        return refuted.correct(state, gradient, limit, step)
 
     def offset(self, state: Any) -> Tensor | None:
         """What `correct` takes from any direction, where that is the same vector whatever the direction; None where it is not."""

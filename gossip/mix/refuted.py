@@ -1,4 +1,6 @@
-"""How far later gradients refute a correction by differences of models (`starling.gossip.mix.confirmed`): for arrays, and in place.
+"""How far later gradients refute a correction by differences of models (`starling.gossip.mix.confirmed`): for arrays, and one long vector.
+
+Of a long one a fourth is compared in a local step, each part in its turn: comparing takes longer than correcting.
 
 Shapes: "…" as in `starling.gossip.api`; d parameters.
 """
@@ -7,11 +9,12 @@ from dataclasses import dataclass
 
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix import confirmed
-from starling.gossip.vector import stretches
 
 ERRORS = 1.0  # standard errors in favour of a correction (decision 105)
-BLOCK = 1 << 18
-"""Coordinates of two vectors and one of scratch that fit a core's cache; with smaller blocks there are too many calls."""
+BLOCK = (
+    1 << 15
+)  # coordinates that are compared at once; with fewer there are too many calls, with more a layer has its turn alone
+TURNS = 4  # of blocks that are compared in one local step
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +43,16 @@ def corrected(state: Correction, gradient: Tensor, limit: float) -> tuple[Tensor
     return torch.addcmul(gradient, _share(state, limit), c, value=-1.0), seen
 
 
-def correct(state: Correction, gradient: Tensor, limit: float) -> tuple[Tensor, Correction]:
-    """The same of one gradient (d,), in its place, reading memory once; sums are rounded otherwise."""
-    share = float(_share(state, limit))
+def correct(state: Correction, gradient: Tensor, limit: float, step: int) -> tuple[Tensor, Correction]:
+    """The same of one gradient (d,), in its place; only blocks whose turn it is in this local step are compared, and stand for all."""
     scratch = gradient.new_empty(min(BLOCK, gradient.shape[-1]))
-    dot, norm_squared, coincidence = (torch.zeros_like(state.dot) for _ in range(3))
-    for part, _ in stretches(slice(None), gradient.shape[-1], BLOCK):
-        g, c = gradient[part], state.c[part]
+    blocks = list(zip(torch.split(gradient, BLOCK), torch.split(state.c, BLOCK), strict=True))
+    turns, products = min(TURNS, len(blocks)), []
+    for g, c in blocks[step % turns :: turns]:
         rest = torch.sub(g, c, out=scratch[: g.shape[0]]).mul_(c)
-        dot += torch.dot(g, c)
-        norm_squared += torch.dot(c, c)
-        coincidence += torch.dot(rest, rest)
-        g.sub_(c, alpha=share)
+        products.append(torch.stack((torch.dot(g, c), torch.dot(c, c), torch.dot(rest, rest))))
+    dot, norm_squared, coincidence = torch.split(torch.stack(products).sum(0).mul_(turns), 1)
+    gradient.sub_(state.c, alpha=float(_share(state, limit)))
     return gradient, confirmed.compared(state, dot, norm_squared, coincidence=coincidence)
 
 

@@ -230,7 +230,7 @@ class Learner:
             if owned is None:
                 direction, state = self.mixer.correct(state, gradient)
             elif finite(gradient):
-                direction, state = owned(state, gradient)
+                direction, state = owned(state, gradient, self.local_steps)
             else:  # refused below, with the state as it was
                 direction = gradient
             return direction
@@ -259,7 +259,7 @@ class Learner:
         self.state = state
         return value
 
-    def _in_place(self) -> Callable[[Any, Tensor], tuple[Tensor, Any]] | None:
+    def _in_place(self) -> Callable[[Any, Tensor, int], tuple[Tensor, Any]] | None:
         """How a large model's gradient is corrected without a second vector, and its state changed likewise; None: as any other."""
         mixer = self.mixer
         return mixer.correct_owned if isinstance(mixer, Pet) and mixer.in_place and self.large else None

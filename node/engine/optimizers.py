@@ -32,6 +32,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS, tracks
 from starling.gossip.vector import layout
 from starling.node.catalogues import OPTIMIZERS
+from starling.node.config.large import LARGE
 from starling.node.config.schema import Manifest, OptimizerSection
 from starling.node.engine.eager import without_tracer
 from starling.node.engine.mixing import mixer
@@ -44,9 +45,10 @@ NOT_BY_ROWS = frozenset({"adafactor", "asgd", "muon"})
 Correct = Callable[[Tensor], Tensor]
 """A gradient (…, d) -> the direction that the mixing algorithm wants stepped along instead."""
 CLIMB = 10.0  # `Phase.climb` of sgd (decision 23 has measurements)
-STRETCH = (
-    1 << 18
-)  # coordinates stepped at a time where they do not look at each other: bounds what a step takes meanwhile
+STRETCH = 1 << 18
+"""Coordinates stepped at a time where they do not look at each other: bounds what a step takes meanwhile."""
+FUSED = frozenset({"adagrad", "adam", "adamw", "sgd"})
+"""Those that torch steps on a processor in one pass over memory, which takes nothing meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Optimizer:
     `corrects_updates`: corrections are added to what the optimiser makes of a gradient, not to the gradient. `weighs_updates`: the same for
     a node's weight. `clip_norm`: longest gradient, > 0; None: any. `pieces`: what the vector is cut into, all of it and in order; none: it
     is one parameter. `by_coordinate`: a coordinate's step depends on no other, so long vectors (d,) are stepped `STRETCH` at a time, with
-    the same bits. `kept`: how moments are kept between steps, if not as they are.
+    the same bits, unless they are stepped in one pass. `kept`: how moments are kept between steps, if not as they are.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Optimizer:
                 each.step()
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(f"optimizer.kind: it cannot step a flat vector: {error}") from error
+        self._fused = all(each.defaults.get("fused") for each in self._optimizers)
         self._template = dict(
             form
             for name, tensor in _tensors(tried, trials).items()
@@ -166,7 +169,7 @@ class Optimizer:
             for group in optimizer.param_groups:
                 group["lr"] = lr * weight if self.weighs_updates else lr
         parts = zip(self._parameters, self._cut(x), self._cut(direction), strict=True)
-        if self._kept is not None or (self._by_coordinate and x.numel() > STRETCH):
+        if self._kept is not None or (self._by_coordinate and x.numel() > STRETCH and not self._fused):
             for parameter, value, gradient in parts:
                 self._by_stretches(parameter, value, gradient, chance)
         else:
@@ -344,7 +347,7 @@ def optimizer(
 ) -> Optimizer:  # fmt: skip
     """The section's optimiser with empty state for vectors like `like` (d,), those of `model` if given.
 
-    `moments`: how those of Adam's family are kept.
+    `moments`: how those of Adam's family are kept. A large model is stepped in one pass where torch can, which rounds otherwise.
 
     Raises ConfigError: an unknown name or parameter, or it needs a model.
     """
@@ -354,6 +357,7 @@ def optimizer(
         key = "kind: muon" if section.kind == "muon" else "decay: matrices"
         raise ConfigError(f"optimizer.{key} needs the shapes of a model")
     given, cut = section.params(), () if model is None else pieces(section, model)
+    fused = {"fused": True} if like.ndim == 1 and like.numel() > LARGE and like.device.type == "cpu" else {}
     if section.kind in OPTIMIZERS.built_in:
         given.pop("decay", None)
     if "beta_1" in given or "beta_2" in given:
@@ -366,7 +370,8 @@ def optimizer(
         groups: list[dict[str, Any]] = [{"params": decaying}] if decaying else []
         if spared := [parameter for parameter, piece in of if piece is not None and not piece.decays]:
             groups.append({"params": spared, "weight_decay": 0.0})
-        return OPTIMIZERS.build("optimizer", kind, {"params": groups, "lr": section.lr, **keys}, trusted=True)
+        made = {"params": groups, "lr": section.lr, **keys, **(fused if kind in FUSED else {})}
+        return OPTIMIZERS.build("optimizer", kind, made, trusted=True)
 
     def make(parameters: list[nn.Parameter]) -> Sequence[torch.optim.Optimizer]:
         of: list[tuple[nn.Parameter, Piece | None]] = list(zip(parameters, cut or (None,), strict=True))

@@ -312,18 +312,41 @@ def test_no_more_than_the_share_that_is_given_is_ever_refuted(limit, least):
     assert shares[50:] == [pytest.approx(least, abs=1e-4)] * 150
 
 
-def test_a_long_correction_is_judged_in_place_as_in_an_array(monkeypatch):
-    monkeypatch.setattr(refuted, "BLOCK", 7)
+@pytest.mark.parametrize("blocks", [1, 3, 600])
+def test_a_long_correction_is_judged_in_place_as_in_an_array(blocks, monkeypatch):
+    """By blocks in turn it is what an array finds, but for their noise: as much of c counts in the end, right or wrong."""
+    monkeypatch.setattr(refuted, "BLOCK", -(-LONG // blocks))
     pet, c = Pet(drift_limit=1.0), gaussian(1, LONG)
-    states = [replace(pet.start(c), c=c) for _ in range(2)]
-    for seed in range(2, 60):
-        gradients = [gaussian(seed, LONG) for _ in range(2)]
-        one, states[0] = pet.correct(states[0], gradients[0])
-        other, states[1] = pet.correct_owned(states[1], gradients[1])
-        assert other is gradients[1]
-        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)
+    for right, tolerance in ((0.0, 0.02), (0.3, 0.02), (1.0, 1e-4)):
+        states = [replace(pet.start(c), c=c) for _ in range(2)]
+        for step in range(400):
+            gradients = [right * c + gaussian(step + 2, LONG) for _ in range(2)]
+            one, states[0] = pet.correct(states[0], gradients[0])
+            other, states[1] = pet.correct_owned(states[1], gradients[1], step)
+            assert other is gradients[1]
+            if blocks == 1:
+                torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)
+        kept = [float((each - gradients[0]).norm() / c.norm()) for each in (one, other)]
+        assert kept[1] == pytest.approx(kept[0], abs=tolerance), right
     assert pet.in_place
     assert not replace(pet, drift_limit=0.0).in_place
+
+
+def test_each_block_of_a_long_correction_has_its_turn(monkeypatch):
+    """What is false in one block alone, and most of the correction, is found whichever it is."""
+    monkeypatch.setattr(refuted, "BLOCK", LONG // 8)
+    pet, shares = Pet(drift_limit=1.0), []
+    for block in gaussian(1, LONG).split(LONG // 8):
+        c = 0.1 * gaussian(2, LONG)
+        right = c.clone()
+        at = LONG // 8 * len(shares)
+        right[at : at + len(block)], c[at : at + len(block)] = 0.0, block
+        state = replace(pet.start(c), c=c)
+        for step in range(100):
+            gradient = right + 0.3 * gaussian(step + 3, LONG)
+            direction, state = pet.correct_owned(state, gradient.clone(), step)
+        shares.append(float((gradient - direction) @ c / (c @ c)))
+    assert max(shares) < 0.5, shares
 
 
 def test_one_gradient_and_few_coordinates_refute_nothing():

@@ -41,7 +41,7 @@ def test_correcting_in_place_equals_correcting_a_copy(limit, coarse, monkeypatch
         gradient = truth + 0.5 * torch.randn(1000, generator=chance)
         gradient[: 900 - 10 * step] = 0.0
         wanted, states[0] = mixer.correct(states[0], gradient.clone())
-        found, states[1] = mixer.correct_owned(states[1], given := gradient.clone())
+        found, states[1] = mixer.correct_owned(states[1], given := gradient.clone(), step)
         assert found is given
         torch.testing.assert_close(found, wanted, rtol=2e-2 if coarse else 1e-4, atol=2e-2 if coarse else 1e-5)
         for field in fields(Gradients):

@@ -14,6 +14,7 @@ from starling.node.catalogues import OPTIMIZERS
 from starling.node.config.schema import Manifest, MixSection, OptimizerSection
 from starling.node.engine.optimizers import (
     CLIMB,
+    FUSED,
     NOT_BY_ROWS,
     Optimizer,
     Schedule,
@@ -80,6 +81,33 @@ def test_a_long_vector_is_stepped_a_stretch_at_a_time_with_the_same_bits(kind, c
         if turn == 1:
             other = optimizer(section, parts)
             other.load(one.state_dict())
+
+
+@pytest.mark.parametrize("decay", ["all", "matrices"])
+@pytest.mark.parametrize("kind", sorted(FUSED))
+def test_a_large_model_is_stepped_in_one_pass(kind, decay, monkeypatch):
+    """As torch's loop over its tensors does, but for rounding; a checkpoint of one is one of the other."""
+    model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Linear(30, 10))
+    section = structs.replace(SECTIONS[kind], decay=decay) if decay != "all" else SECTIONS[kind]
+    dim = sum(each.numel() for each in model.parameters())
+    chance = torch.Generator().manual_seed(3)
+    one = torch.randn(dim, generator=chance)
+    other = one.clone()
+    plain = optimizer(section, one, model=model)
+    monkeypatch.setattr("starling.node.engine.optimizers.LARGE", dim - 1)
+    monkeypatch.setattr("starling.node.engine.optimizers.STRETCH", 100)
+    fused = optimizer(section, other, model=model)
+    for turn in range(20):
+        gradient = torch.randn(dim, generator=chance)
+        plain.step(one, gradient, 0.01)
+        fused.step(other, gradient, 0.01)
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+        if turn == 9:
+            plain.load(fused.state_dict())
+            fused.load(plain.state_dict())
+    assert [plain._fused, fused._fused] == [False, True]
+    monkeypatch.setattr("starling.node.engine.optimizers.LARGE", dim)
+    assert not optimizer(section, other, model=model)._fused
 
 
 @pytest.mark.parametrize("kind", REFERENCES)
