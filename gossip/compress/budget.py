@@ -10,7 +10,7 @@ WHOLE = 1 << 20  # numbers of the longest vector that is exchanged as a whole, w
 SHARE = 1 / 8  # of a much longer one
 WORK = 1 / 64  # of the time of a node's local steps that coding exchanges of such a vector may take it
 LEAST_EFFORT, JUDGED = 1 / 16, 4  # of that share is exchanged all the same; calls of an exchange between two changes
-FILL = 0.5  # share of a slot on the wire: the rest is for the other direction, retransmission and the other edges
+FILL = 0.6  # share of a slot on the wire: the rest is for retransmission, and for the beginning of each vector (decision 112)
 
 
 @dataclass(frozen=True, slots=True)
