@@ -174,6 +174,8 @@ class SimulateRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="s
     """Pairs of cases of which ratios are figures."""
     ahead: tuple[tuple[Name, Name], ...] = ()
     """Pairs of cases: how far the nodes of one are ahead of the best node of the other."""
+    folds: tuple[tuple[Name, ...], tuple[Name, ...]] | None = None
+    """Cases tested on what each left out, and others tested on all that they did: how far the first's mean is ahead of the best."""
     all_reduce: tuple[Nodes, AtLeastOne] | None = None
     """Members and steps of an all-reduce of float32 gradients in each step, with whose bytes those of the cases are compared."""
     timed: bool = False
@@ -183,12 +185,14 @@ class SimulateRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="s
 
     def __post_init__(self) -> None:
         """The cases named exist."""
-        named = {name for pair in (*self.compare, *self.ahead) for name in pair}
+        named = {name for pair in (*self.compare, *self.ahead, *(self.folds or ())) for name in pair}
         if self.plot is not None:
             named |= {name for cases in self.plot.panels.values() for name in cases}
             named |= {name for points in self.plot.ends.values() for _, name in points}
         if not named <= self.cases.keys():
-            raise ValueError(f"compare, ahead, plot: must name {', '.join(self.cases)}, got {', '.join(sorted(named))}")
+            raise ValueError(
+                f"compare, ahead, folds, plot: must name {', '.join(self.cases)}, got {', '.join(sorted(named))}"
+            )
 
 
 class TrackingRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="tracking"):

@@ -22,6 +22,7 @@ What diverged has no final, worst and floor. Where a case `a` is compared with `
                     errors only, not where higher is better
     a/b.ahead       how much better the mean of a's nodes is at the end than b's best node, the least of all seeds
     a/b.ahead_worst the same of a's worst node
+    folds.ahead     how much better the mean of the first of `folds` is at the end than the best of the others, the least of all seeds
 
     attack_success  how often the honest do what an attack wants at the end, mean over seeds; of attacks with such an aim
 
@@ -115,7 +116,19 @@ def figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Figures:
         of_pair = [[run for run in runs if run["case"] == case] for case in pair]
         for name, value in zip(("ahead", "ahead_worst"), _ahead(*of_pair), strict=True):
             table[f"{'/'.join(pair)}.{name}"] = value
+    if recipe.folds is not None:
+        table["folds.ahead"] = _over_folds(*([run for run in runs if run["case"] in cases] for cases in recipe.folds))
     return table
+
+
+def _over_folds(runs: Sequence[Run], others: Sequence[Run]) -> float | None:
+    """As `_ahead`, of the mean of the cases and of the best other case."""
+    if any(run["diverged"] is not None for run in (*runs, *others)):
+        return None
+    sign = 1.0 if runs[0]["higher_is_better"] else -1.0
+    ends = [[(each["seed"], sign * each["curve"]["mean"][-1]) for each in side] for side in (runs, others)]
+    by_seed = ([[end for one, end in side if one == seed] for side in ends] for seed in {one for one, _ in ends[0]})
+    return min(fmean(mine) - max(theirs) for mine, theirs in by_seed)
 
 
 def _ahead(runs: Sequence[Run], others: Sequence[Run]) -> tuple[float | None, float | None]:

@@ -87,10 +87,10 @@ def speech(path: Path) -> Splits:
 
 
 @lru_cache(maxsize=1)
-def speakers(path: Path, left_out: int) -> Splits:
-    """Spoken digits as (n, 48 · 32) log-mel bands over time, and those of the speaker who is left out."""
+def speakers(path: Path, left_out: int, *, only: bool = False) -> Splits:
+    """Spoken digits as (n, 48 · 32) log-mel bands over time, and those of the speaker who is left out; `only`: the other way round."""
     arrays = read_npz(path, ("logmel", "digit", "speaker"))
-    sound, test = arrays["logmel"].astype(np.float32), arrays["speaker"] == left_out
+    sound, test = arrays["logmel"].astype(np.float32), (arrays["speaker"] == left_out) ^ only
     x = ((sound - sound[~test].mean()) / sound[~test].std()).reshape(len(sound), -1)
     whole = Examples(x, arrays["digit"].astype(np.int64), arrays["speaker"])
     return whole.take(np.flatnonzero(~test)), whole.take(np.flatnonzero(test))
@@ -173,9 +173,11 @@ class Speakers(_Files):
 
     Args:
         left_out: the speaker, in [0, 6).
+        only: learn from that speaker alone, and be asked about all others.
     """
 
     left_out: int = 0
+    only: bool = False
     features: ClassVar[int] = FRAMES * BANDS
 
     def model(self, generator: Generator) -> nn.Module:
@@ -191,7 +193,7 @@ class Speakers(_Files):
         """As the others'."""
         if source.path is not None:
             raise ConfigError(f"data: this task reads task.path alone, got {source.path}")
-        return Moved(labelled(source, *speakers(Path(self.path), self.left_out), device))
+        return Moved(labelled(source, *speakers(Path(self.path), self.left_out, only=self.only), device))
 
 
 class Adult(_Files):

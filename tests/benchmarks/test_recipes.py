@@ -596,6 +596,20 @@ def test_nodes_are_compared_with_the_best_of_those_that_train_alone():
     assert lost["a/b.ahead"] is lost["a/b.ahead_worst"] is None
 
 
+def test_over_folds_a_swarm_is_compared_with_the_best_lone_node():
+    """By seed: the best of one seed may be another's worst."""
+    folds = (("a", "b"), ("c", "d"))
+    recipe = SimulateRecipe(title="x", scenario="y", seeds=(1, 2), cases=dict.fromkeys("abcd", ()), folds=folds)
+    ends = {"a": (0.9, 0.8), "b": (0.5, 0.8), "c": (0.6, 0.3), "d": (0.2, 0.4)}
+    runs = [
+        simulated(case, seed, (0.1, end)) for case, of in ends.items() for seed, end in zip((1, 2), of, strict=True)
+    ]
+    better = [run | {"higher_is_better": True} for run in runs]
+    assert simulations.figures(recipe, better)["folds.ahead"] == pytest.approx(0.7 - 0.6)
+    assert simulations.figures(recipe, runs)["folds.ahead"] == pytest.approx(0.3 - 0.8)
+    assert simulations.figures(recipe, [better[0] | {"diverged": 3}, *better[1:]])["folds.ahead"] is None
+
+
 def test_what_sends_twice_in_a_round_has_half_the_rounds_of_twice_the_steps():
     """Equal bytes and equal gradients; nodes crash at half-time all the same."""
     dsgd, k_gt = (tracking.assignments(GRID, ("iid", "sgd", "faults"), method) for method in ("dsgd", "k_gt"))

@@ -74,7 +74,12 @@ def test_nobody_learns_from_the_speaker_who_is_left_out(tmp_path):
     assert set(test.keys) == {2}
     assert abs(float(train.x.mean())) < 1e-4
     assert float(train.x.std()) == pytest.approx(1.0, abs=1e-4)
+    only, others = tasks.speakers(tmp_path / "speech.npz", 2, only=True)
+    assert set(only.keys) == {2}
+    assert set(others.keys) == {0, 1, 3, 4, 5}
     task = tasks.Speakers(path=str(tmp_path / "speech.npz"), left_out=2, hidden=3)
+    alone = tasks.Speakers(path=task.path, left_out=2, hidden=3, only=True).data(source("by_key", 0, 1), "cpu")
+    assert (alone.samples, sum(len(labels) for _, labels in alone.held_out(4))) == (10, 50)
     data = task.data(source("by_key", 0, 5), "cpu")
     assert data.samples == 10
     x, y = data.batch(32, torch.Generator().manual_seed(1))
