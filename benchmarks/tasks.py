@@ -20,7 +20,7 @@ from torch import Generator, nn
 from starling.gossip.errors import ConfigError
 from starling.node.tasks.api import Source
 from starling.node.tasks.files import read_idx, read_npz
-from starling.node.tasks.labelled import Batch, Classification, Examples, LabelledData, labelled
+from starling.node.tasks.labelled import Batch, Classification, Examples, LabelledData, labelled, placed
 from starling.node.tasks.networks import he_init, mlp
 
 TESTED = 2500
@@ -173,7 +173,7 @@ class Speakers(_Files):
 
     Args:
         left_out: the speaker, in [0, 6).
-        only: learn from that speaker alone, and be asked about all others.
+        only: each node learns from all of that speaker, and is asked about all others.
     """
 
     left_out: int = 0
@@ -193,7 +193,8 @@ class Speakers(_Files):
         """As the others'."""
         if source.path is not None:
             raise ConfigError(f"data: this task reads task.path alone, got {source.path}")
-        return Moved(labelled(source, *speakers(Path(self.path), self.left_out, only=self.only), device))
+        train, test = speakers(Path(self.path), self.left_out, only=self.only)
+        return Moved(placed(train, test, device) if self.only else labelled(source, train, test, device))
 
 
 class Adult(_Files):

@@ -78,7 +78,7 @@ def test_nobody_learns_from_the_speaker_who_is_left_out(tmp_path):
     assert set(only.keys) == {2}
     assert set(others.keys) == {0, 1, 3, 4, 5}
     task = tasks.Speakers(path=str(tmp_path / "speech.npz"), left_out=2, hidden=3)
-    alone = tasks.Speakers(path=task.path, left_out=2, hidden=3, only=True).data(source("by_key", 0, 1), "cpu")
+    alone = tasks.Speakers(path=task.path, left_out=2, hidden=3, only=True).data(source("by_key", 1, 2), "cpu")
     assert (alone.samples, sum(len(labels) for _, labels in alone.held_out(4))) == (10, 50)
     data = task.data(source("by_key", 0, 5), "cpu")
     assert data.samples == 10
