@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from starling.gossip.compress.budget import FILL
 from starling.gossip.errors import GossipError
 from starling.node.config.schema import NodeConfig
 from starling.node.daemon.observe.control_commands import carry_out
@@ -45,7 +46,7 @@ async def test_a_cap_given_while_running_shortens_exchanges_and_ends_when_it_is_
             longest(node, range(changed + 1, lifted)),
             longest(node, range(lifted + 1, 40)),
         )
-        budget = UP * swarm.manifest.pace.slot_s / 2
+        budget = UP * swarm.manifest.pace.slot_s * FILL
         assert under <= budget < before == after
         assert caps == [(UP, 0), (0, 0)], "a memory network ignores them"
         assert events(virtual).count("limits_changed") == 2

@@ -3,6 +3,7 @@
 import pytest
 import trio
 
+from starling.gossip.compress.budget import FILL
 from starling.node.config.schema import NodeConfig
 from starling.node.net.faults import delay
 from tests.harness.stories import virtual
@@ -50,5 +51,5 @@ async def test_an_exchange_is_no_longer_than_the_local_steps_beside_it(overlap):
         await swarm.finished()
         first = min(swarm.nodes.values(), key=lambda it: it.peer_id)  # it begins all exchanges, and plans their size
         late = range(5, ROUNDS - 1)  # how fast it steps is known, and they overlap
-        within = UP * (STEPS * STEP_S if overlap else agreed.pace.slot_s) / 2
+        within = UP * (STEPS * STEP_S if overlap else agreed.pace.slot_s) * FILL
         assert 0.8 * within <= longest(first.node, late) <= within
