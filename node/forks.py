@@ -32,7 +32,7 @@ _NEEDED = {
     "engine": ("starling.node.engine.engine", "torch._dynamo"),  # which torch.optim loads when it is first used
 }
 _MOST_FDS, _MOST_BYTES = 8, 1 << 16
-_ASK_S = 60.0  # for a server that still imports
+_ASK_S = 180.0  # for a server that still imports, from a slow disk
 UNKNOWN = 255  # exit status of a process whose server is gone
 
 
