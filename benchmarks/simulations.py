@@ -117,30 +117,38 @@ def figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Figures:
         for name, value in zip(("ahead", "ahead_worst"), _ahead(*of_pair), strict=True):
             table[f"{'/'.join(pair)}.{name}"] = value
     if recipe.folds is not None:
-        table["folds.ahead"] = _over_folds(*([run for run in runs if run["case"] in cases] for cases in recipe.folds))
+        swarms, lone = ([run for run in runs if run["case"] in cases] for cases in recipe.folds)
+        table["folds.ahead"] = _over_folds(swarms, lone, sorted({run["seed"] for run in runs}))
     return table
-
-
-def _over_folds(runs: Sequence[Run], others: Sequence[Run]) -> float | None:
-    """As `_ahead`, of the mean of the cases and of the best other case."""
-    if any(run["diverged"] is not None for run in (*runs, *others)):
-        return None
-    sign = 1.0 if runs[0]["higher_is_better"] else -1.0
-    ends = [[(each["seed"], sign * each["curve"]["mean"][-1]) for each in side] for side in (runs, others)]
-    by_seed = ([[end for one, end in side if one == seed] for side in ends] for seed in {one for one, _ in ends[0]})
-    return min(fmean(mine) - max(theirs) for mine, theirs in by_seed)
 
 
 def _ahead(runs: Sequence[Run], others: Sequence[Run]) -> tuple[float | None, float | None]:
     """Of the nodes' mean and of the worst node, the least of all seeds; None where one diverged."""
-    if any(run["diverged"] is not None for run in (*runs, *others)):
+    if (sign := _sign(*runs, *others)) is None:
         return None, None
-    better = runs[0]["higher_is_better"]
-    sign, worst, best = (1.0, "min", "max") if better else (-1.0, "max", "min")
+    worst, best = ("min", "max") if sign > 0.0 else ("max", "min")
     ends = [({key: values[-1] for key, values in each["curve"].items()} for each in side) for side in (runs, others)]
     both = list(zip(*ends, strict=True))
     mean, least = (min(sign * (mine[key] - theirs[best]) for mine, theirs in both) for key in ("mean", worst))
     return mean, least
+
+
+def _over_folds(runs: Sequence[Run], others: Sequence[Run], seeds: Sequence[int]) -> float | None:
+    """Of the mean over the first cases, beside the best of the others, the least of all seeds; None where one diverged."""
+    if (sign := _sign(*runs, *others)) is None:
+        return None
+    ends = [
+        [[sign * each["curve"]["mean"][-1] for each in side if each["seed"] == seed] for side in (runs, others)]
+        for seed in seeds
+    ]
+    return min(fmean(mine) - max(theirs) for mine, theirs in ends)
+
+
+def _sign(*runs: Run) -> float | None:
+    """1 where higher is better, else −1; None where a run diverged."""
+    if any(run["diverged"] is not None for run in runs):
+        return None
+    return 1.0 if runs[0]["higher_is_better"] else -1.0
 
 
 def spread(recipe: SimulateRecipe, runs: Sequence[Run]) -> dict[str, float]:

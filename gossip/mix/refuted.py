@@ -45,10 +45,11 @@ def corrected(state: Correction, gradient: Tensor, limit: float) -> tuple[Tensor
 
 def correct(state: Correction, gradient: Tensor, limit: float, step: int) -> tuple[Tensor, Correction]:
     """The same of one gradient (d,), in its place; only blocks whose turn it is in this local step are compared, and stand for all."""
-    scratch = gradient.new_empty(min(BLOCK, gradient.shape[-1]))
-    blocks = list(zip(torch.split(gradient, BLOCK), torch.split(state.c, BLOCK), strict=True))
-    turns, products = min(TURNS, len(blocks)), []
-    for g, c in blocks[step % turns :: turns]:
+    dim = gradient.shape[-1]
+    scratch, turns = gradient.new_empty(min(BLOCK, dim)), min(TURNS, -(-dim // BLOCK))
+    products = []
+    for start in range(step % turns * BLOCK, dim, turns * BLOCK):
+        g, c = gradient[start : start + BLOCK], state.c[start : start + BLOCK]
         rest = torch.sub(g, c, out=scratch[: g.shape[0]]).mul_(c)
         products.append(torch.stack((torch.dot(g, c), torch.dot(c, c), torch.dot(rest, rest))))
     dot, norm_squared, coincidence = torch.split(torch.stack(products).sum(0).mul_(turns), 1)

@@ -48,7 +48,7 @@ CLIMB = 10.0  # `Phase.climb` of sgd (decision 23 has measurements)
 STRETCH = 1 << 18
 """Coordinates stepped at a time where they do not look at each other: bounds what a step takes meanwhile."""
 FUSED = frozenset({"adagrad", "adam", "adamw", "sgd"})
-"""Those that torch steps on a processor in one pass over memory, which takes nothing meanwhile."""
+"""Those that torch steps on processors in one pass over memory, without temporary vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,8 +370,8 @@ def optimizer(
         groups: list[dict[str, Any]] = [{"params": decaying}] if decaying else []
         if spared := [parameter for parameter, piece in of if piece is not None and not piece.decays]:
             groups.append({"params": spared, "weight_decay": 0.0})
-        made = {"params": groups, "lr": section.lr, **keys, **(fused if kind in FUSED else {})}
-        return OPTIMIZERS.build("optimizer", kind, made, trusted=True)
+        arguments = {"params": groups, "lr": section.lr, **keys, **(fused if kind in FUSED else {})}
+        return OPTIMIZERS.build("optimizer", kind, arguments, trusted=True)
 
     def make(parameters: list[nn.Parameter]) -> Sequence[torch.optim.Optimizer]:
         of: list[tuple[nn.Parameter, Piece | None]] = list(zip(parameters, cut or (None,), strict=True))
