@@ -14,8 +14,9 @@ from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.vector import blank, products, squares, stretches, zeros
 
 STRETCH = 1 << 18  # coordinates that are added at a time: what is made meanwhile stays in the processor's cache
-FASTEST = 1.5  # speed: kappa is .3 at most, the largest that stood random pairs (decision 76)
-ADAPTS = 0.2  # share by which a flow that moves along itself raises the speed
+FASTEST = 1.5  # speed, at first and at most: kappa is .3 then, the largest that stood random pairs (decision 76)
+RISES = 0.2  # share by which a flow that moves along itself raises the speed
+FALLS = 0.05  # share by which one that swings lowers it (decision 113)
 DOMINANT = 3.0  # times the whole correction. An honest peer's flow is about as long; that of a steady Byzantine push, ten times
 
 
@@ -27,7 +28,7 @@ class Ledger:
     rest: Tensor  # flows of settled edges too old to be revoked
     flows: Mapping[str, Tensor]  # c_ij per open edge
     settled: Mapping[str, Tensor]  # flows of edges closed in order, the oldest first
-    speed: float = 1.0  # factor on a kappa that adapts, in [1, FASTEST]
+    speed: float = FASTEST  # factor on a kappa that adapts, in [1, FASTEST]
 
 
 def opened(like: Tensor) -> Ledger:
@@ -102,10 +103,11 @@ def cosine(along: float, squared: float, length: float) -> float:
 def sped(speed: float, turned: float) -> float:
     """The speed after exchanges; `turned` is Σ of the cosines between each flow and how it was moved.
 
-    A flow that still grows along itself is too short, so the next exchanges shall move it by more; one that is pushed back and forth, by
-    the noise of gradients or by its own steps, by less.
+    A flow that still grows along itself is too short, so the next exchanges shall move it by more; one that its own steps push back and
+    forth by less. Noise alone turns flows a little too, for which it falls slowly.
     """
-    return max(1.0, min(FASTEST, speed * max(0.0, 1.0 + ADAPTS * turned)))
+    share = RISES if turned > 0.0 else FALLS
+    return max(1.0, min(FASTEST, speed * max(0.0, 1.0 + share * turned)))
 
 
 class Moving(Protocol):
@@ -189,7 +191,7 @@ def settle(ledger: Ledger, peer: str, most: int) -> Ledger:
 
 
 def revoke(ledger: Ledger, peer: str) -> Ledger:
-    """Delete c_ij, and the settled flow of this peer; the others move no faster than at first."""
+    """Delete c_ij, and the settled flow of this peer; the others move slowly at first."""
     kept = _ledger(
         ledger.rest,
         {p: flow for p, flow in ledger.flows.items() if p != peer},

@@ -53,7 +53,7 @@ class Flows:
     def __post_init__(self) -> None:
         self.open = EdgeVectors(torch.zeros_like(self.totals[0]))
         self._settled = [{} for _ in self.totals]
-        self.speeds = np.ones(len(self.totals))
+        self.speeds = np.full(len(self.totals), edge_ledger.FASTEST)
 
     def move(
         self, pairs: Sequence[Pair], coordinates: Coordinates, moved: Tensor
