@@ -15,8 +15,7 @@ from starling.gossip.vector import blank, products, squares, stretches, zeros
 
 STRETCH = 1 << 18  # coordinates that are added at a time: what is made meanwhile stays in the processor's cache
 FASTEST = 1.5  # speed, at first and at most: kappa is .3 then, the largest that stood random pairs (decision 76)
-RISES = 0.2  # share by which a flow that moves along itself raises the speed
-FALLS = 0.05  # share by which one that swings lowers it (decision 113)
+ADAPTS = 0.05  # share by which a flow that moves along itself raises the speed, and one that swings lowers it (decision 113)
 DOMINANT = 3.0  # times the whole correction. An honest peer's flow is about as long; that of a steady Byzantine push, ten times
 
 
@@ -103,11 +102,10 @@ def cosine(along: float, squared: float, length: float) -> float:
 def sped(speed: float, turned: float) -> float:
     """The speed after exchanges; `turned` is Σ of the cosines between each flow and how it was moved.
 
-    A flow that still grows along itself is too short, so the next exchanges shall move it by more; one that its own steps push back and
-    forth by less. Noise alone turns flows a little too, for which it falls slowly.
+    A flow that still grows along itself is too short, so the next exchanges shall move it by more; one that is pushed back and forth, by
+    the noise of gradients or by its own steps, by less.
     """
-    share = RISES if turned > 0.0 else FALLS
-    return max(1.0, min(FASTEST, speed * max(0.0, 1.0 + share * turned)))
+    return max(1.0, min(FASTEST, speed * max(0.0, 1.0 + ADAPTS * turned)))
 
 
 class Moving(Protocol):

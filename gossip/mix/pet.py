@@ -147,7 +147,8 @@ class Pet(MixerBase):
         if track == "difference" and kind != "sgd" and agreed.mix.drift_limit is not None:
             unused = f"mix.drift_limit: is not used with mix.track = difference and optimizer = {kind}; leave it out"
             return [f"{unused}, or try `--set mix.track=drift`"]
-        kept = 0.2 if kappa is None else kappa
+        known = BESIDE_DRIFT if track == "both" else KNOWN_KAPPA
+        kept = known if kappa is None else kappa
         steps = agreed.pace.local_steps if agreed.pace.kind == "steps" else 1
         least = kept * MAX_CLIMB / (steps * MAX_GAIN)  # θ is at most 1/2
         if agreed.optimizer.lr < least:
@@ -155,7 +156,6 @@ class Pet(MixerBase):
                 f"optimizer.lr: must be >= {least:g} with mix=pet, kappa = {kept:g} and {steps} local steps, got {agreed.optimizer.lr:g}: "
                 f"flows would need a gain above {MAX_GAIN:g}, which no message carries; try `--set optimizer.lr={least:g}`"
             )
-        known = BESIDE_DRIFT if track == "both" else KNOWN_KAPPA
         if kappa is not None and kappa > known:
             return [
                 f"mix.kappa: {kappa:g} is above {known:g}, the largest known to be stable; try `--set mix.kappa={known:g}`"

@@ -19,7 +19,7 @@ from starling.gossip.mix.pet import KNOWN_KAPPA, Pet, chosen_kappa, steady_kappa
 from starling.gossip.overlay.catalogue import overlay
 from starling.gossip.overlay.measure import matrix
 from starling.gossip.overlay.static import Ring
-from starling.node.config.schema import Manifest, MixSection
+from starling.node.config.schema import Manifest, MixSection, OptimizerSection
 from starling.node.engine.mixing import mixer
 from starling.robust.clip import clip
 from tests.harness.reference import Reference
@@ -260,6 +260,24 @@ def test_a_speed_counts_only_where_kappa_is_open_and_the_rate_below_its_highest(
     ):  # fmt: skip
         assert pet.gain(THETA, 1.0, phase) == pytest.approx(faster * pet.gain(THETA, 1.0, replace(phase, speed=1.0)))
     assert chosen_kappa(1.0, 100.0, 1.0) * edge_ledger.FASTEST <= KNOWN_KAPPA + 1e-12
+
+
+@pytest.mark.parametrize("track", ["difference", "both"])
+def test_the_least_rate_that_is_accepted_needs_no_gain_above_what_a_message_carries(track):
+    agreed = Manifest(mix=MixSection(track=track), optimizer=OptimizerSection(lr=1e-12))
+    with pytest.raises(ConfigError) as error:
+        Pet.check(agreed)
+    least = float(str(error.value).partition("must be >= ")[2].split()[0])
+    end = Phase(
+        0,
+        float(agreed.pace.local_steps),
+        least / 10,
+        highest_lr=least,
+        climb=10.0,
+        memory=1.0,
+        speed=edge_ledger.FASTEST,
+    )
+    assert Pet(track=track).gain(0.5, 1.0, end) == pytest.approx(1e9)
 
 
 @given(ratio=st.floats(0.001, 1.0), memory=st.floats(1.0, 100.0), steps=st.integers(1, 1000))

@@ -168,7 +168,7 @@ def test_the_defaults_are_without_blame():
         (["membership.suspicion_s=0.5"], "membership.suspicion_s: must be >= 2 membership.timeout_s = 1, got 0.5"),
         (
             ["optimizer.lr=1e-12"],
-            "optimizer.lr: must be >= 1e-10 with mix=pet, kappa = 0.2 and 20 local steps, got 1e-12",
+            "optimizer.lr: must be >= 1.5e-10 with mix=pet, kappa = 0.3 and 20 local steps, got 1e-12",
         ),
         (
             ["optimizer.lr=1e-12", "pace=clock", "overlay=sticky", "mix.kappa=0.1"],
