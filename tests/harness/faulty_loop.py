@@ -38,11 +38,13 @@ class FaultyLoop:
         for row in (*change.left, *change.crashed):
             self.alive.discard(row)
             self.born[row] += 1
+            unheard = set()  # ends that have yet to learn of their first flow count as if they had it
             for pair in [pair for pair in self.loop.turns if row in pair]:
                 del self.loop.turns[pair]
-                self.pending.pop(pair, None)
+                unheard |= set(pair) if self.pending.pop(pair, None) else set()
             for other in self.alive:
-                self.keep(other, edge_ledger.revoke(self.loop.ledgers[other], self.loop.peers[row]))
+                book = edge_ledger.revoke(self.loop.ledgers[other], self.loop.peers[row])
+                self.keep(other, replace(book, speed=1.0) if other in unheard else book)
         for pair in (self.pair(*pair) for pair in change.closed):
             self.resolve(pair)
             if self.loop.turns.pop(pair, 0):
@@ -133,7 +135,7 @@ class FaultyLoop:
         response, _ = loop.codec.encode_response(mine, theirs, decoded, dim, answering, wish)
         self.sizes[-1] = (len(request), len(response))
         v, self.wishes[i, j] = loop.codec.decode_response(response, support, dim, dtype, self.limit)
-        gain = loop.mixer.edge.gain(theta, support.ratio(dim), phase)
+        gain = loop.mixer.edge.gain(theta, support.ratio(dim), replace(phase, speed=loop.ledgers[i].speed))
         to_i = Effect(loop.peers[j], support, v, theta, gain)
         if tracks(loop.mixer.edge):
             own, other = (directions.on(support, *self.direction((i, j), row, exclusive=exclusive)) for row in (i, j))

@@ -97,7 +97,7 @@ class Flows:
                 self.totals[other] -= settled.pop(row)
                 others.add(other)
         self._settled[row] = {}
-        self.totals[row], self.speeds[row] = 0.0, 1.0
+        self.totals[row], self.speeds[row] = 0.0, edge_ledger.FASTEST  # it may come back, without flows
         touched = sorted(others)
         self.speeds[touched] = 1.0
         return touched
