@@ -6,7 +6,7 @@ from tests.harness.churn import row
 from tests.harness.stories import virtual
 
 
-@virtual(more=(3,))
+@virtual(3)
 async def test_pet_finds_the_optimum_of_the_living_after_loss_and_churn(seed):
     reached = await row(seed, 300, dim=50, nodes=8)
     assert reached.crashed >= 1

@@ -285,8 +285,9 @@ class Transfer:
             if listed is None:
                 return None
             file = await self._new_file(offer.size)
+            queued_s = 2.0 * AHEAD_S if offer.size > MAX_CHUNK_BYTES else 0.0  # the only chunk waits behind no other
             incoming.chunks = chunks = Download(
-                offer.size, offer.digest, listed, slow_bytes_per_s=SLOW_BYTES_PER_S, least_s=2.0 * AHEAD_S,
+                offer.size, offer.digest, listed, slow_bytes_per_s=SLOW_BYTES_PER_S, least_s=queued_s,
                 data=bytearray() if file is None else file.pages,
             )  # fmt: skip
             if len(sources) > 1 and self._partial is not None:

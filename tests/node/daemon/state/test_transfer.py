@@ -426,6 +426,23 @@ def test_a_line_that_takes_long_for_a_chunk_is_asked_for_one_at_a_time_and_for_e
     assert took_s == pytest.approx(CHUNKS * 7.0)
 
 
+def test_the_only_chunk_of_a_small_model_is_asked_for_again_as_soon_as_it_is_late():
+    """It waits behind no other. Where rounds are quick a node would fall behind again in the four seconds that several chunks have."""
+    model = bytes(4000)
+
+    def answers(_peer, n, query):
+        return None if n < 2 else (0.01, giving(query, model))  # two messages are lost
+
+    async def story(transfer, _lane):
+        offered = StateOffer(1, 7, 5, len(model), chunks.root(chunks.digests(model)), b"schema")
+        began = trio.current_time()
+        return await transfer.download(Offered("a", offered), ()), trio.current_time() - began
+
+    (state, took_s), _ = told(answers, story)
+    assert state == model
+    assert took_s < 1.0
+
+
 def test_digests_are_given_of_the_snapshot_held_and_of_no_other():
     class Engine:
         async def call(self, call):
