@@ -15,9 +15,7 @@ from starling.gossip.vector import blank, products, squares, stretches, zeros
 
 STRETCH = 1 << 18  # coordinates that are added at a time: what is made meanwhile stays in the processor's cache
 FASTEST = 1.5  # speed, at first and at most: kappa is .3 then, the largest that stood random pairs (decision 76)
-ADAPTS = (
-    0.05  # share by which a flow that moves along itself raises the speed, and one that swings lowers it (decision 113)
-)
+ADAPTS = 0.05  # share by which a flow that moves along itself raises the speed, and one that swings lowers it
 DOMINANT = 3.0  # times the whole correction. An honest peer's flow is about as long; that of a steady Byzantine push, ten times
 
 
