@@ -268,15 +268,8 @@ def test_the_least_rate_that_is_accepted_needs_no_gain_above_what_a_message_carr
     with pytest.raises(ConfigError) as error:
         Pet.check(agreed)
     least = float(str(error.value).partition("must be >= ")[2].split()[0])
-    end = Phase(
-        0,
-        float(agreed.pace.local_steps),
-        least / 10,
-        highest_lr=least,
-        climb=10.0,
-        memory=1.0,
-        speed=edge_ledger.FASTEST,
-    )
+    steps, fastest = float(agreed.pace.local_steps), edge_ledger.FASTEST
+    end = Phase(0, steps, least / 10, highest_lr=least, climb=10.0, speed=fastest)
     assert Pet(track=track).gain(0.5, 1.0, end) == pytest.approx(1e9)
 
 
