@@ -27,6 +27,7 @@ KNOWN_KAPPA = 0.3
 REFUTABLE = 0.5  # of a correction by differences, by default (decision 111)
 _ROUNDED = 1e-9  # 1/(1 − .9) is a little more than 10, and .6/3 a little less than .2
 BESIDE_DRIFT = 0.1  # largest kappa known to be stable where gradients move flows as well; the default there
+LARGEST_THETA = 0.5  # that the gain follows: a larger one exchanges models rather than averages them (decision 114)
 STEADY_SHARE = 0.6  # of `steady_kappa` that is chosen at the most; at 1 flows no longer die out (decision 81)
 
 
@@ -182,7 +183,7 @@ class Pet(MixerBase):
         return shared if self.drifts or self.kappa != 0.0 else 0
 
     def gain(self, theta: float, ratio: float, phase: Phase) -> float:
-        """G = 2·κ·θ·ratio/(K·η), η the η_c of the moment, but at least that of the highest rate over max(1, climb·ratio).
+        """G = 2·κ·min(θ, 1/2)·ratio/(K·η), η the η_c of the moment, but at least that of the highest rate over max(1, climb·ratio).
 
         Units of c per unit of difference; 0 where only drift is tracked. In an exchange of few coordinates differences are many rounds
         old: they, and their noise, do not shrink as the rate does.
@@ -196,7 +197,7 @@ class Pet(MixerBase):
             faster = phase.speed if falling else 1.0
             kappa = min(BESIDE_DRIFT, chosen) if self.track == "both" else chosen * faster
         lr = max(phase.lr, phase.highest_lr / max(1.0, phase.climb * ratio))
-        return 2.0 * kappa * theta * ratio / (phase.local_steps * lr)
+        return 2.0 * kappa * min(theta, LARGEST_THETA) * ratio / (phase.local_steps * lr)
 
     def flow(self, kept: Tensor, moved: Tensor) -> Tensor:
         """The flow less its leak, moved, within the limit, in numbers of `flows`."""

@@ -14,14 +14,17 @@ from starling.gossip.compress.support import Blocks, Full
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix import edge_ledger, refuted
 from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.dsgd import Dsgd
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.pet import KNOWN_KAPPA, Pet, chosen_kappa, steady_kappa
+from starling.gossip.overlay.base_k import BaseK
 from starling.gossip.overlay.catalogue import overlay
 from starling.gossip.overlay.measure import matrix
 from starling.gossip.overlay.static import Ring
 from starling.node.config.schema import Manifest, MixSection, OptimizerSection
 from starling.node.engine.mixing import mixer
 from starling.robust.clip import clip
+from tests.harness.bowls import bowls
 from tests.harness.reference import Reference
 from tests.harness.two_engines import Both, exchange_codec
 from tests.strategies import examples, seeds
@@ -177,6 +180,26 @@ def test_the_gain_of_a_share_is_that_share_of_the_gain_of_all():
     whole = edge.gain(THETA, 1.0, PHASE)
     assert whole == pytest.approx(2 * 0.2 * THETA / (STEPS * LR))
     assert edge.gain(THETA, 0.1, PHASE) == pytest.approx(0.1 * whole)
+
+
+def test_the_gain_does_not_follow_a_weight_above_one_half():
+    """Such a weight turns differences round: it exchanges models rather than averages them."""
+    edge = Pet(0.2, 1e6).edge
+    assert edge.gain(0.25, 1.0, PHASE) == pytest.approx(0.5 * edge.gain(0.5, 1.0, PHASE))
+    assert edge.gain(8 / 9, 1.0, PHASE) == edge.gain(0.5, 1.0, PHASE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 3])
+def test_where_weights_are_above_one_half_lost_exchanges_do_not_make_flows_grow(seed):
+    """Of nine members base-2 leaves the last out of all rounds but one in seven, in which its weight is 8/9."""
+    left_over = BaseK(1)
+    assert max(left_over.row(8, 9, 3).values()) == pytest.approx(8 / 9)
+    errors, _ = bowls(Pet(None, 1e6), rounds=300, lr=0.1, loss=0.3, overlay=left_over, n=9, steps=5, seed=seed)
+    assert errors[-1] < 1e-5
+    assert bowls(Dsgd(), rounds=60, lr=0.1, overlay=left_over, n=9, steps=5, seed=seed)[0][-1] > 0.1, (
+        "which needs flows"
+    )
 
 
 @pytest.mark.parametrize(
