@@ -113,6 +113,7 @@ class Rounds(Pace):
     view: bytes = b""  # digest of the roster the links come from
     same_roster: bool = False
     """Both ends must know the same members: weights are not the same both ways, or the number of members says what a round is for."""
+    _alone: int = 0  # rounds without links before the open one
     _served: dict[str, int] = field(default_factory=dict)
     _deferred: dict[str, ExchangeRequest] = field(default_factory=dict)
 
@@ -150,12 +151,13 @@ class Rounds(Pace):
     ) -> list[DeferredDecision]:
         """Local steps are done, which took `steps_s`; exchanges begin. -> decisions on what was deferred"""
         self.phase = "exchanging"
-        self.timeouts.begin(now, steps_s, self.timeouts.exchange_s)
+        self.timeouts.begin(now, steps_s, self.timeouts.exchange_s, self._alone)
         self.outcomes, self._served = {}, {}
         return self._enter(round, links, view, now)
 
     def close(self) -> None:
         """No exchange of the open round is answered any more."""
+        self._alone = 0 if self.links else self._alone + 1
         self.phase = "computing"
         self.timeouts.end()
         self.round, self.links, self.view = self.round + 1, {}, b""

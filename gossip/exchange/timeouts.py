@@ -122,6 +122,10 @@ class Timeouts:
     Patience is for peers that are at work. One that is `silent`, which answers no probe either, is given no more than is usual, nor is one
     that was `lately_gone`, as a line that comes and goes will soon be gone again.
 
+    Some overlays leave members without a link in some rounds. Such a node waits for nobody, and so runs ahead of those that wait. Whom it
+    meets next, silent or not, is given FAR times what its own rounds without a link took as well, and has missed nothing that counts if it
+    does not come even then. Who has made this node late before is not given it.
+
     A node that is itself `behind`, because enough other peers are in later rounds, waits for nobody longer than the shortest deadline, or
     what is usual where that is more, and the time of a round's local steps. A peer that is one round behind answers within that time, and
     peers that already wait for this node do so for as long. Deadlines differ between nodes: without this bound a node with a longer one
@@ -146,6 +150,8 @@ class Timeouts:
     _opened: float = 0.0
     _wait_s: float = inf
     _lag_s: float = 0.0
+    _alone_s: float = 0.0
+    """What a peer is given because this node had no link before."""
     _quickest: dict[str, float] = field(default_factory=dict)
     _late: set[str] = field(default_factory=set)
     _waits: deque[tuple[str, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -173,8 +179,10 @@ class Timeouts:
         """The longest that an exchange may take."""
         return self.stretch * self.deadline.max_wait_s
 
-    def begin(self, now: float, steps_s: float = 0.0, exchange_s: float = 0.0) -> None:
+    def begin(self, now: float, steps_s: float = 0.0, exchange_s: float = 0.0, alone: int = 0) -> None:
         """Waiting begins; a round's local steps take `steps_s`, its exchange `exchange_s` where both ends are ready.
+
+        `alone`: rounds without a link just before.
 
         A peer may be late without a fault: it waited for another. So a peer that was in time the last time gets twice the time of both
         beyond the learned deadline, one that was late gets it once: a node that waits for a straggler is still waited for itself. With
@@ -182,6 +190,7 @@ class Timeouts:
         """
         self._wait_s = self.longest_s if self.stretch > 1.0 else self.deadline.wait_s()
         self._opened, self._lag_s = now, steps_s + exchange_s
+        self._alone_s = alone * FAR * self._lag_s
         self.solicit_s = (self._wait_s + 2.0 * steps_s) / TRIES
         self.expires = now + self._given_s
         self._round += 1
@@ -210,12 +219,12 @@ class Timeouts:
             )
         if not hurried:
             longest_s = max(longest_s, self.deadline.min_wait_s) + self._lag_s
-        return min(expires, self._opened + longest_s)
+        return min(expires, self._opened + longest_s + (0.0 if self._has_withdrawn(peer) else self._alone_s))
 
     @property
     def _given_s(self) -> float:
         """What a peer is given that was in time the last time."""
-        return self._wait_s + 2.0 * self._lag_s
+        return self._wait_s + 2.0 * self._lag_s + self._alone_s
 
     def _needed_s(self, peer: str) -> float:
         """What a peer that came too late is known to need, and the time of a round's local steps and exchange; 0 of others."""
@@ -246,8 +255,10 @@ class Timeouts:
 
     def impatient(self, peer: str) -> bool:
         """Whether this node waits for `peer` no longer than is usual."""
-        withdrawn = self._round < self._withdrawn.get(peer, (0, 0))[0]
-        return (withdrawn or self.lately_gone(peer)) and not self.out_of_phase
+        return (self._has_withdrawn(peer) or self.lately_gone(peer)) and not self.out_of_phase
+
+    def _has_withdrawn(self, peer: str) -> bool:
+        return self._round < self._withdrawn.get(peer, (0, 0))[0]
 
     def hurried(self, peer: str) -> bool:
         """Whether `peer` is given no more than is usual: there is no patience left, or it answers no probe."""
@@ -277,7 +288,7 @@ class Timeouts:
 
     def resolve(self, peer: str, outcome: Outcome, now: float) -> None:
         """The exchange with `peer` ended; only a commit or a timeout says how long to wait."""
-        beyond_s = now - self._opened - self.usual_s(peer)
+        beyond_s = now - self._opened - self.usual_s(peer) - self._alone_s
         if beyond_s > 0.0 and not self.impatient(peer):
             self._felt[peer] = self._felt.get(peer, 0.0) + beyond_s
         if outcome == "committed":
@@ -304,7 +315,7 @@ class Timeouts:
         if peer in self._quickest:
             self._quickest[peer] /= 2.0
         self.deadline.observe(None)
-        if not self.impatient(peer):
+        if not (self.impatient(peer) or self._alone_s):
             self._missed[peer] = self._missed.get(peer, 0) + 1
             if self._missed[peer] >= MISSED:
                 self._withdraw(peer)

@@ -40,7 +40,7 @@ class Row:
 
 async def row(
     seed: int, rounds: int, *, mix: str = "pet", dim: int = 200, lr: float = 0.1, churn: float = 0.03, calm: int = 0,
-    nodes: int = NODES,
+    nodes: int = NODES, overlay: str = "sticky",
 ) -> Row:  # fmt: skip
     """One acceptance row: loss .3 on every lane, K = 5 exact gradients, exact codecs, whole vectors, kappa .1.
 
@@ -53,8 +53,9 @@ async def row(
         churn: chance of a crash in a round, and of a join.
         calm: rounds that go on after T.
         nodes: to begin with.
+        overlay: its kind.
     """
-    swarm = VirtualSwarm(agreement(seed, rounds, mix, dim, lr, nodes), seed=seed, step_cost_s=lambda _index: STEP_S)
+    swarm = VirtualSwarm(agreement(seed, rounds, mix, dim, lr, nodes, overlay), seed=seed, step_cost_s=lambda _index: STEP_S)
     errors: list[float] = []
     crashed, joined, played = 0, 0, 0
     async with swarm.running(nodes):
@@ -78,7 +79,7 @@ async def row(
         return Row(tuple(errors), len(swarm.nodes), crashed, joined)
 
 
-def agreement(seed: int, rounds: int, mix: str, dim: int, lr: float, nodes: int) -> schema.Manifest:
+def agreement(seed: int, rounds: int, mix: str, dim: int, lr: float, nodes: int, overlay: str) -> schema.Manifest:
     """Exact gradients, exact codecs: nothing but the algorithm and the faults."""
     return schema.Manifest(
         seed=seed,
@@ -87,6 +88,7 @@ def agreement(seed: int, rounds: int, mix: str, dim: int, lr: float, nodes: int)
         optimizer=schema.OptimizerSection(lr=lr, momentum=0.0, schedule="constant"),
         mix=schema.MixSection(kind=mix, clip_norm=0.0, **({"kappa": 0.1} if mix == "pet" else {})),
         compress=schema.CompressSection(select="full", request="identity", response="identity"),
+        overlay=schema.OverlaySection(kind=overlay),
         membership=schema.MembershipSection(probe_s=5.0, timeout_s=0.1, suspicion_s=0.6, sync_s=5.0),
         pace=schema.PaceSection(
             local_steps=LOCAL_STEPS, rounds=0, quorum=nodes, min_wait_s=0.02, max_wait_s=0.1, evaluate_every=10 * rounds

@@ -15,6 +15,13 @@ async def test_pet_finds_the_optimum_of_the_living_after_loss_and_churn(seed):
     assert reached.errors[-1] < 0.1 * reached.errors[-3]
 
 
+@virtual(1, more=(2, 3, 4, 5))
+async def test_with_base_k_a_member_left_over_meets_the_others_when_its_turn_comes(seed):
+    """Of five, the fifth has a link in one round of five, in which the others have waited for what is lost."""
+    reached = await row(seed, 120, dim=20, nodes=5, churn=0.0, overlay="base_k")
+    assert reached.errors[-1] < 1e-3
+
+
 @virtual(more=(2,))
 async def test_averaging_alone_stops_at_its_floor(seed):
     reached = await row(seed, 60, dim=50, mix="dsgd", nodes=8)

@@ -8,9 +8,9 @@ when both are done with their local steps, and takes the transfers:
 A link's rate is the lesser of both ends', each shared evenly by the exchanges it has in the round.
 
 Deadlines are those of `gossip.exchange.timeouts`: who is ready first waits for the other as long as its adaptive deadline says, and the
-time of two more rounds of its own local steps, of one for who was late the last time. A peer that is ready later than that is late:
-there is no exchange, and who waited has waited in vain. The same holds for what was lost, and for a responder that misses a proof.
-Retries cost no time of their own, and what has begun in time is completed.
+time of two more rounds of its own local steps, of one for who was late the last time, and of FAR more for each round just before in
+which it met nobody. A peer that is ready later than that is late: there is no exchange, and who waited has waited in vain. The same holds
+for what was lost, and for a responder that misses a proof. Retries cost no time of their own, and what has begun in time is completed.
 
 Who finds at the beginning of a round that all its peers will have given it up before, sits out: it is still at its local steps of an
 earlier round while `missed` rounds go by. When it is back it does fewer local steps a round, and more again while it keeps up, as
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from starling.gossip.exchange.timeouts import Deadline
+from starling.gossip.exchange.timeouts import FAR, Deadline
 from starling.node.simulate.matrix.batch import RoundStats
 from starling.node.simulate.matrix.schedule import Exchanges
 
@@ -49,6 +49,7 @@ class Clocks:
     _deadlines: list[Deadline] = field(init=False)
     _steps: NDArray[np.int64] = field(init=False)
     _missed: NDArray[np.int64] = field(init=False)
+    _alone: NDArray[np.int64] = field(init=False)  # (N,) rounds without an exchange before the one under way
     _late: NDArray[np.int64] = field(init=False)  # (waiter·N + peer) of who was late the last time, ascending
     _ready_s: Seconds = field(init=False)  # of the round under way: (N,) when each is done with its local steps
     _expires_s: Seconds = field(init=False)  # (2, m) when each end gives the other up
@@ -57,7 +58,7 @@ class Clocks:
     def __post_init__(self) -> None:
         n = len(self.step_s)
         self.now_s, self._late = np.zeros(n), np.zeros(0, np.int64)
-        self.sent_bytes, self._missed = np.zeros((2, n), np.int64)
+        self.sent_bytes, self._missed, self._alone = np.zeros((3, n), np.int64)
         self._deadlines = [Deadline(self.min_wait_s, self.max_wait_s) for _ in range(n)]
         self._steps = np.full(n, _ALL_STEPS)
 
@@ -71,7 +72,8 @@ class Clocks:
         fitted = np.where(self._missed > 0, np.maximum(fitted // (self._missed + 1), min(steps, 1)), fitted)
         ready_s = self.now_s + fitted * self.step_s
         was_late = np.isin(self._codes(ends), self._late)
-        expires_s = ready_s[ends] + wait_s[ends] + np.where(was_late, 1.0, 2.0) * lag_s[ends]
+        lags = np.where(was_late, 1.0, 2.0) + FAR * self._alone[ends]
+        expires_s = ready_s[ends] + wait_s[ends] + lags * lag_s[ends]
         away = self._away(alive, ends, expires_s)
         one, other = ready_s[ends]
         late = np.where(one <= other, expires_s[0] < other, expires_s[1] < one) | away[ends].any(axis=0)
@@ -100,13 +102,15 @@ class Clocks:
         self._late = np.union1d(np.setdiff1d(self._late, codes[knows]), codes[waits])
         # two frames from the initiator (request and proof), one from the responder, if it responded
         frames = np.stack((np.full(len(stats.committed), 2), stats.sizes[1] > 0))
+        self._alone += 1
+        self._alone[ends] = 0
         np.add.at(self.sent_bytes, stats.ends, np.where(self._too_late, 0, stats.sizes + frames * self.frame_bytes))
 
     def joined(self, row: int, source: int) -> None:
         """A node came: its clock is that of the row it took its model from."""
         self.now_s[row] = self.now_s[source]
         self.sent_bytes[row] = 0
-        self._steps[row], self._missed[row] = _ALL_STEPS, 0
+        self._steps[row], self._missed[row], self._alone[row] = _ALL_STEPS, 0, 0
         self._deadlines[row] = Deadline(self.min_wait_s, self.max_wait_s)
         n = len(self.now_s)
         self._late = self._late[(self._late // n != row) & (self._late % n != row)]

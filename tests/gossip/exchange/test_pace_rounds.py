@@ -6,7 +6,7 @@ import pytest
 
 from starling.gossip.exchange.commands import MAX_SERVED, Accept, Defer, DeferredDecision, Reject
 from starling.gossip.exchange.pace import MAX_DEFERRED, Rounds
-from starling.gossip.exchange.timeouts import TRIES, Timeouts
+from starling.gossip.exchange.timeouts import FAR, TRIES, Deadline, Timeouts
 from starling.gossip.wire.schema import Request, Solicit
 from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
 
@@ -100,6 +100,17 @@ def test_a_round_is_done_when_every_link_is_resolved():
 
 def test_a_round_without_links_is_done_at_once():
     assert rounds_at(5, "exchanging", {}).done
+
+
+def test_who_had_no_link_for_some_rounds_waits_the_longer_at_the_next():
+    rounds = Rounds(Timeouts(Deadline(1.0, 1.0)))
+    waits = []
+    for number, links in enumerate([{"b": 0.5}, {}, {}, {"b": 0.5}, {"b": 0.5}]):
+        rounds.open(number, links, VIEW, 10.0, steps_s=1.0)
+        waits.append(rounds.timeouts.expires - 10.0)
+        rounds.close()
+    assert waits[0] == waits[4] == 3.0
+    assert waits[3] == 3.0 + 2 * FAR
 
 
 def test_at_the_deadline_what_is_left_is_a_timeout():

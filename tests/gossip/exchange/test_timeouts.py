@@ -117,6 +117,41 @@ def test_who_waited_for_a_straggler_has_an_exchange_to_do_too_and_is_given_time_
     assert timeouts.until("b") == 16.0
 
 
+def test_whom_a_node_meets_after_rounds_alone_is_given_the_time_of_those_twice_over():
+    """It came early: it had nobody to wait for. A peer that is silent or has let links expire is busy with rounds of its own."""
+    silent = set()
+    timeouts = Timeouts(Deadline(0.25, 10.0), silent=lambda peer: peer in silent)
+    at = rounds_with(timeouts, dict.fromkeys("bcdef", 0.01), rounds=8)
+    given = {}
+    for alone in (0, 3):
+        timeouts.begin(at, 1.0, 0.5, alone)
+        silent.clear()
+        given[alone] = timeouts.until("b") - at
+        silent.add("b")
+        given[alone, "silent"] = timeouts.until("b") - at
+    assert given[3] == pytest.approx(given[0] + 3 * 2 * 1.5)
+    assert given[3, "silent"] == pytest.approx(given[0, "silent"] + 3 * 2 * 1.5)
+    assert given[0, "silent"] < 1.0 < given[0]
+
+
+def test_a_link_after_rounds_alone_is_not_held_against_who_missed_it_but_making_others_go_on_is():
+    timeouts = Timeouts(Deadline(0.25, 10.0))
+    at = rounds_with(timeouts, dict.fromkeys("bcdef", 0.01), rounds=8)
+    for _ in range(2 * MISSED):
+        timeouts.begin(at, 1.0, alone=3)
+        timeouts.resolve("b", "timeout", timeouts.until("b"))
+        assert not timeouts.impatient("b")
+    timeouts.begin(at, 1.0, alone=3)
+    timeouts.resolve("c", "committed", at + 5.0)
+    timeouts.overtaken()
+    assert not timeouts.impatient("c"), "which is what it came too early"
+    timeouts.begin(at, 1.0, alone=3)
+    timeouts.resolve("c", "committed", at + 8.0)
+    timeouts.overtaken()
+    timeouts.begin(at, 1.0, alone=3)
+    assert timeouts.until("c") - at < 1.0
+
+
 def test_what_an_exchange_takes_is_learned_from_the_quickest_answers_and_by_no_single_peer():
     timeouts = Timeouts(Deadline(0.25, 10.0))
     assert timeouts.exchange_s == 0.0

@@ -56,6 +56,16 @@ def test_who_meets_nobody_waits_for_nobody():
     assert made.now_s == pytest.approx([2.0, 2.0, 3.0])
 
 
+@pytest.mark.parametrize("met_between", [True, False])
+def test_who_met_nobody_for_some_rounds_waits_the_longer_at_the_next(met_between):
+    made = clocks([0.1, 0.1, 0.1], max_wait_s=5.0)
+    for pair in [(0, 1), (0, 1), (0, 2) if met_between else (0, 1), (1, 2)]:
+        made.begin(10, all_alive(3), meet(pair))
+        made.end(meet(pair), stats(meet(pair), lost=(0,) if pair == (1, 2) else ()))
+    once = 4.0 + 5.0 + 2.0  # its steps, the longest wait, two rounds of steps
+    assert made.now_s[2] == pytest.approx(once if met_between else once + 3 * 2.0)
+
+
 def test_a_lost_exchange_costs_both_ends_their_deadline_and_a_lost_proof_the_responder():
     made = clocks([0.1, 0.1, 0.1, 0.1], max_wait_s=5.0)
     met = meet((0, 1), (2, 3))
