@@ -55,7 +55,9 @@ async def row(
         nodes: to begin with.
         overlay: its kind.
     """
-    swarm = VirtualSwarm(agreement(seed, rounds, mix, dim, lr, nodes, overlay), seed=seed, step_cost_s=lambda _index: STEP_S)
+    swarm = VirtualSwarm(
+        agreement(seed, rounds, mix, dim, lr, nodes, overlay), seed=seed, step_cost_s=lambda _index: STEP_S
+    )
     errors: list[float] = []
     crashed, joined, played = 0, 0, 0
     async with swarm.running(nodes):
