@@ -123,7 +123,7 @@ MUTANTS = (
     Mutant("gossip/exchange/timeouts.py", "0.0 if self._has_withdrawn(peer) else self._alone_s", "self._alone_s", ("**/test_timeouts.py",)),
     Mutant("gossip/exchange/timeouts.py", " or self._alone_s)", ")", ("**/test_timeouts.py",)),
     Mutant("gossip/exchange/timeouts.py", " - self._alone_s\n", "\n", ("**/test_timeouts.py",)),
-    Mutant("node/simulate/matrix/clocks.py", " + FAR * self._alone[ends]", "", ("**/test_clocks.py",)),
+    Mutant("node/simulate/matrix/clocks.py", " + FAR * np.minimum(self._alone, MOST_ALONE)[ends]", "", ("**/test_clocks.py",)),
     Mutant("gossip/mix/pet.py", "phase.climb * ratio", "phase.climb", ("**/test_pet.py",)),
     Mutant("gossip/mix/pet.py", "local_steps >= memory * ratio", "local_steps >= ratio", ("**/test_pet.py",)),
     Mutant("robust/clip.py", "norm <= tau:", "norm <= 2 * tau:", ("robust/test_clip.py",)),

@@ -26,6 +26,7 @@ FELT = 0.25  # of the time of a round's local steps: who made a node wait so muc
 WITHDRAWN_ROUNDS = 4  # without patience for who made this node late, the first time; doubles …
 MOST_WITHDRAWN_ROUNDS = 1024  # … up to this
 MISSED = 3  # links in a row that a peer let expire, after which it is given no more than is usual either
+MOST_ALONE = 32  # rounds without a link that lengthen the next: base-2 leaves the last of 8,193 members out of 26
 FORGETTING = 1.1  # growth of the remembered quickest answer at every answer, so that a link may become slower
 
 
@@ -182,7 +183,7 @@ class Timeouts:
     def begin(self, now: float, steps_s: float = 0.0, exchange_s: float = 0.0, alone: int = 0) -> None:
         """Waiting begins; a round's local steps take `steps_s`, its exchange `exchange_s` where both ends are ready.
 
-        `alone`: rounds without a link just before.
+        `alone`: rounds without a link just before, of which MOST_ALONE count.
 
         A peer may be late without a fault: it waited for another. So a peer that was in time the last time gets twice the time of both
         beyond the learned deadline, one that was late gets it once: a node that waits for a straggler is still waited for itself. With
@@ -190,7 +191,7 @@ class Timeouts:
         """
         self._wait_s = self.longest_s if self.stretch > 1.0 else self.deadline.wait_s()
         self._opened, self._lag_s = now, steps_s + exchange_s
-        self._alone_s = alone * FAR * self._lag_s
+        self._alone_s = min(alone, MOST_ALONE) * FAR * self._lag_s
         self.solicit_s = (self._wait_s + 2.0 * steps_s) / TRIES
         self.expires = now + self._given_s
         self._round += 1

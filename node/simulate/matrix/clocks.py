@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from starling.gossip.exchange.timeouts import FAR, Deadline
+from starling.gossip.exchange.timeouts import FAR, MOST_ALONE, Deadline
 from starling.node.simulate.matrix.batch import RoundStats
 from starling.node.simulate.matrix.schedule import Exchanges
 
@@ -72,7 +72,7 @@ class Clocks:
         fitted = np.where(self._missed > 0, np.maximum(fitted // (self._missed + 1), min(steps, 1)), fitted)
         ready_s = self.now_s + fitted * self.step_s
         was_late = np.isin(self._codes(ends), self._late)
-        lags = np.where(was_late, 1.0, 2.0) + FAR * self._alone[ends]
+        lags = np.where(was_late, 1.0, 2.0) + FAR * np.minimum(self._alone, MOST_ALONE)[ends]
         expires_s = ready_s[ends] + wait_s[ends] + lags * lag_s[ends]
         away = self._away(alive, ends, expires_s)
         one, other = ready_s[ends]

@@ -12,6 +12,7 @@ from starling.gossip.exchange.timeouts import (
     FELT,
     HASTE,
     MISSED,
+    MOST_ALONE,
     RECENT,
     STRETCH,
     UNDER_WAY,
@@ -132,6 +133,10 @@ def test_whom_a_node_meets_after_rounds_alone_is_given_the_time_of_those_twice_o
     assert given[3] == pytest.approx(given[0] + 3 * 2 * 1.5)
     assert given[3, "silent"] == pytest.approx(given[0, "silent"] + 3 * 2 * 1.5)
     assert given[0, "silent"] < 1.0 < given[0]
+    timeouts.begin(at, 1.0, 0.5, alone=100_000)
+    assert timeouts.until("c") - at == pytest.approx(given[0] + MOST_ALONE * 2 * 1.5), (
+        "as of who was all alone for a day"
+    )
 
 
 def test_a_link_after_rounds_alone_is_not_held_against_who_missed_it():
