@@ -97,7 +97,7 @@ async def test_survivors_of_a_crash_delete_its_flow_and_the_crashed_identity_com
 async def test_an_engine_that_dies_is_restarted_and_its_edges_begin_anew_at_both_ends(seed):
     with TemporaryDirectory() as folder:
         swarm = story(
-            digits(6, rounds=30), seed, folder=Path(folder),
+            digits(6, rounds=40), seed, folder=Path(folder),
             config=NodeConfig(linger_s=1e6, threads=1, trust=True, checkpoint_s=1.0),
         )  # fmt: skip
         async with swarm.running(6):
