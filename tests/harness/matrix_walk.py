@@ -72,8 +72,8 @@ def walk(
         x, state = mixer.publish(state, x, now)
         shared = mixer.shared(state, x)
         mixed = W(turn) @ shared
-        if now.local_steps and (gain := mixer.edge.gain(1.0, 1.0, now)):
-            flows = mixer.edge.flow(flows, gain * (mixed - shared))
+        if now.local_steps and (half := mixer.edge.gain(0.5, 1.0, now)):  # the gain of a link of 1/2
+            flows = mixer.edge.flow(flows, 2.0 * half * (mixed - shared))
             state = mixer.corrected(state, flows)
         x, state = mixer.absorb(state, x, mixed, now)
         yield x
