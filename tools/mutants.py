@@ -120,7 +120,7 @@ MUTANTS = (
     Mutant("gossip/mix/pet.py", "min(theta, LARGEST_THETA)", "theta", ("**/test_pet.py",)),
     Mutant("gossip/exchange/pace.py", "0 if self.links else self._alone + 1", "0", ("**/test_pace_rounds.py",)),
     Mutant("gossip/exchange/timeouts.py", " + self._alone_s\n", "\n", ("**/test_timeouts.py",)),
-    Mutant("gossip/exchange/timeouts.py", "0.0 if self._has_withdrawn(peer) else self._alone_s", "self._alone_s", ("**/test_timeouts.py",)),
+    Mutant("gossip/exchange/timeouts.py", "0.0 if self._patience_withdrawn(peer) else", "", ("**/test_timeouts.py",)),
     Mutant("gossip/exchange/timeouts.py", " or self._alone_s)", ")", ("**/test_timeouts.py",)),
     Mutant("gossip/exchange/timeouts.py", " - self._alone_s\n", "\n", ("**/test_timeouts.py",)),
     Mutant("node/simulate/matrix/clocks.py", " + FAR * np.minimum(self._alone, MOST_ALONE)[ends]", "", ("**/test_clocks.py",)),

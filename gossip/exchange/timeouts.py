@@ -123,9 +123,9 @@ class Timeouts:
     Patience is for peers that are at work. One that is `silent`, which answers no probe either, is given no more than is usual, nor is one
     that was `lately_gone`, as a line that comes and goes will soon be gone again.
 
-    Some overlays leave members without a link in some rounds. Such a node waits for nobody, and so runs ahead of those that wait. Whom it
-    meets next, silent or not, is given FAR times what its own rounds without a link took as well, and has missed nothing that counts if it
-    does not come even then. Who has made this node late before is not given it.
+    Some overlays leave members without a link in some rounds. Such a node waits for nobody, and so runs ahead of those that wait. The peer
+    of its next link, silent or not, is given FAR times the time of these rounds besides, and that link does not count among those in a row
+    that it let expire. A peer for which patience was withdrawn is not given that time.
 
     A node that is itself `behind`, because enough other peers are in later rounds, waits for nobody longer than the shortest deadline, or
     what is usual where that is more, and the time of a round's local steps. A peer that is one round behind answers within that time, and
@@ -152,7 +152,7 @@ class Timeouts:
     _wait_s: float = inf
     _lag_s: float = 0.0
     _alone_s: float = 0.0
-    """What a peer is given because this node had no link before."""
+    """What a peer is given besides because this node had no link in the rounds before."""
     _quickest: dict[str, float] = field(default_factory=dict)
     _late: set[str] = field(default_factory=set)
     _waits: deque[tuple[str, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -220,7 +220,7 @@ class Timeouts:
             )
         if not hurried:
             longest_s = max(longest_s, self.deadline.min_wait_s) + self._lag_s
-        return min(expires, self._opened + longest_s + (0.0 if self._has_withdrawn(peer) else self._alone_s))
+        return min(expires, self._opened + longest_s + (0.0 if self._patience_withdrawn(peer) else self._alone_s))
 
     @property
     def _given_s(self) -> float:
@@ -256,9 +256,9 @@ class Timeouts:
 
     def impatient(self, peer: str) -> bool:
         """Whether this node waits for `peer` no longer than is usual."""
-        return (self._has_withdrawn(peer) or self.lately_gone(peer)) and not self.out_of_phase
+        return (self._patience_withdrawn(peer) or self.lately_gone(peer)) and not self.out_of_phase
 
-    def _has_withdrawn(self, peer: str) -> bool:
+    def _patience_withdrawn(self, peer: str) -> bool:
         return self._round < self._withdrawn.get(peer, (0, 0))[0]
 
     def hurried(self, peer: str) -> bool:
