@@ -26,13 +26,13 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.exchange.attestation import digest
 from starling.gossip.limits import keep
 from starling.gossip.mix.catalogue import swaps, tracks
+from starling.gossip.mix.encoded_effects import decoded
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 from starling.node.config import consent
 from starling.node.engine.learner import Learner
 from starling.node.engine.pairwise_exchange import Done, Exchanges
 from starling.node.engine.privacy.csprng import Csprng
-from starling.node.engine.sealed import opened
 from starling.node.engine.session import Session
 from starling.node.rpc import calls
 from starling.node.tasks.api import Data
@@ -260,7 +260,7 @@ class ByzantineSession(Session):
 
     def take(self, done: Done) -> calls.Done:
         """Add the effect of the honest exchange."""
-        return super().take(self.adversary.correct(done if isinstance(done, Swapped) else opened(done)))
+        return super().take(self.adversary.correct(done if isinstance(done, Swapped) else decoded(done)))
 
 
 def open_session(opening: calls.Open, clock: Callable[[], float], csprng: Csprng) -> Session:

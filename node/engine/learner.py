@@ -29,6 +29,7 @@ from starling.gossip.mix import edge_ledger
 from starling.gossip.mix.base import PlainAveraging, origin
 from starling.gossip.mix.catalogue import broadcasts, controls, pulls, replaces, swaps
 from starling.gossip.mix.edge_ledger import Ledger
+from starling.gossip.mix.encoded_effects import EncodedEffect, decoded
 from starling.gossip.mix.gather import Gather, Gathered
 from starling.gossip.mix.personal import SHARES, Personal, chosen
 from starling.gossip.mix.pet import Pet
@@ -54,7 +55,6 @@ from starling.node.engine.optimizers import Optimizer, optimizer_of, phase, ramp
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.privacy.dp_sgd import PrivateGradients
 from starling.node.engine.rehearsal import calling, rehearse
-from starling.node.engine.sealed import Sealed, opened
 from starling.node.engine.start import initial
 from starling.node.rpc.calls import Open
 from starling.node.tasks.api import Data, Source
@@ -414,7 +414,7 @@ class Learner:
         """(D,) the vector that is exchanged; changes with the model where it is the model."""
         return self.mixer.shared(self.state, self.x)
 
-    def absorb(self, done: Sequence[Effect | Swapped | Sealed], phase: Phase) -> None:
+    def absorb(self, done: Sequence[Effect | Swapped | EncodedEffect], phase: Phase) -> None:
         """Add committed effects in the given order; in steps pace once a round, also if there are none."""
         shared = self.shared()
         swapped = [swap for swap in done if isinstance(swap, Swapped)]
@@ -517,15 +517,15 @@ class Learner:
         self.x.copy_(ours)
         return torch.stack(values).nan_to_num(math.inf, math.inf).reshape(models.shape[:-1])
 
-    def _own_share(self, effect: Effect | Sealed, shared: Tensor, aside: Any) -> Effect | Sealed:
+    def _own_share(self, effect: Effect | EncodedEffect, shared: Tensor, aside: Any) -> Effect | EncodedEffect:
         """The effect with the share of its step that is best by the samples set aside, of `shared` (D,) before any of its round."""
-        value, models = opened(effect).value, []
+        value, models = decoded(effect).value, []
         for share in SHARES:
             moved = effect.support.add(shared, share * effect.theta * value)
             models.append(self.mixer.put(self.x, moved) if isinstance(self.mixer, Personal) else moved)
         return replace(effect, theta=effect.theta * float(chosen(self._losses_on(aside, torch.stack(models)))))
 
-    def flow_only(self, done: Effect | Swapped | Sealed) -> Effect | Sealed:
+    def flow_only(self, done: Effect | Swapped | EncodedEffect) -> Effect | EncodedEffect:
         """Update the state of an effect's edge ahead of its round -> the effect that remains for the vector."""
         shared = torch.zeros_like(self.form)
         if not isinstance(done, Swapped):
@@ -535,14 +535,14 @@ class Learner:
         change, self.kept = edge_ledger.swap(self.mixer.edge, self.kept, shared, self.origin, [done])
         return Effect(done.peer, Full(), change, 1.0, 0.0)
 
-    def _book(self, effects: Sequence[Effect | Sealed], shared: Tensor) -> Tensor:
+    def _book(self, effects: Sequence[Effect | EncodedEffect], shared: Tensor) -> Tensor:
         """Add effects to the flows and to `shared` (D,), which is changed only where it is ours alone, or the model that is mixed."""
         edge = self.mixer.edge
         rule = PLAIN if swaps(edge) or pulls(edge) else edge
         if shared is not self.x or not replaces(self.mixer):
             shared = shared.clone()
         moved = any(map(edge_ledger.moves, effects))
-        shared, self.ledger = edge_ledger.average(rule, self.ledger, shared, map(opened, effects), owned=True)
+        shared, self.ledger = edge_ledger.average(rule, self.ledger, shared, map(decoded, effects), owned=True)
         if moved:
             self.state = self.mixer.corrected(self.state, self.ledger.total)
         return shared

@@ -22,6 +22,7 @@ from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
 from starling.gossip.mix import directions, edge_ledger
 from starling.gossip.mix.broadcast_codec import BroadcastCodec
 from starling.gossip.mix.catalogue import broadcasts, pulls, swaps, tracks
+from starling.gossip.mix.encoded_effects import EncodedEffect, decoded, encoded, norm
 from starling.gossip.mix.exchange_codec import edge
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
@@ -30,13 +31,12 @@ from starling.node.config.schema import Manifest
 from starling.node.engine.compression import exchange_codec, parts, selection, selector_facts
 from starling.node.engine.consensus import ConsensusDistance, of_model, rms
 from starling.node.engine.learner import Learner
-from starling.node.engine.sealed import Sealed, norm, opened, sealed
 from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Drop, Offer, Offered
 
 _ROUNDING = 1e-6  # relative difference of a gain between two machines
 _APART = 8  # rounds that an honest initiator may be from us in clock pace; in steps pace none
 _FULL = 0.8  # of the clip: a clipped difference is at least so long after most codecs
-Done = Effect | Swapped | Sealed
+Done = Effect | Swapped | EncodedEffect
 Misdirect = Callable[[Tensor, Tensor, Tensor | None, str], tuple[Tensor, Tensor, Tensor | None]]
 """(z (D,), N (1,), reach (1,) or None, peer) -> those to be sent."""
 
@@ -301,9 +301,9 @@ class Exchanges:
             if other == peer:
                 continue
             match pending.done:
-                case Effect() | Sealed() as done:
+                case Effect() | EncodedEffect() as done:
                     changed = changed.clone() if changed is shared else changed
-                    effect = opened(done)
+                    effect = decoded(done)
                     changed[effect.support.index(self._dim)] += effect.theta * effect.support.spread(
                         effect.value, self._dim
                     )
@@ -332,7 +332,7 @@ class Exchanges:
             return self._part_of_direction(tracking, support)
         z, noise = tracking.direction(self._learner.state)
         for done in moving:
-            z[done.support.index(self._dim)] -= edge_ledger.anticipated(tracking, self._learner.ledger, opened(done))
+            z[done.support.index(self._dim)] -= edge_ledger.anticipated(tracking, self._learner.ledger, decoded(done))
         reach = tracking.reach(self._learner.state)
         if self.misdirect is not None:
             z, noise, reach = self.misdirect(z, noise, reach, peer)
@@ -347,7 +347,7 @@ class Exchanges:
 
     def _held(self, tracking: Tracking, effect: Effect, unbooked: Sequence[Done]) -> directions.Held:
         """Our flow of an edge, after all of an effect but its drift."""
-        earlier = [opened(done) for done in unbooked if not isinstance(done, Swapped) and done.peer == effect.peer]
+        earlier = [decoded(done) for done in unbooked if not isinstance(done, Swapped) and done.peer == effect.peer]
         flow, rest = edge_ledger.held(tracking, self._learner.ledger, effect, earlier)
         return directions.Held(flow.cpu(), rest)
 
@@ -365,13 +365,13 @@ class Exchanges:
         """An exchange tells what the peer's values are after it: the difference less the peer's step towards ours."""
         known = self._known_of(done.peer)
         if known is not None and not isinstance(done, Swapped):
-            self._known[done.peer] = done.support.put(known, mine + (1.0 - done.theta) * opened(done).value)
+            self._known[done.peer] = done.support.put(known, mine + (1.0 - done.theta) * decoded(done).value)
 
     def _remembered(self, support: Support, shared: Tensor) -> Tensor:
         """(k,) our values, for `_note`; (0,) where nothing is compared."""
         return support.take(shared) if self._compares else shared[:0]
 
-    def _seal(self, effect: Effect, response: bytes, values: bytes, sign: float) -> Effect | Sealed:
+    def _seal(self, effect: Effect, response: bytes, values: bytes, sign: float) -> Effect | EncodedEffect:
         """An effect as the bytes of its response's difference, and of its drift's values, times `sign`, 1 or −1."""
         support = effect.support  # not the effect, whose values would stay
 
@@ -379,7 +379,7 @@ class Exchanges:
             found = self.codec.decode_response(data, support, self._dim, self._dtype, self._limit)[0]
             return found.mul_(sign).to(self._device)
 
-        return sealed(effect, lambda: decoded(response), lambda: decoded(values))
+        return encoded(effect, lambda: decoded(response), lambda: decoded(values))
 
     def _measured(self, difference: Tensor, support: Support) -> tuple[float, float | None]:
         """Norm of a difference (k,), and root mean square of its model part; None where that cannot be separated from a tracker."""

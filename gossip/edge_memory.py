@@ -1,0 +1,203 @@
+"""What a node keeps of each of its edges: flows, copies of messages, or a rule's memory of peers.
+
+Shapes: D numbers of the shared vector, k peers, s numbers that a rule remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from starling.gossip.api import Averaging, Controlling, Effect, Swapped, Swapping
+from starling.gossip.compress.support import Full
+from starling.gossip.lazy_torch import Tensor, torch
+from starling.gossip.mix import edge_ledger
+from starling.gossip.mix.base import PlainAveraging
+from starling.gossip.mix.edge_ledger import Ledger
+from starling.gossip.mix.encoded_effects import EncodedEffect, decoded
+from starling.gossip.mix.rule_memory import assign_slots, cleared, slot_of
+
+Committed = Effect | Swapped | EncodedEffect
+"""The effect of one committed pairwise exchange on this end."""
+
+
+class EdgeMemory(Protocol):
+    """What is kept of the edges of one node."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """Flows of all edges; without any where none are kept."""
+
+    def correction(self) -> Tensor:
+        """Return (D,) the sum of what all edges contribute to the correction of local steps; zeros where they do not."""
+
+    def book(self, done: Sequence[Committed], shared: Tensor) -> tuple[Tensor, bool]:
+        """Add effects to `shared` (D,), which may be overwritten -> the sum, and whether the correction has changed."""
+
+    def edge_only(self, done: Committed, form: Tensor) -> tuple[Effect | EncodedEffect, bool]:
+        """Book an effect on its edge alone -> the effect that remains for the vector, and whether the correction has changed.
+
+        `form` (D,) has the length, dtype and device of the shared vector.
+        """
+
+    def settle(self, peer: str) -> None:
+        """Close an edge in order."""
+
+    def revoke(self, peer: str) -> bool:
+        """Delete what is kept of a peer that is gone -> whether the other flows compensated for its flow."""
+
+
+class Flows:
+    """A flow per edge, changed by effects of `rule` only. At most `settled_edges` flows of closed edges can still be revoked."""
+
+    def __init__(self, rule: Averaging, shared: Tensor, settled_edges: int) -> None:
+        """`shared` (D,) has the shared vector's length, dtype and device."""
+        self._rule, self._settled_edges = rule, settled_edges
+        self.ledger = edge_ledger.opened(shared)
+
+    def correction(self) -> Tensor:
+        """Return (D,) the sum of all flows."""
+        return self.ledger.total
+
+    def book(self, done: Sequence[Committed], shared: Tensor) -> tuple[Tensor, bool]:
+        """Add effects to `shared`, and to the flows of their edges."""
+        effects = [each for each in done if not isinstance(each, Swapped)]
+        assert len(effects) == len(done), "messages are swapped where no flows are kept"
+        moved = any(map(edge_ledger.moves, effects))
+        shared, self.ledger = self._averaged(map(decoded, effects), shared)
+        return shared, moved
+
+    def edge_only(self, done: Committed, form: Tensor) -> tuple[Effect | EncodedEffect, bool]:
+        """Add an effect to its flow alone."""
+        assert not isinstance(done, Swapped)
+        _, moved = self.book([done], torch.zeros_like(form))
+        return replace(done, gain=0.0, drift=None), moved
+
+    def settle(self, peer: str) -> None:
+        """Keep the flow of a closed edge revocable until enough others were closed."""
+        self.ledger = edge_ledger.settle(self.ledger, peer, self._settled_edges)
+
+    def revoke(self, peer: str) -> bool:
+        """Delete the flow of a peer."""
+        before = self.ledger
+        self.ledger = edge_ledger.revoke(before, peer)
+        return edge_ledger.dominated(before, self.ledger)
+
+    def _averaged(self, effects: Iterable[Effect], shared: Tensor) -> tuple[Tensor, Ledger]:
+        return edge_ledger.average(self._rule, self.ledger, shared, effects, owned=True)
+
+
+class NoEdges(Flows):
+    """Nothing is kept: vectors are pulled, or all nodes add the same sum."""
+
+    def __init__(self, shared: Tensor) -> None:
+        """`shared` as of `Flows`."""
+        super().__init__(PlainAveraging(), shared, 0)
+
+    def settle(self, peer: str) -> None:
+        """Do nothing."""
+
+    def revoke(self, peer: str) -> bool:
+        """Do nothing."""
+        return False
+
+
+class PublicCopies(NoEdges):
+    """What both ends of an edge know of each other's messages. `origin` gives (D,) the shared vector that all nodes began with."""
+
+    def __init__(self, edge: Swapping, shared: Tensor, origin: Callable[[], Tensor]) -> None:
+        """`shared` as of `Flows`."""
+        super().__init__(shared)
+        self._edge, self._origin = edge, origin
+        self.copies: dict[str, Tensor] = {}
+
+    def of(self, peer: str) -> Tensor:
+        """Return (E,) what is kept of the edge to a peer, at first what every new edge begins with."""
+        kept = self.copies.get(peer)
+        return self._edge.begin(self._origin()) if kept is None else kept
+
+    def book(self, done: Sequence[Committed], shared: Tensor) -> tuple[Tensor, bool]:
+        """Add both halves of each swap, then effects that remained of swaps with peers that are gone."""
+        swapped = [each for each in done if isinstance(each, Swapped)]
+        if swapped:
+            shared, self.copies = edge_ledger.swap(self._edge, self.copies, shared, self._origin(), swapped)
+        if effects := [each for each in done if not isinstance(each, Swapped)]:
+            shared, self.ledger = self._averaged(map(decoded, effects), shared)
+        return shared, False
+
+    def edge_only(self, done: Committed, form: Tensor) -> tuple[Effect | EncodedEffect, bool]:
+        """Add a swap to its edge alone; what it does to the vector remains, as an effect."""
+        if not isinstance(done, Swapped):
+            return super().edge_only(done, form)
+        change, self.copies = edge_ledger.swap(self._edge, self.copies, torch.zeros_like(form), self._origin(), [done])
+        return Effect(done.peer, Full(), change, 1.0, 0.0), False
+
+    def settle(self, peer: str) -> None:
+        """Delete what is kept of an edge."""
+        self.copies.pop(peer, None)
+
+    def revoke(self, peer: str) -> bool:
+        """Delete what is kept of a peer."""
+        self.copies.pop(peer, None)
+        return False
+
+
+class ControlCopies(PublicCopies):
+    """Copies from which both ends estimate the other's updates; the difference of the two corrects local steps."""
+
+    _edge: Controlling
+
+    def correction(self) -> Tensor:
+        """Return (D,) the sum over all edges of the difference of both ends' estimated updates."""
+        if not self.copies:
+            return self.ledger.total
+        return self._edge.flows(torch.stack([self.copies[peer] for peer in sorted(self.copies)]))
+
+    def book(self, done: Sequence[Committed], shared: Tensor) -> tuple[Tensor, bool]:
+        """As of `PublicCopies`; any swap changes the correction."""
+        shared, _ = super().book(done, shared)
+        return shared, any(isinstance(each, Swapped) for each in done)
+
+
+class RuleMemory(NoEdges):
+    """A rule's memory of `slots` peers; the numbers are part of the mixing algorithm's state, as `kept` (s,)."""
+
+    def __init__(self, slots: int, shared: Tensor) -> None:
+        """`shared` as of `Flows`."""
+        super().__init__(shared)
+        self._slots = slots
+        self._taken: dict[str, int] = {}
+
+    def assigned(self, state: Any, asked: Sequence[str], present: Tensor) -> tuple[Any, Tensor | None, dict[str, int]]:
+        """Give slots to new peers -> the state with these slots empty, (k,) the slots of `asked`, and what `keep` takes."""
+        if not self._slots:
+            return state, None, self._taken
+        taken, kept, slots = assign_slots(self._taken, asked, present.tolist(), state.kept, self._slots)
+        return replace(state, kept=kept), slots, taken
+
+    def keep(self, taken: dict[str, int]) -> None:
+        """Take over the slots that `assigned` gave."""
+        self._taken = taken
+
+    def forgotten(self, state: Any, peer: str) -> Any:
+        """Return the state without a peer that is gone."""
+        if peer not in self._taken:
+            return state
+        return replace(state, kept=cleared(state.kept, self._slots, [self._taken.pop(peer)]))
+
+    def histories(self, state: Any) -> dict[str, Tensor]:
+        """Return a copy of what the rule remembers, by peer."""
+        return {peer: slot_of(state.kept, self._slots, slot).clone() for peer, slot in self._taken.items()}
+
+    def recalled(self, state: Any, histories: Mapping[str, Tensor]) -> Any:
+        """Return the state with the histories of peers, as far as there are slots and they fit."""
+        if not histories or not self._slots:
+            return state
+        kept = state.kept.clone()
+        for slot, (peer, history) in enumerate(sorted(histories.items())[: self._slots]):
+            place = slot_of(kept, self._slots, slot)
+            if history.shape == place.shape:
+                self._taken[peer] = slot
+                place.copy_(history)
+        return replace(state, kept=kept)

@@ -1,0 +1,57 @@
+"""Committed effects as the bytes that crossed the wire, from the commit until they are mixed: an eighth of the numbers that they say.
+
+Shapes: D numbers of the shared vector, k of one exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starling.gossip.api import Drift, Effect
+from starling.gossip.compress.support import Support
+from starling.gossip.lazy_torch import Tensor
+
+FEWEST = 1 << 16  # values of an effect that is worth encoding
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedDrift:
+    """A `starling.gossip.api.Drift` whose value is decoded when it is needed."""
+
+    decode: Callable[[], Tensor]
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedEffect:
+    """A `starling.gossip.api.Effect` whose values (k,) are decoded when they are needed, to the same bits each time."""
+
+    peer: str
+    support: Support
+    decode: Callable[[], Tensor]
+    norm: float  # Euclidean, of the values
+    theta: float
+    gain: float
+    drift: EncodedDrift | None = None
+
+
+def encoded(effect: Effect, value: Callable[[], Tensor], drift: Callable[[], Tensor]) -> Effect | EncodedEffect:
+    """Replace the values of an effect, and those of its drift, by functions that make them anew; return short effects as they are."""
+    if effect.value.numel() < FEWEST:
+        return effect
+    moved = None if effect.drift is None else EncodedDrift(drift, effect.drift.weight)
+    return EncodedEffect(effect.peer, effect.support, value, norm(effect), effect.theta, effect.gain, moved)
+
+
+def decoded(effect: Effect | EncodedEffect) -> Effect:
+    """Return the effect with its values."""
+    if isinstance(effect, Effect):
+        return effect
+    drift = None if effect.drift is None else Drift(effect.drift.decode(), effect.drift.weight)
+    return Effect(effect.peer, effect.support, effect.decode(), effect.theta, effect.gain, drift)
+
+
+def norm(effect: Effect | EncodedEffect) -> float:
+    """Return the Euclidean norm of an effect's values."""
+    return effect.norm if isinstance(effect, EncodedEffect) else float(effect.value.norm())

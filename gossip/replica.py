@@ -1,0 +1,275 @@
+"""One node's copy of the model: its parameters, the mixing algorithm's state, and what is kept of each edge.
+
+It knows neither task nor network nor clock. Local steps change `x` and replace `state`; exchanges are about `shared()`, and what they
+commit comes back by `combine`, `gather` or `advance`.
+
+Shapes: d parameters, D numbers of the shared vector, k peers asked, n members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from starling.gossip.api import Effect, Losses, Mixer, Phase
+from starling.gossip.edge_memory import (
+    Committed,
+    ControlCopies,
+    EdgeMemory,
+    Flows,
+    NoEdges,
+    PublicCopies,
+    RuleMemory,
+)
+from starling.gossip.lazy_torch import Tensor, torch
+from starling.gossip.mix.base import origin
+from starling.gossip.mix.catalogue import replaces
+from starling.gossip.mix.encoded_effects import EncodedEffect
+from starling.gossip.mix.gather import Gather
+from starling.gossip.mix.kinds import EdgeKind, kind_of
+from starling.gossip.mix.personal import Personal
+from starling.gossip.vector import Layout, finite
+
+Adjust = Callable[[Effect | EncodedEffect, Tensor], Effect | EncodedEffect]
+"""(effect, shared vector (D,) before it) -> the effect that this node wants instead."""
+
+
+class Scope(Protocol):
+    """Which part of a model nodes share."""
+
+    personal: bool  # whether a part stays at home
+
+    def part(self, x: Tensor) -> Tensor:
+        """Return what of a model (d,) others may take over."""
+
+    def whole(self, part: Tensor, x: Tensor) -> Tensor:
+        """Return a model with this part, and for the rest what x (d,) has. Raises ValueError: it is the part of another model."""
+
+
+class WholeModel:
+    """All of it."""
+
+    personal = False
+
+    def part(self, x: Tensor) -> Tensor:
+        """Return x."""
+        return x
+
+    def whole(self, part: Tensor, x: Tensor) -> Tensor:
+        """Return the part."""
+        return part
+
+
+class SharedPart:
+    """The coordinates that `mixer` shares, (s,) of them."""
+
+    personal = True
+
+    def __init__(self, mixer: Personal, size: int) -> None:
+        self._mixer, self._size = mixer, size
+
+    def part(self, x: Tensor) -> Tensor:
+        """Return (s,) of x, a copy."""
+        return self._mixer.part(x)
+
+    def whole(self, part: Tensor, x: Tensor) -> Tensor:
+        """Return a copy of x with these coordinates."""
+        if part.shape != (self._size,):
+            raise ValueError("holds another model")
+        return self._mixer.put(x, part.to(x))
+
+
+class Replica:
+    """A model that local steps and a mixing algorithm change.
+
+    Attributes:
+        x: (d,) the parameters; written to in place, always the same memory.
+        mixer: the mixing algorithm.
+        state: its state.
+        kind: of its exchanges.
+        memory: of its edges.
+        scope: which part of the model is shared.
+        layout: of what is shared of the model, the first of the D numbers.
+    """
+
+    def __init__(
+        self, x: Tensor, mixer: Mixer, layout: Layout, beginning: Callable[[], Tensor], *, settled_edges: int,
+        keep_origin: bool = False, adjust: Adjust | None = None,
+    ) -> None:  # fmt: skip
+        """`beginning` makes the model (d,) that all nodes began with; `keep_origin`: exchanges compare with it often.
+
+        `settled_edges` as of `Flows`. `adjust`: what a node makes of each effect before it is added; None: nothing.
+        """
+        self.x, self.mixer, self.layout = x, mixer, layout
+        self.kind = kind_of(mixer.edge)
+        self.beginning, self._adjust = beginning, adjust
+        self.scope: Scope = SharedPart(mixer, layout.dim) if isinstance(mixer, Personal) else WholeModel()
+        self._settled_edges = settled_edges
+        self._in_place = replaces(mixer)  # the model itself is mixed, without a copy
+        held = keep_origin or self.kind in (EdgeKind.SWAPS, EdgeKind.CONTROLS)
+        self._origin = origin(mixer, x) if held else None
+        self.state: Any
+        self.memory: EdgeMemory
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin the mixing algorithm anew with x, without edges."""
+        self.state = self.mixer.start(self._writable())
+        self.memory = self._no_edges(self.mixer.shared(self.state, self.x))
+        self._correct()  # the same zeros in both, once
+
+    def _no_edges(self, shared: Tensor) -> EdgeMemory:
+        edge: Any = self.mixer.edge
+        match self.kind:
+            case EdgeKind.DIFFERENCES | EdgeKind.DIRECTIONS:
+                return Flows(edge, shared, self._settled_edges)
+            case EdgeKind.SWAPS:
+                return PublicCopies(edge, shared, lambda: self.origin)
+            case EdgeKind.CONTROLS:
+                return ControlCopies(edge, shared, lambda: self.origin)
+            case EdgeKind.GATHERS:
+                return RuleMemory(edge.rule.memory_slots, shared)
+            case EdgeKind.BROADCASTS:
+                return NoEdges(shared)
+
+    @property
+    def form(self) -> Tensor:
+        """(D,) of the shared vector's length, dtype and device; its numbers mean nothing."""
+        return self.memory.ledger.total
+
+    @property
+    def origin(self) -> Tensor:
+        """(D,) the shared vector that all nodes began with."""
+        return origin(self.mixer, self.beginning()) if self._origin is None else self._origin
+
+    @property
+    def anchor(self) -> Tensor | None:
+        """(d,) the model between rounds, equal at all nodes; None where nodes do not broadcast."""
+        edge: Any = self.mixer.edge
+        settled: Tensor | None = edge.settled(self.state) if self.kind is EdgeKind.BROADCASTS else None
+        return settled
+
+    @property
+    def settled(self) -> Tensor:
+        """(d,) the model that a checkpoint keeps and of which others may take over a part: the anchor, where there is one."""
+        anchor = self.anchor
+        return self.x if anchor is None else anchor
+
+    @property
+    def offered(self) -> Tensor:
+        """What others may take over of the model."""
+        return self.scope.part(self.settled)
+
+    def publish(self, phase: Phase) -> None:
+        """Let the mixing algorithm act after local steps."""
+        x, self.state = self.mixer.publish(self.state, self._writable(), phase)
+        self._take(x)
+
+    def shared(self) -> Tensor:
+        """Return (D,) the vector that exchanges are about; it changes with the model where it is the model."""
+        return self.mixer.shared(self.state, self.x)
+
+    def combine(self, done: Sequence[Committed], phase: Phase) -> None:
+        """Add the effects of pairwise exchanges in the given order; in steps pace once a round, also if there are none."""
+        shared = self.shared()
+        if self._adjust is not None:
+            adjust, before = self._adjust, shared
+            done = [adjust(each, before) if isinstance(each, Effect | EncodedEffect) else each for each in done]
+        if done:
+            shared, moved = self.memory.book(done, shared if self._owns(shared) else shared.clone())
+            if moved:
+                self._correct()
+        self._absorb(shared, phase)
+
+    def edge_only(self, done: Committed) -> Effect | EncodedEffect:
+        """Update the state of an effect's edge ahead of its round -> the effect that remains for the vector."""
+        remains, moved = self.memory.edge_only(done, self.form)
+        if moved:
+            self._correct()
+        return remains
+
+    def gather(
+        self, asked: Sequence[str], received: Tensor, present: Tensor, losses: Losses | None, phase: Phase,
+        own: Tensor | None = None,
+    ) -> Tensor | None:  # fmt: skip
+        """Combine our vector with those of peers (k, D) where present (k,) -> (k,) bool: excluded by the rule; None: unknown.
+
+        `own` (D,): instead of our vector.
+        """
+        memory, mixer = self.memory, self.mixer
+        assert isinstance(memory, RuleMemory)
+        assert isinstance(mixer, Gather)
+        shared, excluded = self.shared() if own is None else own, None
+        if len(present):
+            before, slots, taken = memory.assigned(self.state, asked, present)
+            combined, state, excluded = mixer.combine(before, shared, received, present, losses, slots)
+            if finite(combined):  # else our own vector stays
+                shared, self.state = combined, state
+                memory.keep(taken)
+        self._absorb(shared, phase)
+        return excluded
+
+    def advance(
+        self, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], phase: Phase
+    ) -> Tensor:  # fmt: skip
+        """Make the step of a round in which all nodes broadcast, with the arguments of `Broadcasting.advance` -> (n,) bool: shortened."""
+        edge: Any = self.mixer.edge
+        state, shortened = edge.advance(self.state, shared, sent, messages, present, members, phase.round)
+        x, self.state = self.mixer.absorb(state, self.x.clone(), shared, phase)
+        self._take(x)
+        found: Tensor = shortened
+        return found
+
+    def settle(self, peer: str) -> None:
+        """Close an edge in order."""
+        self.memory.settle(peer)
+        self._correct()
+
+    def revoke(self, peer: str) -> bool:
+        """Delete what is kept of a peer that is gone -> whether the remaining flows compensated for its flow."""
+        if isinstance(self.memory, RuleMemory):
+            self.state = self.memory.forgotten(self.state, peer)
+        dominated = self.memory.revoke(peer)
+        self._correct()
+        return dominated
+
+    def histories(self) -> dict[str, Tensor]:
+        """Return what a rule remembers of peers, for a checkpoint."""
+        return self.memory.histories(self.state) if isinstance(self.memory, RuleMemory) else {}
+
+    def recall(self, histories: dict[str, Tensor]) -> None:
+        """Give a rule back what it remembered of peers."""
+        if isinstance(self.memory, RuleMemory):
+            self.state = self.memory.recalled(self.state, histories)
+
+    def install(self, x: Tensor) -> None:
+        """Replace the model by another (d,), without edges."""
+        self.x.copy_(x)
+        self.restart()
+
+    def check(self, x: Tensor | None) -> None:
+        """Raises ValueError unless x is a finite model of our shape and dtype."""
+        if x is None or x.shape != self.x.shape or x.dtype != self.x.dtype:
+            raise ValueError("holds another model")
+        if not finite(x):
+            raise ValueError("holds numbers that are not finite")
+
+    def _correct(self) -> None:
+        self.state = self.mixer.corrected(self.state, self.memory.correction())
+
+    def _writable(self) -> Tensor:
+        """Return x, as the mixing algorithm may have it."""
+        return self.x if self._in_place else self.x.clone()
+
+    def _owns(self, shared: Tensor) -> bool:
+        return self._in_place and shared is self.x
+
+    def _absorb(self, shared: Tensor, phase: Phase) -> None:
+        """The shared vector (D,) is this now; it may be the model itself."""
+        x, self.state = self.mixer.absorb(self.state, self.x if self._owns(shared) else self.x.clone(), shared, phase)
+        self._take(x)
+
+    def _take(self, x: Tensor) -> None:
+        if x is not self.x:
+            with torch.no_grad():
+                self.x.copy_(x)

@@ -1,0 +1,99 @@
+"""What exchanges need of a node, and what the session needs of exchanges.
+
+Shapes: d parameters, D numbers of the shared vector.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from starling.gossip.api import Losses, Phase
+from starling.gossip.compress.budget import Effort
+from starling.gossip.edge_memory import Committed
+from starling.gossip.replica import Replica
+from starling.node.engine.consensus import ConsensusDistance
+from starling.node.rpc import calls
+
+Handlers = Mapping[type[calls.Call], Callable[[Any], Any]]
+"""By the type of a call, what answers it; exceptions are those that `Worker.handle` turns into `Refused`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A vector that all exchanges of a round read."""
+
+    vector: Tensor  # (D,)
+    phase: Phase
+
+
+class Vectors(Protocol):
+    """What exchanges read, and where their effects go once they are committed: one class for each pace (`node.engine.vectors`)."""
+
+    @property
+    def round(self) -> int:
+        """The round that is done, or is next."""
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether effects are added one by one as they are committed; else all exchanges of a round read one frozen vector."""
+
+    @property
+    def local_steps(self) -> float:
+        """K, local steps between two exchanges, a mean where it is measured."""
+
+    @property
+    def unbooked(self) -> Sequence[Committed]:
+        """Effects that are committed and not added yet."""
+
+    def vector(self, peer: str) -> Tensor:
+        """Return (D,) the vector for an exchange with `peer`; "": for all that pull it. Raises LocalProtocolError if none is frozen."""
+
+    def take(self, done: Committed) -> None:
+        """Add the effect of a committed exchange, now or when its time comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Of the node whose exchanges these are."""
+
+    opening: calls.Open
+    vectors: Vectors
+    phase: Callable[[int, float], Phase]  # of (round, local steps), equal at all nodes: without a late joiner's ramp
+    losses: Losses | None  # of models, on the batch of the last local step; None where losses would reveal data
+    distances: ConsensusDistance
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """What a combination found."""
+
+    excluded: tuple[str, ...] | None = None  # of peers that were asked, those the rule excluded; None: it does not say
+    parted: tuple[str, ...] = ()  # the majority of peers whose anchor is not ours (`Done.parted`)
+    replaced: bool = False  # our own vector did not count: what the optimiser remembers is of another model
+
+
+class Exchange(Protocol):
+    """One node's exchanges, all of one kind."""
+
+    effort: Effort  # what exchanges and local steps take this node
+
+    @property
+    def replica(self) -> Replica:
+        """Whose they are."""
+
+    def handlers(self) -> Handlers:
+        """Return what answers each call of this kind of exchange."""
+
+    def mix(self, frozen: Frozen, committed: Sequence[Committed], asked: Sequence[str], *, own: bool) -> Mixed:
+        """Combine what was committed, or received from peers `asked`, since the last one into the replica.
+
+        `own`: whether our own vector counts, where vectors are pulled.
+        """
+
+    def forget(self, peer: str) -> None:
+        """Delete what is under way with a peer: its edge is closed or void."""
+
+    def forget_all(self) -> None:
+        """Every edge is void."""
