@@ -1,7 +1,7 @@
 """What a task is: a model, its data, a loss and a figure of merit. Typed, installed locally, never received from a peer."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -126,6 +126,49 @@ class Tensored(Protocol):
 
     def tensor_plan(self) -> Mapping[str, Columns | Rows]:
         """How layers are cut, by patterns of their names, as "*.expand". What is between columns and rows works on any share of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Figures of a model on held-out samples.
+
+    Args:
+        value: of the task's metric, which decides which model is better.
+        loss: mean over what the task's loss is a mean of.
+        samples: that were measured.
+        others: further metrics by name.
+    """
+
+    value: float
+    loss: float
+    samples: int
+    others: Mapping[str, float] = field(default_factory=dict)
+
+
+class Meter(Protocol):
+    """Measures one model on the held-out samples: it is given every batch of them, then asked once."""
+
+    def update(self, model: nn.Module, batch: Any, samples: int) -> None:
+        """Take in a batch of so many samples. `model` is in evaluation mode, and no gradients are computed."""
+
+    def compute(self) -> Result:
+        """The figures of all samples together. Raises ConfigError: they cannot be computed."""
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """A task whose metric is no mean over samples, or that has several: it is measured by a meter instead of by `score`."""
+
+    def meter(self) -> Meter:
+        """A meter for one evaluation."""
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """Data that know how many samples a held-out batch has, which its tensors need not say."""
+
+    def counted(self, size: int) -> Iterator[tuple[Any, int]]:
+        """The batches of `held_out`, each with its number of samples."""
 
 
 class Task(Protocol):

@@ -13,18 +13,45 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from starling.node.tasks.api import Data, Owned, Task
+from starling.node.tasks.api import Counted, Data, Meter, Metered, Owned, Task
+from starling.node.tasks.api import Result as Result  # noqa: PLC0414 — for those that evaluate
+from starling.node.tasks.samples import rows
 
 BATCHES = 32  # training batches that the statistics are a mean over
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Mean of the task's metric (`value`) and of the loss over held-out samples."""
+@dataclass(slots=True)
+class SummedScores:
+    """Measures a task without a meter of its own: sums its `score`."""
 
-    value: float
-    loss: float
-    samples: int
+    task: Task
+    value: float = 0.0
+    loss: float = 0.0
+    samples: int = 0
+
+    def update(self, model: nn.Module, batch: Any, samples: int) -> None:
+        """Add a batch, whose samples `score` counts itself."""
+        value, loss, count = self.task.score(model, batch)
+        self.value, self.loss, self.samples = self.value + value, self.loss + loss, self.samples + count
+
+    def compute(self) -> Result:
+        """Means over samples."""
+        assert self.samples > 0, "a task's data hold out at least one sample"
+        return Result(self.value / self.samples, self.loss / self.samples, self.samples)
+
+
+def meter_of(task: Task) -> Meter:
+    """What measures a task's models."""
+    return task.meter() if isinstance(task, Metered) else SummedScores(task)
+
+
+def held_out(data: Data, size: int, *, own: bool = False) -> Iterator[tuple[Any, int]]:
+    """Held-out batches with their numbers of samples; `own`: of those like this node's, if they are known."""
+    if own and isinstance(data, Owned):
+        return ((batch, rows(batch)) for batch in data.like_own(size))
+    if isinstance(data, Counted):
+        return data.counted(size)
+    return ((batch, rows(batch)) for batch in data.held_out(size))
 
 
 def evaluate(task: Task, model: nn.Module, data: Data, batch: int, *, own: bool = False) -> Iterator[Result | None]:
@@ -33,17 +60,17 @@ def evaluate(task: Task, model: nn.Module, data: Data, batch: int, *, own: bool 
     Gradient mode is switched off, and eval mode on, within a slice only, so the caller may train another model in between. This model must
     not change until the end: pass a copy of one in training.
     """
-    value, loss, samples = 0.0, 0.0, 0
-    for held_out in data.like_own(batch) if own and isinstance(data, Owned) else data.held_out(batch):
+    meter = meter_of(task)
+    for part, samples in held_out(data, batch, own=own):
         training = model.training
         model.eval()
         with torch.no_grad():
-            part = task.score(model, held_out)
+            meter.update(model, part, samples)
         model.train(training)
-        value, loss, samples = value + part[0], loss + part[1], samples + part[2]
         yield None
-    assert samples > 0, "a task's data hold out at least one sample"
-    yield Result(value / samples, loss / samples, samples)
+    with torch.no_grad():
+        result = meter.compute()
+    yield result
 
 
 def tracking(model: nn.Module) -> list[Any]:

@@ -47,6 +47,40 @@ def test_the_result_is_the_mean_over_samples_not_over_slices(digits):
     assert result.loss == pytest.approx(float(torch.nn.functional.cross_entropy(logits, data.test_y)), rel=1e-5)
 
 
+class Spread:
+    """Measures the largest difference of any two held-out inputs, which is no mean over samples, and counts what it is given."""
+
+    def __init__(self):
+        self.seen, self.counts = [], []
+
+    def update(self, model, batch, samples):
+        assert not model.training
+        assert not torch.is_grad_enabled()
+        self.seen.append(batch["x"])
+        self.counts.append(samples)
+
+    def compute(self):
+        x = torch.cat(self.seen)
+        return Result(float(x.max() - x.min()), 0.5, sum(self.counts), {"least": float(x.min())})
+
+
+class Measured:
+    """A task with a meter, whose batches begin with a tensor that has no row for each sample."""
+
+    meter = staticmethod(Spread)
+
+    def counted(self, size):
+        for part in torch.arange(10.0).split(size):
+            yield {"constant": torch.ones(2, 2), "x": part}, len(part)
+
+
+@pytest.mark.parametrize("size", [3, 10])
+def test_a_meter_of_a_task_is_given_every_batch_and_asked_once(size):
+    """How the samples fall into batches changes nothing, and they are counted by the data, not by a tensor's length."""
+    *_, result = evaluate(Measured(), nn.Identity(), Measured(), size)
+    assert result == Result(9.0, 0.5, 10, {"least": 0.0})
+
+
 def layers(kind, shape):
     torch.manual_seed(0)
     dropped = nn.Dropout(0.5)
