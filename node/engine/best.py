@@ -9,9 +9,9 @@ import math
 from contextlib import suppress
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
-from starling.node.engine import tensor_file
+from starling.node.engine import model_file, tensor_file
 
 NAME = "best.safetensors"
 
@@ -65,9 +65,8 @@ class Best:
         """Write the model if it is newer than the file. Raises OSError: it could not be, and waits for the next time."""
         if self._path is None or self._waiting is None or self.round is None:
             return
-        tensors = {name: each for name, each in self._waiting.state_dict().items() if isinstance(each, Tensor)}
-        facts = {**self._facts, "round": self.round, "value": repr(self.value)}
-        tensor_file.save(self._path, tensors, facts).replace(self._path)
+        facts = {**self._facts, **model_file.facts(self._waiting), "round": self.round, "value": repr(self.value)}
+        tensor_file.save(self._path, model_file.entries(self._waiting), facts).replace(self._path)
         tensor_file.flush_folder(self._path.parent)
         self._waiting = None
 

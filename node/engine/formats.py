@@ -1,12 +1,13 @@
 """A trained model in the forms of other libraries, so that it can be used without Starling.
 
-torch   a state_dict, which `torch.load(weights_only=True)` reads
+torch   a state_dict, which `torch.load(weights_only=True)` reads; of a model with a packed base what was trained of it
 hf      the folder of `save_pretrained` of a transformers model
 peft    the adapters alone, in peft's own folder format
 onnx    the graph of the model's forward, with any number of samples, as the task calls it on held-out data
 """
 
 import os
+import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from starling.gossip.errors import ConfigError
+from starling.node.engine.model_file import complete
+from starling.node.engine.quantised import quantised
 from starling.node.tasks.api import Data, Task
 from starling.node.tasks.samples import mapped
+
+_WHOLE = ("hf", "onnx")  # forms that hold all of a model
 
 
 def write(form: str, model: Any, task: Task, data: Callable[[], Data], target: Path) -> None:
@@ -24,6 +29,11 @@ def write(form: str, model: Any, task: Task, data: Callable[[], Data], target: P
 
     Raises ConfigError: this model or task has no such form, or a package is missing. OSError: it cannot be written.
     """
+    if form in _WHOLE and quantised(model):
+        raise ConfigError(
+            f"--format: {form} holds the whole model, and the base of this {type(model).__name__} is packed; try `--format peft`, or "
+            "`--format torch`, which hold what was trained"
+        )
     os.environ["HF_HUB_OFFLINE"] = "1"  # peft would ask the hub about the base model
     model.eval()
     FORMS[form](model, task, data, target)
@@ -31,7 +41,15 @@ def write(form: str, model: Any, task: Task, data: Callable[[], Data], target: P
 
 def _torch(model: nn.Module, _task: Task, _data: Callable[[], Data], target: Path) -> None:
     part = target.with_name(target.name + ".part")
-    torch.save({name: each.clone() for name, each in model.state_dict().items() if isinstance(each, Tensor)}, part)
+    torch.save(complete(model), part)
+    try:
+        torch.load(part, weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        part.unlink()
+        raise ConfigError(
+            f"--format: torch holds what get_extra_state() gives, which torch.load(weights_only=True) does not read in this "
+            f"{type(model).__name__}; let it give numbers, text, tensors, lists and dicts, or try `--format safetensors`"
+        ) from error
     part.replace(target)
 
 

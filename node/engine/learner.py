@@ -49,6 +49,7 @@ from starling.node.engine.compression import selector_facts
 from starling.node.engine.devices import device
 from starling.node.engine.island import Island, Whole
 from starling.node.engine.mixing import mixer_of, settled_edges
+from starling.node.engine.model_file import entries, facts
 from starling.node.engine.noise_scale import NoiseScale
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.optimizers import Optimizer, optimizer_of, phase, ramp, schedule
@@ -695,7 +696,11 @@ class Learner:
             model = copy.deepcopy(model)
             for _ in self._statistics(model):
                 pass
-        return {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+        return {name: value.clone() for name, value in entries(model).items()}
+
+    def facts(self) -> Mapping[str, str | int]:
+        """Return what a file of the model says of it."""
+        return facts(self._model)
 
     def _replace(self, x: Tensor) -> None:
         self.x.copy_(x)

@@ -29,7 +29,7 @@ from starling.gossip.rng import generator
 from starling.node.catalogues import task
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest, NodeConfig, PrivacySection
-from starling.node.engine import formats, tensor_file
+from starling.node.engine import formats, model_file, tensor_file
 from starling.node.engine.devices import device
 from starling.node.engine.engine import Engine
 from starling.node.engine.generation import generate
@@ -130,7 +130,7 @@ def _loaded(manifest: Manifest, file: Path) -> tuple[Task, nn.Module, dict[str, 
     network = learned.model(generator(manifest.seed, "model"))
     try:
         tensors, facts = tensor_file.load(file)
-        network.load_state_dict(tensors)
+        model_file.fill(network, tensors)
     except (ValueError, RuntimeError) as error:
         raise ConfigError(f"{file}: is not a model of this swarm: {' '.join(str(error).split())}") from error
     return learned, network, facts

@@ -452,7 +452,7 @@ class Session:
                 if not self._best.copy(Path(export)):
                     return calls.Refused("state", "no model was evaluated yet, so there is no best one")
             elif export:
-                facts: dict[str, str | int] = {"kind": "export", "round": self._round, "schema": self._schema.hex()}
+                facts = {"kind": "export", "round": self._round, "schema": self._schema.hex(), **learner.facts()}
                 tensor_file.save(Path(export), learner.state_dict(), facts).replace(export)
             if last and learner.private is not None:
                 learner.private.accountant.write()

@@ -15,7 +15,7 @@ from starling.node.cli.main import main
 from starling.node.config import manifest as manifests
 from starling.node.config import toml
 from starling.node.config.schema import Manifest, NodeConfig
-from starling.node.engine import offline
+from starling.node.engine import model_file, offline
 from starling.node.engine.engine import Engine
 from starling.node.identity import Identity
 from starling.node.rpc import calls
@@ -62,7 +62,7 @@ def trained(folder, kind):
     learner = engine.session.learner
     model = learner.task.model(generator(agreed.seed, "model"))
     before = {name: each.clone() for name, each in model.state_dict().items()}
-    model.load_state_dict(learner.state_dict())
+    model_file.fill(model, learner.state_dict())
     assert any(not torch.equal(before[name], each) for name, each in model.state_dict().items())
     return place, model.eval()
 
@@ -80,6 +80,7 @@ def gpt(tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_text("what is trained here is a very small model of very little text " * 60)
     (tmp_path / "my_forms.py").write_text(GPT.replace("{text}", str(tmp_path / "text.txt")))
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
     yield importlib.import_module("my_forms")
     __import__("sys").modules.pop("my_forms")
 
