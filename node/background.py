@@ -55,9 +55,25 @@ class Node(Attached):
             GossipError: the node failed.
         """
         self.wait_until_up()
-        yield from super().__iter__()
-        if self.process is not None and self.process.poll():
+        state = ""
+        try:
+            for snapshot in super().__iter__():
+                state = snapshot.state
+                yield snapshot
+        except ControlError:
+            if self._ends() is None:
+                raise
+        if state != "finished" and self._ends():
             self.raise_if_ended()
+
+    def _ends(self) -> int | None:
+        """Wait a little, as a node closes its socket before it ends -> exit code of the process; None: it goes on."""
+        if self.process is None:
+            return None
+        try:
+            return self.process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            return None
 
     def start(self) -> Self:
         """Start the process; the node comes up in the background.
