@@ -40,7 +40,7 @@ _MAX_ITEMS = 256  # of any list: room for them is made at once, and they may lie
 _ID_BYTES = 20
 _SIGN_DOMAIN = b"starling/manifest/1\0"
 _LATER: dict[str, dict[str, object]] = {
-    "task": {"start": "", "fingerprint": (), "tied": True},
+    "task": {"start": "", "fingerprint": (), "any_base": False, "tied": True},
     "optimizer": {"clip_norm": None, "decay": "all", "sam": 0.0, "gradient": "plain"},
     "overlay": {"choose": None, "choose_every": None},
     "mix": {

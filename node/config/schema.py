@@ -60,6 +60,8 @@ class TaskSection(PartSection, frozen=True):
     its digest there, and members join with `--set start=FILE`."""
     fingerprint: Fingerprint = ()
     """What nodes compare of a task that is not built in: version, metric, loss, parameters of the model; filled by `starling found`."""
+    any_base: bool = False
+    """Members may have other values in frozen parameters than the founder: a base of their own, which nobody compares."""
 
 
 class PartitionSection(PartSection, frozen=True):

@@ -6,6 +6,7 @@ model:
     version 2                                   only where the task has one
     metric mae, lower is better
     loss mse_loss                               only where the task names it
+    frozen 2 e1a0…                              tensors, and a digest of the values of all frozen parameters; not with `task.any_base`
     model 321 6 9c1185a5c5e9fc54612808977ee8f548    numbers, tensors, and a digest of all lines that follow, also of those left out
     float32 trained 16x8 layers.0.weight        dtype, trained or frozen, shape, name; in the order of their definition
 
@@ -17,11 +18,13 @@ Wrong input: exit 2 and one line on standard error.
 import hashlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import msgspec
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
@@ -29,11 +32,15 @@ from starling.node.catalogues import task
 from starling.node.config import consent
 from starling.node.config.parts import convert, shown
 from starling.node.config.schema import FINGERPRINT_CHARACTERS, FINGERPRINT_LINES, Manifest
+from starling.node.engine.quantised import pieces, quantised
 from starling.node.engine.rehearsal import calling
 from starling.node.tasks.api import Task
 
 _ALL_CHARACTERS = 24 << 10  # of a fingerprint: the manifest has room for it
 _FACTS = ("version", "metric", "loss")
+_FROZEN = "frozen"
+_BLOCK = 16 << 20  # bytes of frozen values that are hashed at a time
+_HASHING = 4  # threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +54,14 @@ class _Tensor:
         return f"{self.dtype} {self.learned} {self.shape} {self.name}"
 
 
-def of(task: Task, model: nn.Module) -> tuple[str, ...]:
-    """The fingerprint of a task with a model of its own making."""
+def of(task: Task, model: nn.Module, *, frozen: bool = False) -> tuple[str, ...]:
+    """Return the fingerprint of a task with a model of its own making; `frozen`: with the values of parameters that are not trained."""
     better = "higher" if task.higher_is_better else "lower"
     facts = {
         "version": _word(task, "version"),
         "metric": f"{task.metric}, {better} is better",
         "loss": _word(task, "loss_name"),
+        _FROZEN: base(model) if frozen else "",
     }
     tensors = [each.line() for each in _tensors(model)]
     numbers = sum(parameter.numel() for parameter in model.parameters())
@@ -69,13 +77,49 @@ def of(task: Task, model: nn.Module) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def base(model: nn.Module) -> str:
+    """Return how many parameters of a model are not trained, and a digest of their values; "" if all are.
+
+    Packed ones (`starling.node.engine.quantised`) count by their packed values. Blocks are hashed by a few threads: 4 GB take a second or
+    two.
+    """
+    frozen = [
+        each
+        for each in model.parameters()
+        if not each.requires_grad and not each.is_meta and not nn.parameter.is_lazy(each)
+    ]
+    if not frozen:
+        return ""
+    blocks = (block for each in frozen for part in pieces(each) for block in _blocks(part))
+    with ThreadPoolExecutor(_HASHING) as threads:
+        digest = hashlib.blake2b(b"".join(threads.map(_hashed, blocks)), digest_size=16)
+    return f"{len(frozen)} {digest.hexdigest()}"
+
+
+def _blocks(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield the bytes of a tensor, as views where it is contiguous."""
+    raw = tensor.contiguous().reshape(-1).view(torch.uint8)
+    for start in range(0, raw.numel(), _BLOCK):
+        yield raw[start : start + _BLOCK]
+
+
+def _hashed(block: Tensor) -> bytes:
+    return hashlib.blake2b(block.cpu().numpy().data, digest_size=16).digest()
+
+
+def compares_base(manifest: Manifest, model: nn.Module) -> bool:
+    """Return whether frozen values must be equal at all nodes: not with `task.any_base`, nor where `task.start` gives them to each."""
+    return not manifest.task.any_base and (not manifest.task.start or bool(quantised(model)))
+
+
 def check(manifest: Manifest, made: Task, model: nn.Module) -> None:
     """Compare a task and its model with the manifest's fingerprint, where it has one.
 
     Raises ConfigError: they differ; one line that says which part does first.
     """
     swarm = manifest.task.fingerprint
-    if swarm and (why := _difference(of(made, model), swarm)):
+    frozen = any(line.startswith(f"{_FROZEN} ") for line in swarm)  # founders of earlier versions did not write it
+    if swarm and (why := _difference(of(made, model, frozen=frozen), swarm)):
         kind = manifest.task.kind
         module = kind.partition(":")[0]
         raise ConfigError(
@@ -109,9 +153,14 @@ def _difference(ours: Sequence[str], swarm: Sequence[str]) -> str:
         return f"the model has {_said(foreign)}, the swarm's has not"
     if own[:2] != count[:2]:
         return f"the model has {own[0]:,} numbers in {own[1]:,} tensors, the swarm's {count[0]:,} in {count[1]:,}"
-    if len(wanted) == count[1]:
-        return "the parameters of the model stand in another order"
-    return f"a tensor after the first {len(wanted)} has another name, shape, dtype or order"
+    if own != count:
+        if len(wanted) == count[1]:
+            return "the parameters of the model stand in another order"
+        return f"a tensor after the first {len(wanted)} has another name, shape, dtype or order"
+    return (
+        "its frozen parameters have other values than the swarm's, as of another base model or download (a swarm founded with `--set "
+        "task.any_base=true` lets each have its own)"
+    )
 
 
 def _parsed(lines: Sequence[str]) -> tuple[Mapping[str, str], tuple[int, int, str], list[_Tensor]]:
@@ -125,7 +174,7 @@ def _parsed(lines: Sequence[str]) -> tuple[Mapping[str, str], tuple[int, int, st
             tensors.append(_Tensor(*words))
         elif words[0] == "model" and len(words) == 4 and words[1].isdecimal() and words[2].isdecimal():
             count = int(words[1][:18]), int(words[2][:18]), words[3]
-        elif words[0] in _FACTS and count is None:
+        elif words[0] in (*_FACTS, _FROZEN) and count is None:
             facts[words[0]] = line.partition(" ")[2]
         else:
             raise ConfigError(f"task.fingerprint: has a line {shown(line)}, which says nothing here; upgrade starling")
@@ -175,7 +224,7 @@ def main() -> None:
     kind = manifest.task.kind
     made = calling(kind, "making the task", lambda: task(kind, manifest.task.params()))
     model = calling(kind, "model()", lambda: made.model(generator(manifest.seed, "model")))
-    os.write(answer, msgspec.json.encode(of(made, model)))
+    os.write(answer, msgspec.json.encode(of(made, model, frozen=compares_base(manifest, model))))
 
 
 if __name__ == "__main__":

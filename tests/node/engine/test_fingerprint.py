@@ -1,5 +1,6 @@
 """A node whose task is another one than the founder's is told in one line, which says what differs."""
 
+import copy
 import hashlib
 import sys
 
@@ -88,6 +89,103 @@ def test_what_differs_is_said_in_one_line(changed, words):
     assert said.startswith("task.kind: 'tasks:made' is not what this swarm was founded with: ")
     assert said.endswith("; ask the founder for its tasks, then `starling run`")
     assert "\n" not in said
+
+
+class Based(nn.Module):
+    """A trained head on a frozen base, of which one parameter has other values where `other` names it."""
+
+    def __init__(self, other="", base=nn.Linear):
+        super().__init__()
+        self.base, self.head = base(16, 32).requires_grad_(False), nn.Linear(32, 2)
+        for name, each in self.named_parameters():
+            each.data = torch.arange(each.numel(), dtype=each.dtype).view(each.shape)
+            each.data.view(-1)[-1:] += name == other
+
+
+def founded(net, **task):
+    """The fingerprint as `starling found` writes it."""
+    manifest = toml.apply_set(Manifest(), ["task=tasks:made", *(f"task.{key}={value}" for key, value in task.items())])
+    made_model = net()
+    manifest = structs.replace(
+        manifest,
+        task=manifest.task.changed(
+            fingerprint=fingerprint.of(made(net), made_model, frozen=fingerprint.compares_base(manifest, made_model))
+        ),
+    )
+    manifests.check(manifest)
+    return manifest
+
+
+def test_another_base_is_said_in_one_line_and_another_start_is_not():
+    """Members that train a head on different frozen values train for nothing."""
+    swarm = founded(Based)
+    fingerprint.check(swarm, made(Based), Based())
+    fingerprint.check(swarm, made(Based), Based("head.weight"))
+    for other in ("base.weight", "base.bias"):
+        with pytest.raises(
+            ConfigError, match=r"its frozen parameters have other values than the swarm's, .*any_base"
+        ) as caught:
+            fingerprint.check(swarm, made(Based), Based(other))
+        assert "\n" not in str(caught.value)
+
+
+def test_bases_of_their_own_are_allowed_by_a_key():
+    swarm = founded(Based, any_base="true")
+    fingerprint.check(swarm, made(Based), Based("base.weight"))
+    assert not any(line.startswith("frozen") for line in swarm.task.fingerprint)
+
+
+def test_a_swarm_of_before_compares_no_values_and_its_id_stays():
+    swarm = founded(Based)
+    lines = tuple(line for line in swarm.task.fingerprint if not line.startswith("frozen"))
+    before = structs.replace(swarm, task=swarm.task.changed(fingerprint=lines))
+    fingerprint.check(before, made(Based), Based("base.weight"))
+    assert b"any_base" not in manifests.to_bytes(before)
+
+
+def test_a_base_that_the_start_file_gives_is_not_compared():
+    """Each node fills its model from the same file, whose digest is in the manifest."""
+    swarm = founded(Based, start="sha256:" + "0" * 64)
+    fingerprint.check(swarm, made(Based), Based("base.weight"))
+
+
+class Whole(nn.Linear):
+    """A layer with a frozen parameter of whole numbers, as packed bases have them."""
+
+    def __init__(self, *shape):
+        super().__init__(*shape)
+        self.weight = nn.Parameter(self.weight.data.to(torch.int8), requires_grad=False)
+
+
+def test_a_packed_base_is_compared_whatever_the_start_file_gives():
+    """Files hold what is trained of such a model."""
+    swarm = founded(lambda: Based(base=Whole), start="sha256:" + "0" * 64)
+    with pytest.raises(ConfigError, match="frozen parameters have other values"):
+        fingerprint.check(swarm, made(Based), Based("base.weight", base=Whole))
+
+
+@pytest.mark.parametrize("form", ["transposed", "bfloat16", "scalar", "empty"])
+def test_frozen_values_of_any_form_have_a_digest(form):
+    values = {
+        "transposed": torch.arange(6.0).view(2, 3).t(), "bfloat16": torch.ones(3).bfloat16(), "scalar": torch.tensor(1.0),
+        "empty": torch.zeros(0),
+    }[form]  # fmt: skip
+    same, more = (
+        nn.ParameterDict({"a": nn.Parameter(each, requires_grad=False)}) for each in (values.clone(), values + 1)
+    )
+    assert fingerprint.base(same) == fingerprint.base(copy.deepcopy(same))
+    assert (fingerprint.base(same) == fingerprint.base(more)) == (form == "empty")
+
+
+def test_a_large_base_is_hashed_in_blocks(monkeypatch):
+    """A value in any block counts, and so does the order of the blocks."""
+    monkeypatch.setattr(fingerprint, "_BLOCK", 16)
+    made_of = [nn.ParameterDict({"a": nn.Parameter(torch.arange(40.0), requires_grad=False)}) for _ in range(4)]
+    made_of[1]["a"].data[39] = 0
+    made_of[2]["a"].data[:] = torch.cat((torch.arange(4.0, 8), torch.arange(4.0), torch.arange(8.0, 40)))
+    digests = [fingerprint.base(each) for each in made_of]
+    assert digests[0] == digests[3]
+    assert len(set(digests)) == 3
 
 
 def layers(count, last=4):
