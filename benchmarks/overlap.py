@@ -1,10 +1,12 @@
-"""How much of its speed a node keeps while it exchanges, by `starling bench overlap --json`.
+"""How much of a plain loop's speed, and of its own, a node keeps while it exchanges, by `starling bench overlap --json`.
 
 Figures of a case, which is called model_pace_link, e.g. gpt_steps_20:
 
-    case.ratio               local steps a second in the swarm over those alone, of the median repetition
+    case.kept                local steps a second in the swarm over those of a plain PyTorch loop, of the repetition with the median ratio
+    case.kept_undisturbed    that without the time that other processes took
+    case.ratio               local steps a second in the swarm over those of a node alone, in its engine as well
     case.undisturbed         that without the time that other processes took
-    case.alone_steps_s, case.swarm_steps_s
+    case.plain_steps_s, case.alone_steps_s, case.swarm_steps_s
     case.peak_bytes_per_parameter   of an engine, beyond one with next to no parameters
     case.exchanges           committed in the time measured
     case.load                the higher load average before or after: beyond the number of cores a ratio measures the neighbours too
@@ -18,7 +20,10 @@ from benchmarks.command import cases
 from benchmarks.recipes import OverlapRecipe
 from benchmarks.results import Figures, Run
 
-FIGURES = ("ratio", "undisturbed", "alone_steps_s", "swarm_steps_s", "peak_bytes_per_parameter", "exchanges")
+FIGURES = (
+    "kept", "kept_undisturbed", "ratio", "undisturbed", "plain_steps_s", "alone_steps_s", "swarm_steps_s", "peak_bytes_per_parameter",
+    "exchanges",
+)  # fmt: skip
 
 
 def measure(recipe: OverlapRecipe) -> list[Run]:
@@ -41,6 +46,6 @@ def figures(runs: Sequence[Run]) -> Figures:
     table: Figures = {}
     for run in runs:
         name = f"{run['model']}_{run['pace']}_{run['link']:g}"
-        table |= {f"{name}.{figure}": run[figure] for figure in FIGURES}
+        table |= {f"{name}.{figure}": run[figure] for figure in FIGURES if figure in run}
         table[f"{name}.load"] = max(run["load"])
     return table

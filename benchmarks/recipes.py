@@ -120,8 +120,19 @@ class LargeRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="larg
     """Of the whole run."""
 
 
+class LoopRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="loop"):
+    """How much of a plain loop's speed local steps keep."""
+
+    cases: Annotated[tuple[str, ...], Meta(min_length=1)] = ("*",)
+    """Patterns of MODEL/OPTIMIZER/MIX."""
+    repeat: AtLeastOne = 9
+    """Pairs of slices."""
+    seconds: Annotated[float, Meta(ge=0.001)] = 0.3
+    """Of a slice, about."""
+
+
 class OverlapRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="overlap"):
-    """How much of its speed a node keeps while it exchanges."""
+    """How much of a plain loop's speed, and of its own, a node keeps while it exchanges."""
 
     models: Annotated[dict[Literal["cnn", "gpt"], AtLeastOne], Meta(min_length=1)]
     """Name -> about how many parameters."""
@@ -299,6 +310,7 @@ Recipe = (
     DemoRecipe
     | StartupRecipe
     | LargeRecipe
+    | LoopRecipe
     | OverlapRecipe
     | OverlaysRecipe
     | SimulateRecipe

@@ -22,6 +22,7 @@ from benchmarks import (
     demos,
     facts,
     large,
+    loop,
     overlap,
     overlays,
     recipes,
@@ -37,6 +38,7 @@ from benchmarks.recipes import (
     CodecRecipe,
     DemoRecipe,
     LargeRecipe,
+    LoopRecipe,
     NodeRoundRecipe,
     OverlapRecipe,
     OverlaysRecipe,
@@ -149,6 +151,8 @@ def _figures(recipe: recipes.Recipe, kept: Path) -> tuple[list[Run], Figures]:
             return (runs := demos.measure(recipe)), demos.figures(recipe, runs)
         case LargeRecipe():
             return (runs := large.measure(recipe)), large.figures(runs)
+        case LoopRecipe():
+            return (runs := loop.measure(recipe)), loop.figures(runs)
         case OverlapRecipe():
             return (runs := overlap.measure(recipe)), overlap.figures(runs)
         case StartupRecipe():

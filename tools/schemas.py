@@ -31,6 +31,7 @@ TYPES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
         "ban": documents.Verdict,
         "bench-codec": documents.Codecs,
         "bench-link": documents.Links,
+        "bench-loop": documents.Loops,
         "bench-overlap": documents.Overlaps,
         "bench-rules": documents.Rules,
         "config-show": documents.ShownConfig,

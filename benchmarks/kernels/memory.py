@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from starling.gossip.compress.budget import SHARE
 from starling.gossip.errors import ConfigError, GossipError
@@ -64,6 +64,13 @@ SETTINGS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, 
     }
 )
 """Name -> keys of mix, compress and numerics."""
+
+
+class Answers(Protocol):
+    """An engine, wherever it is."""
+
+    def done(self, call: calls.Request) -> calls.Reply:
+        """Return the reply to a call. Raises GossipError: it was refused."""
 
 
 class Engine:
@@ -214,7 +221,7 @@ def served(engine: Engine, file: Path) -> Path:
     return file
 
 
-def exchange(hub: Engine, peer: Engine, name: str, turn: int, *, leads: bool) -> None:
+def exchange(hub: Answers, peer: Answers, name: str, turn: int, *, leads: bool) -> None:
     """One transaction; the peers' process calls itself `name`, and the hub by a name that is as new."""
     one, other, to_one, to_other = (hub, peer, f"hub of {name}", name) if leads else (peer, hub, name, f"hub of {name}")
     offered = cast("calls.Offered", one.done(calls.Offer(to_other, 0, turn + 1, turn, 0.2, 0)))

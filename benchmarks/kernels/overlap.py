@@ -1,13 +1,15 @@
-"""How much of its speed a node keeps while it exchanges, measured in a process of its own.
+"""How much of a plain loop's speed, and of its own, a node keeps while it exchanges, measured in a process of its own.
 
     python -m starling.kernels.overlap MODEL D MBIT PACE SECONDS REPEAT        JSON on standard output
 
 Two node processes on loopback, each pinned to cores of its own, with its line capped. First each trains alone, in a swarm of its own, at
 the same time as the other: so both share the machine's memory as they do later. Then they train as a swarm. Local steps are counted from
-the first change of a node's count to the last one in the time, so waiting for peers counts.
+the first change of a node's count to the last one in the time, so waiting for peers counts. Before them two plain PyTorch loops of the same
+model train at the same time on the same cores (`starling.kernels.plain`).
 
 On a busy machine a ratio of speeds measures the other processes. `undisturbed` leaves out the time in which a node's engine was ready to
-run and another process had its core, as Linux tells (schedstat), but for the time that the node's own daemon ran meanwhile.
+run and another process had its core, as Linux tells (schedstat), but for the time that the node's own daemon ran meanwhile. Of a plain loop
+it is the time that any other process had the core.
 
 Shapes: d parameters.
 """
@@ -32,6 +34,7 @@ from starling.gossip.errors import ConfigError, GossipError
 from starling.kernels.child import answer
 from starling.kernels.memory import LEAST, Engine, manifest
 from starling.kernels.schema import MODELS, PACES, OverlapCase
+from starling.kernels.slices import children
 from starling.node import background
 from starling.node.background import Node
 from starling.node.config.schema import NumericsSection
@@ -41,6 +44,7 @@ from starling.node.status.snapshot import StatusSnapshot
 POLL_S = 0.02
 PATIENCE_S = 180.0  # until both train
 MOST_S = 20.0  # times the time measured, for that many changes of both counts
+WARM = 3  # first steps of a plain loop, which are not counted
 CHANGES = 3  # of a count of local steps, the fewest that a speed is made of
 LISTEN = "/ip4/127.0.0.1/tcp/0"
 SAMPLES, SIDE, TEXT = 2000, 28, 200_000
@@ -113,38 +117,76 @@ def measure(model: str, d: int, mbit: float, pace: str, seconds: float, repeat: 
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="starling-overlap-") as folder:
         least = _least(Path(folder))
-        found = [_repetition(Path(folder) / str(number), model, d, mbit, pace, seconds) for number in range(repeat)]
-    ratios = [swarm / alone for alone, swarm, *_ in found]
-    alone, swarm, clear, peak, exchanges, payload, parameters = found[ratios.index(sorted(ratios)[(repeat - 1) // 2])]
+        repetitions = [
+            _repetition(Path(folder) / str(number), model, d, mbit, pace, seconds) for number in range(repeat)
+        ]
+    of = sorted(repetitions, key=lambda each: each.swarm.steps_s / each.alone.steps_s)[(repeat - 1) // 2]
     return OverlapCase(
-        model=model, d=parameters, link=mbit, pace=pace, alone_steps_s=round(alone, 4), swarm_steps_s=round(swarm, 4),
-        ratio=round(swarm / alone, 4),
-        undisturbed=None if math.isnan(clear) else round(clear, 4),
-        peak_bytes_per_parameter=round((peak - least) / parameters, 1), cores=len(_cores(0) or ()),
-        exchanges=exchanges, payload_bytes=round(payload), load=(round(before, 2), round(os.getloadavg()[0], 2)),
+        model=model, d=of.parameters, link=mbit, pace=pace,
+        plain_steps_s=round(of.plain.steps_s, 4), alone_steps_s=round(of.alone.steps_s, 4), swarm_steps_s=round(of.swarm.steps_s, 4),
+        kept=round(of.swarm.steps_s / of.plain.steps_s, 4), kept_undisturbed=_known(of.swarm.undisturbed / of.plain.undisturbed),
+        ratio=round(of.swarm.steps_s / of.alone.steps_s, 4), undisturbed=_known(of.swarm.undisturbed / of.alone.undisturbed),
+        peak_bytes_per_parameter=round((of.peak - least) / of.parameters, 1), cores=len(_cores(0) or ()),
+        exchanges=of.exchanges, payload_bytes=round(of.payload), load=(round(before, 2), round(os.getloadavg()[0], 2)),
     )  # fmt: skip
 
 
-def _repetition(
-    folder: Path, model: str, d: int, mbit: float, pace: str, seconds: float
-) -> tuple[float, float, float, int, int, float, int]:
-    """Steps a second alone and in the swarm, their ratio undisturbed, peak of an engine, exchanges and payload bytes of each, d."""
+def _known(share: float) -> float | None:
+    return None if math.isnan(share) else round(share, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Speed:
+    """Mean of two processes that train at once."""
+
+    steps_s: float
+    undisturbed: float
+    """Of the time that others did not take; nan: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Repetition:
+    """What was measured once."""
+
+    plain: _Speed
+    alone: _Speed
+    swarm: _Speed
+    peak: int  # bytes resident of an engine
+    exchanges: int
+    payload: float  # bytes of one
+    parameters: int
+
+
+def _repetition(folder: Path, model: str, d: int, mbit: float, pace: str, seconds: float) -> _Repetition:
+    """Train plainly, alone, and in the swarm."""
     folder.mkdir()
     chosen = _task(model, d, folder) | {"pace.kind": pace, "pace.rounds": EVER, "pace.evaluate_every": EVER}
+    plain = _plain(chosen, seconds)
     if pace == "steps":
         chosen["pace.overlap"] = True
     with _nodes(folder / "alone", chosen | {"pace.quorum": 1}, mbit, together=False) as nodes:
-        alone = _rates(nodes, seconds, lambda _each: True)
-        alone_clear = fmean(each.undisturbed for each in nodes)
+        alone = _speed(nodes, seconds, lambda _each: True)
     with _nodes(folder / "swarm", chosen | {"pace.quorum": 2}, mbit, together=True) as nodes:
-        swarm = _rates(nodes, seconds, lambda each: each.status is not None and each.status.exchanges.committed > 0)
-        clear = fmean(each.undisturbed for each in nodes) / alone_clear
+        swarm = _speed(nodes, seconds, lambda each: each.status is not None and each.status.exchanges.committed > 0)
         statuses = [each.status for each in nodes if each.status is not None]
         peak = max(each.peak for each in nodes)
     exchanges = sum(status.exchanges.committed for status in statuses)
     done = [each for status in statuses for each in status.transactions if each.outcome == "committed"]
     payload = fmean(each.bytes_sent + each.bytes_received for each in done)
-    return fmean(alone), fmean(swarm), clear, peak, exchanges, payload, statuses[0].parameters or d
+    return _Repetition(plain, alone, swarm, peak, exchanges, payload, statuses[0].parameters or d)
+
+
+def _plain(chosen: Mapping[str, Any], seconds: float) -> _Speed:
+    """Return the speed of plain loops, each with as many threads as a node has."""
+    cores = [_cores(number) for number in range(2)]
+    threads = max(1, len(cores[0] or ()))
+    with children("plain", "plain", keys=chosen, threads=threads, cores=cores) as loops:
+        for command in (f"steps {WARM}", f"seconds {seconds}"):
+            for each in loops:
+                each.tell(command)
+            spent = [each.answer() for each in loops]
+    clear = (each.steps / (each.wall_s - (math.nan if each.waited_s is None else each.waited_s)) for each in spent)
+    return _Speed(fmean(each.steps / each.wall_s for each in spent), fmean(clear))
 
 
 @contextmanager
@@ -175,8 +217,8 @@ def _nodes(folder: Path, chosen: Mapping[str, Any], mbit: float, *, together: bo
             each.node.stop()
 
 
-def _rates(nodes: list[Watched], seconds: float, ready: Callable[[Watched], bool]) -> list[float]:
-    """Local steps a second of each, over `seconds`, and longer until each count has changed often enough."""
+def _speed(nodes: list[Watched], seconds: float, ready: Callable[[Watched], bool]) -> _Speed:
+    """Local steps a second, over `seconds`, and longer until each count has changed often enough."""
     deadline = time.monotonic() + PATIENCE_S
     while not all(ready(each) and len(each.counts) > 2 for each in nodes):
         _look(nodes, deadline)
@@ -188,7 +230,7 @@ def _rates(nodes: list[Watched], seconds: float, ready: Callable[[Watched], bool
         _look(nodes, deadline)
     for each in nodes:
         each.weigh()
-    return [each.rate for each in nodes]
+    return _Speed(fmean(each.rate for each in nodes), fmean(each.undisturbed for each in nodes))
 
 
 def _look(nodes: list[Watched], deadline: float) -> None:

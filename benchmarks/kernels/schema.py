@@ -96,7 +96,10 @@ PACES = ("steps", "clock")
 
 
 class OverlapCase(msgspec.Struct, frozen=True, kw_only=True):
-    """Two nodes on cores of their own: how fast they train while they exchange, beside how fast they do alone. The median repetition."""
+    """Two nodes on cores of their own: how fast they train while they exchange, beside plain loops, and beside themselves alone.
+
+    The repetition with the median ratio.
+    """
 
     model: str
     d: int
@@ -104,16 +107,22 @@ class OverlapCase(msgspec.Struct, frozen=True, kw_only=True):
     """Mbit/s that each node sends and receives at the most."""
     pace: str
     """steps is with pace.overlap."""
+    plain_steps_s: float
+    """Steps a second of a plain PyTorch loop of the same model, data, batch size and optimiser, mean of two that train at once."""
     alone_steps_s: float
     """Local steps a second of a node without peers, mean of two that train at once, each alone in its swarm."""
     swarm_steps_s: float
     """Of a node that exchanges with the other, waiting included, mean of the two."""
-    ratio: float
-    """Of the two, of one repetition."""
-    undisturbed: float | None
-    """The same without the time in which other processes had a node's core while its engine was ready to run.
+    kept: float
+    """Speed in the swarm over that of the plain loop."""
+    kept_undisturbed: float | None
+    """The same without the time in which other processes had the core of an engine, or of a plain loop, that was ready to run.
 
-    None where the system does not tell. On an idle machine it is the ratio; on a busy one it says more."""
+    None where the system does not tell. On an idle machine it is `kept`; on a busy one it says more."""
+    ratio: float
+    """Speed in the swarm over that alone."""
+    undisturbed: float | None
+    """The same without the time of others."""
     peak_bytes_per_parameter: float
     """Most resident of an engine in the swarm, beyond what an engine with next to no parameters takes."""
     cores: int
@@ -124,6 +133,30 @@ class OverlapCase(msgspec.Struct, frozen=True, kw_only=True):
     """Of an exchange, both directions."""
     load: tuple[float, float]
     """Load average of a minute before and after. With more processes than cores a ratio says as much about the others."""
+
+
+LOOP_MODELS = ("mlp", "cnn", "gpt_800k", "gpt_10m")
+"""What is trained beside a plain loop: the digits MLP, a CNN on grey images of 28 x 28, and byte GPTs of .8 and 10 million parameters."""
+LOOP_OPTIMIZERS = ("sgd", "adamw", "muon")
+LOOP_MIXES = ("dsgd", "flows", "default")
+"""Without corrections, with corrections of differences that always count in full, and as `starling found` chooses."""
+
+
+class LoopCase(msgspec.Struct, frozen=True, kw_only=True):
+    """Local steps of one model beside those of a plain PyTorch loop. The pair of slices with the median ratio."""
+
+    model: str
+    d: int
+    optimizer: str
+    mix: str
+    driver: str
+    """What calls the training code: task, a built-in task in the engine."""
+    plain_ms: float
+    """Processor time of a plain loop's step, on one thread."""
+    ours_ms: float
+    """Of a local step."""
+    kept: float
+    """The first over the second: the share of a plain loop's speed that a local step keeps."""
 
 
 class MemoryCase(msgspec.Struct, frozen=True, kw_only=True):

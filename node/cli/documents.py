@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from starling.kernels.schema import Case, LinkCase, OverlapCase, RuleCase
+from starling.kernels.schema import Case, LinkCase, LoopCase, OverlapCase, RuleCase
 from starling.node.status.check import Check
 from starling.node.status.snapshot import PeerStatus
 
@@ -143,6 +143,12 @@ class Links(Document, frozen=True):
     """`starling bench link --json`."""
 
     cases: tuple[LinkCase, ...]
+
+
+class Loops(Document, frozen=True):
+    """`starling bench loop --json`."""
+
+    cases: tuple[LoopCase, ...]
 
 
 class Overlaps(Document, frozen=True):

@@ -20,6 +20,7 @@ from benchmarks import (
     demos,
     facts,
     large,
+    loop,
     overlap,
     overlays,
     plots,
@@ -40,6 +41,7 @@ from benchmarks.recipes import (
     CodecRecipe,
     DemoRecipe,
     LargeRecipe,
+    LoopRecipe,
     NodeRoundRecipe,
     OverlapRecipe,
     OverlaysRecipe,
@@ -50,9 +52,10 @@ from benchmarks.recipes import (
 )
 from benchmarks.results import Result
 from starling.gossip.overlay import catalogue
-from starling.kernels.schema import ALL_RULES, CODECS, RULES
+from starling.kernels.schema import ALL_RULES, CODECS, LOOP_MIXES, LOOP_MODELS, LOOP_OPTIMIZERS, RULES
 from starling.node.catalogues import task
 from starling.node.cli.demo import make_plan
+from starling.node.cli.research.bench_loop import wanted
 from starling.node.config.assignments import assignments
 from starling.node.engine.start import initial
 from starling.node.simulate import rules, sweep
@@ -176,11 +179,19 @@ def large_run(**over: object) -> results.Run:
     return {**run, **over}
 
 
+def looped(model: str, optimizer: str, mix: str) -> results.Run:
+    """A case of `starling bench loop`."""
+    return {"model": model, "optimizer": optimizer, "mix": mix, "plain_ms": 1.0, "ours_ms": 1.1, "kept": 0.91}
+
+
 def overlapped(model: str, d: int, pace: str, mbit: float) -> results.Run:
     """A case of `starling bench overlap`."""
     figures = {
+        "kept": 0.96,
+        "kept_undisturbed": 0.97,
         "ratio": 0.98,
         "undisturbed": 0.97,
+        "plain_steps_s": 10.2,
         "alone_steps_s": 10.0,
         "swarm_steps_s": 9.8,
         "peak_bytes_per_parameter": 30.0,
@@ -218,6 +229,8 @@ def plausible(recipe: recipes.Recipe) -> results.Figures:
             return combining.figures([combined(rule, d) for d in recipe.dims for rule in recipe.rules or RULES])
         case LargeRecipe():
             return large.figures([large_run()])
+        case LoopRecipe():
+            return loop.figures([looped(*case) for case in itertools.product(LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES)])
         case OverlapRecipe():
             each = itertools.product(recipe.models.items(), recipe.paces, recipe.mbit)
             return overlap.figures([overlapped(model, d, pace, mbit) for (model, d), pace, mbit in each])
@@ -275,6 +288,8 @@ def test_every_command_line_is_one_that_the_command_takes(path):
                 assert authors.steps(manifest(chosen), members) == recipe.steps
         case CodecRecipe():
             assert set(recipe.codecs) <= set(CODECS)
+        case LoopRecipe():
+            assert wanted(recipe.cases)
         case RulesRecipe():
             assert set(recipe.rules) <= set(ALL_RULES)
 

@@ -3,10 +3,11 @@
     bench codec    selects, quantises, packs and unpacks, beside a plain copy of the same vector
     bench rules    combines the vectors of peers, some of them Byzantine, beside byzfl
     bench link     sends messages from process to process, beside plain and encrypted TCP
-    bench overlap  trains on two nodes that exchange, beside the same nodes alone
+    bench loop     does local steps, beside a plain PyTorch loop (`bench_loop`)
+    bench overlap  trains on two nodes that exchange, beside a plain loop, and the same nodes alone
 
-Standard output is a table, or with --json a `documents.Codecs`, `Rules`, `Links` or `Overlaps`. Progress goes to standard error if that is
-a terminal.
+Standard output is a table, or with --json a `documents.Codecs`, `Rules`, `Links`, `Loops` or `Overlaps`. Progress goes to standard error,
+but for `loop` only if that is a terminal.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import click
 from starling.gossip.errors import ConfigError, GossipError
 from starling.node.cli.common import console, cores_there, emit, json_option, table
 from starling.node.cli.help import Group
+from starling.node.cli.research.bench_loop import loop
 
 if TYPE_CHECKING:
     from starling.kernels.schema import Case, LinkCase, OverlapCase, RuleCase
@@ -45,6 +47,9 @@ repeat_option = click.option("--repeat", type=int, default=5, help="Repetitions,
 @click.group(cls=Group)
 def bench() -> None:
     """Measure this machine."""
+
+
+bench.add_command(loop)
 
 
 @bench.command(
@@ -222,10 +227,10 @@ def overlap(
     models: tuple[str, ...], dim: int | None, links: tuple[float, ...], paces: tuple[str, ...], seconds: float, repeat: int,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Measure how much of its speed a node keeps while it exchanges.
+    """Measure how much of a plain loop's speed, and of its own, a node keeps while it exchanges.
 
-    Two nodes on loopback, each on half of this machine's cores, with capped lines: first each alone, then as a swarm. On a busy machine
-    other processes are measured too: the load is part of the result.
+    On half of this machine's cores each: two plain PyTorch loops of the same model, two nodes on loopback with capped lines, each alone in
+    its swarm, and then as one swarm. On a busy machine other processes are measured too: the load is part of the result.
     """
     from starling.kernels.schema import MODELS, PACES, OverlapCase
     from starling.node.cli.documents import Overlaps
@@ -258,8 +263,8 @@ def overlap(
         emit(Overlaps(cases=tuple(cases)))
         return
     columns = (
-        "model", ">d", ">Mbit/s", "pace", ">alone, steps/s", ">swarm, steps/s", ">ratio", ">undisturbed", ">peak bytes/parameter",
-        ">cores each", ">load",
+        "model", ">d", ">Mbit/s", "pace", ">plain, steps/s", ">alone, steps/s", ">swarm, steps/s", ">of plain", ">undisturbed",
+        ">of alone", ">undisturbed", ">peak bytes/parameter", ">cores each", ">load",
     )  # fmt: skip
     console().print(table(columns, map(_overlap_row, cases), fold=True))
 
@@ -364,11 +369,14 @@ def _link_row(case: LinkCase) -> list[str]:
 
 
 def _overlap_row(case: OverlapCase) -> list[str]:
-    figures = (f"{case.alone_steps_s:.2f}", f"{case.swarm_steps_s:.2f}", f"{case.ratio:.3f}")
+    speeds = (f"{speed:.2f}" for speed in (case.plain_steps_s, case.alone_steps_s, case.swarm_steps_s))
+    shares = (case.kept, case.kept_undisturbed, case.ratio, case.undisturbed)
     load = f"{case.load[0]:.1f}–{case.load[1]:.1f}"
-    peak = f"{case.peak_bytes_per_parameter:.1f}"
-    clear = "–" if case.undisturbed is None else f"{case.undisturbed:.3f}"
-    return [case.model, f"{case.d:,}", f"{case.link:g}", case.pace, *figures, clear, peak, str(case.cores or "–"), load]
+    return [
+        case.model, f"{case.d:,}", f"{case.link:g}", case.pace, *speeds,
+        *("–" if share is None else f"{share:.3f}" for share in shares),
+        f"{case.peak_bytes_per_parameter:.1f}", str(case.cores or "–"), load,
+    ]  # fmt: skip
 
 
 def _rule_row(case: RuleCase) -> list[str]:

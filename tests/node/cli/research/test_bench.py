@@ -151,8 +151,8 @@ def test_every_model_pace_and_link_is_a_case_of_the_overlap(monkeypatch, capsys)
 
     def measured(what, kind, module, model, d, mbit, pace, *_):
         return kind(
-            model=model, d=d, link=mbit, pace=pace, alone_steps_s=4.0, swarm_steps_s=3.9, ratio=0.975, undisturbed=None,
-            peak_bytes_per_parameter=41.25,
+            model=model, d=d, link=mbit, pace=pace, plain_steps_s=5.0, alone_steps_s=4.0, swarm_steps_s=3.9, kept=0.78,
+            kept_undisturbed=0.8, ratio=0.975, undisturbed=None, peak_bytes_per_parameter=41.25,
             cores=0, exchanges=7, payload_bytes=1000, load=(0.5, 2.5),
         )  # fmt: skip
 
@@ -163,8 +163,10 @@ def test_every_model_pace_and_link_is_a_case_of_the_overlap(monkeypatch, capsys)
     sizes = (("cnn", 400_000), ("gpt", 10_000_000))
     assert each == [(*size, pace, link) for size in sizes for pace in ("steps", "clock") for link in (20.0, 1000.0)]
     assert main(["bench", "overlap", "--model", "cnn", "--d", "50000", "--pace", "clock", "--mbit", "20"]) == 0
-    row = capsys.readouterr().out.splitlines()[1].split()
-    assert row == ["cnn", "50,000", "20", "clock", "4.00", "3.90", "0.975", "–", "41.2", "–", "0.5–2.5"]
+    row = capsys.readouterr().out.splitlines()[-1].split()
+    assert row == [
+        "cnn", "50,000", "20", "clock", "5.00", "4.00", "3.90", "0.780", "0.800", "0.975", "–", "41.2", "–", "0.5–2.5",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("model", ["cnn", "gpt"])
@@ -187,6 +189,7 @@ def test_two_nodes_are_measured_alone_and_together(capsys):
     assert case["exchanges"] > 0
     assert case["payload_bytes"] > 0
     assert case["ratio"] == pytest.approx(case["swarm_steps_s"] / case["alone_steps_s"], rel=0.01)
+    assert case["kept"] == pytest.approx(case["swarm_steps_s"] / case["plain_steps_s"], rel=0.01)
     assert 0.1 < case["ratio"] < 3.0
 
 
