@@ -171,6 +171,24 @@ class Counted(Protocol):
         """The batches of `held_out`, each with its number of samples."""
 
 
+@runtime_checkable
+class Stepped(Protocol):
+    """A task that does something around each local step, as training loops with hooks do."""
+
+    @property
+    def step_hooks(self) -> tuple[str, ...]:
+        """Names of what it does with a step's batch or gradient, for messages that refuse it where a step has none."""
+
+    def begin_step(self, model: nn.Module, step: int, size: int) -> None:
+        """A local step begins, after `step` others, with a batch of `size` samples; 0: its losses are not of one batch of its own."""
+
+    def gradient_ready(self, model: nn.Module) -> None:
+        """The gradient of the step's batch lies in the parameters, before it is shortened or corrected; it may be changed in place."""
+
+    def end_step(self, model: nn.Module) -> None:
+        """The step is over: taken, skipped or undone."""
+
+
 class Task(Protocol):
     """A named, frozen dataclass whose fields are the keys in the manifest's section `task`.
 

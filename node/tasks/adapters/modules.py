@@ -1,95 +1,175 @@
-"""Lightning modules as tasks, and their optimiser as keys of a manifest. No Trainer is used."""
+"""Lightning modules as tasks, and their optimiser as keys of a manifest."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from starling.gossip.errors import ConfigError
+from starling.gossip.seeds import derive
 from starling.node.catalogues import OPTIMIZERS
 from starling.node.tasks import own
+from starling.node.tasks.adapters import loop
+from starling.node.tasks.adapters.hooks import AROUND_STEPS, overrides, refuse_ignored
+from starling.node.tasks.adapters.loop import Hooks, Steps, Validation
+from starling.node.tasks.adapters.trainer import Progress
+from starling.node.tasks.api import Data, Source
 from starling.node.tasks.samples import rows
 
 Make = Callable[[], nn.Module]
 _BETAS = ("beta_1", "beta_2")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class LightningTask(own.Made):
-    """A LightningModule's training_step and validation_step; see `lightning`."""
+    """A LightningModule's training_step and validation_step, with the hooks around them; see `lightning`.
+
+    Satisfies `starling.node.tasks.api.Metered` and `Stepped`.
+    """
+
+    hooks: Hooks
+    datamodule: Any
+    progress: Progress = field(default_factory=Progress)
+
+    def data(self, source: Source, device: str) -> Data:
+        """As `starling.task`; on the CPU if a hook moves batches to the device."""
+        data = own.Made.data(self, source, "cpu" if self.hooks.moves else device)
+        self.progress.samples, self.progress.seed = data.samples, derive(source.seed, "hooks", source.shard)
+        return data
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """What training_step returns."""
-        with _logging(model):
-            return _loss_of(model.training_step(batch, 0))  # type: ignore[operator]
+        return self._steps(model).loss(model, batch)  # type: ignore[return-value] # None: the step is skipped
+
+    def meter(self) -> Validation:
+        """A meter that runs validation_step."""
+        return Validation(self.attach, self.hooks, self.metric)
 
     def score(self, model: nn.Module, batch: Any) -> tuple[float, float, int]:
-        """(sum of the metric, sum of the loss, samples), of what validation_step logs and returns."""
-        count = rows(batch)
-        with _logging(model) as logged:
-            returned = model.validation_step(batch, 0)  # type: ignore[operator]
-        loss = None if returned is None else float(_loss_of(returned))
-        if self.metric != "loss" and self.metric not in logged:
-            raise ConfigError(
-                f"metric: validation_step does not log {self.metric!r}, it logs {', '.join(logged) or 'nothing'}"
-            )
-        if loss is None:
-            loss = logged.get("val_loss", logged.get("loss"))
-        if loss is None:
-            raise ConfigError("validation_step: must return the loss, or log it as val_loss")
-        return (loss if self.metric == "loss" else logged[self.metric]) * count, loss * count, count
+        """(sum of the metric, sum of the loss, samples), as if the batch were all held-out samples."""
+        meter, count = self.meter(), rows(batch)
+        meter.update(model, batch, count)
+        result = meter.compute()
+        return result.value * count, result.loss * count, count
+
+    @property
+    def step_hooks(self) -> tuple[str, ...]:
+        """Names of the module's hooks around local steps."""
+        return self.hooks.named(AROUND_STEPS)
+
+    def begin_step(self, model: nn.Module, step: int, size: int) -> None:
+        """Begin a local step."""
+        self._steps(model).begin(model, step, size)
+
+    def gradient_ready(self, model: nn.Module) -> None:
+        """Call hooks that see the gradient."""
+        with self._seeded():
+            self._steps(model).gradient_ready(model)
+
+    def end_step(self, model: nn.Module) -> None:
+        """Call hooks that come after a step."""
+        with self._seeded():
+            self._steps(model).end(model)
+
+    def attach(self, model: nn.Module) -> None:
+        """Give a module a trainer, unless it has one."""
+        loop.attach(model, self.hooks, self.progress, self.datamodule)
+
+    @contextmanager
+    def _seeded(self) -> Iterator[None]:
+        """Torch's chance is of this node's step alone, so that a resumed run draws the same; `loss` is called so anyway."""
+        if not self.step_hooks:
+            yield
+            return
+        before = torch.default_generator.get_state()
+        torch.default_generator.manual_seed(derive(self.progress.seed, self.progress.step))
+        try:
+            yield
+        finally:
+            torch.default_generator.set_state(before)
+
+    def _steps(self, model: nn.Module) -> Steps:
+        self.attach(model)
+        return loop.trainer_of(model).steps  # type: ignore[no-any-return]
 
 
 def lightning(
     module: Make, train: Any = None, test: Any = None, *, metric: str = "loss", higher_is_better: bool = False,
 ) -> LightningTask:  # fmt: skip
-    """A task from a LightningModule: its training_step is the loss, its validation_step the score. No Trainer is used.
+    """A task from a LightningModule: its training_step is the loss, its validation_step the score, its hooks are called around them.
 
-    The optimiser is the swarm's, in the manifest: `optimizer_settings` gives that of configure_optimizers.
+    There is no Trainer: hooks that a node has no place for are refused by name. The optimiser is the swarm's, in the manifest:
+    `optimizer_settings` gives that of configure_optimizers.
 
     Args:
         module: makes a fresh LightningModule.
         train: as of `starling.task`, or a LightningDataModule; None: the module's own train_dataloader().
         test: the same; None: of a data module or of the module its val_dataloader(), else one sample in ten is held out.
-        metric: what validation_step logs under that name; "loss": what it returns or logs as val_loss.
+        metric: what is logged under that name in an evaluation; "loss": what validation_step returns or logs as val_loss.
         higher_is_better: of the metric.
 
     Raises:
-        ConfigError: the module optimises by itself (manual optimisation), or has no training_step or data.
+        ConfigError: the module has a hook that no node calls, optimises by itself (manual optimisation), has no training_step,
+            validation_step or data, or configure_optimizers says what a manifest cannot say.
     """
     probe: Any = module()
-    if not callable(getattr(probe, "training_step", None)):
-        raise ConfigError(f"module: {type(probe).__name__} has no training_step")
-    if not getattr(probe, "automatic_optimization", True):
-        raise ConfigError(
-            "module: manual optimisation (automatic_optimization = False) cannot be used; the swarm's optimiser steps"
-        )
-    source: Any = probe if train is None else train
-    if hasattr(source, "train_dataloader"):
-        if source is not probe:
-            source.prepare_data()
-            source.setup("fit")
-        train = source.train_dataloader()
-        test = source.val_dataloader() if test is None and _overrides(source, "val_dataloader") else test
-    made = own.task(model=module, train=train, test=test)
-    return LightningTask(module, made.train, made.test, None, None, metric, higher_is_better)
+    for step in ("training_step", "validation_step"):
+        if not overrides(probe, step):
+            raise ConfigError(f"module: {type(probe).__name__} has no {step}")
+    datamodule = train if hasattr(train, "train_dataloader") else None
+    for given in (probe, datamodule):
+        if given is not None:
+            refuse_ignored(given)
+    hooks, progress = Hooks(probe, datamodule), Progress()
+
+    def set_up(made: Any) -> nn.Module:
+        loop.attach(made, hooks, progress, datamodule)
+        if overrides(made, "setup"):
+            made.setup(stage="fit")
+        if overrides(made, "configure_model"):
+            made.configure_model()
+        return made  # type: ignore[no-any-return]
+
+    loop.attach(probe, hooks, progress, datamodule)
+    if datamodule is not None:
+        datamodule.trainer = loop.trainer_of(probe)
+        datamodule.prepare_data()
+    if overrides(probe, "prepare_data"):
+        probe.prepare_data()
+    if datamodule is not None:
+        datamodule.setup("fit")
+    _check_optimizer(set_up(probe))
+    source: Any = probe if train is None else datamodule
+    if source is not None:
+        train = _loader(source, "train_dataloader")
+        test = _loader(source, "val_dataloader") if test is None and overrides(source, "val_dataloader") else test
+    parts = own.task(model=lambda: set_up(module()), train=train, test=test)
+    taken = {each.name: getattr(parts, each.name) for each in fields(own.Made)}
+    taken |= {"metric": metric, "higher_is_better": higher_is_better}
+    return LightningTask(**taken, hooks=hooks, datamodule=datamodule, progress=progress)
 
 
 def optimizer_settings(module: Any) -> dict[str, Any]:
     """Keys of the manifest that say what `configure_optimizers` of a LightningModule says, for `found` or `simulate(set=…)`.
 
-    Raises ConfigError: it cannot be said: several optimisers, groups that differ, a schedule, a class or argument without a key.
+    Where it returns None, it leaves the optimiser to the manifest, and there are no keys.
+
+    Raises:
+        ConfigError: it cannot be said: several optimisers, groups that differ, a schedule, a class or argument without a key.
     """
     made = module.configure_optimizers()
+    made = made["optimizer"] if isinstance(made, Mapping) and made.keys() == {"optimizer"} else made
     made = made[0] if isinstance(made, list | tuple) and len(made) == 1 else made
+    if made is None:
+        return {}
     if not isinstance(made, torch.optim.Optimizer):
         raise ConfigError(
             f"configure_optimizers: returns a {type(made).__name__}, a manifest can say one optimiser without a scheduler; "
-            "return that, and set optimizer.schedule"
+            "return that, and set optimizer.schedule, or return None to leave both to the manifest"
         )
     name = next((each for each in OPTIMIZERS.built_in if OPTIMIZERS[each] is type(made)), None)
     if name is None:
@@ -130,34 +210,25 @@ def _one_group(groups: list[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
     return {**settings[0], "weight_decay": max(decays)}, True
 
 
-@contextmanager
-def _logging(model: nn.Module) -> Iterator[dict[str, float]]:
-    """What the module logs, which would ask for a Trainer."""
-    logged: dict[str, float] = {}
-
-    def log(name: str, value: Any, *_: Any, **__: Any) -> None:
-        logged[name] = _float(value)
-
-    def log_dict(values: Mapping[str, Any], *_: Any, **__: Any) -> None:
-        logged.update({name: _float(value) for name, value in values.items()})
-
-    vars(model).update(log=log, log_dict=log_dict)
-    try:
-        yield logged
-    finally:
-        for name in ("log", "log_dict"):
-            vars(model).pop(name, None)
+def _check_optimizer(module: Any) -> None:
+    """Raises ConfigError: a module optimises by itself, or otherwise than a manifest can say."""
+    if not getattr(module, "automatic_optimization", True):
+        raise ConfigError(
+            "module: manual optimisation (automatic_optimization = False) cannot be used; the swarm's optimiser steps"
+        )
+    if overrides(module, "configure_optimizers"):
+        optimizer_settings(module)
 
 
-def _float(value: Any) -> float:
-    return float(value.detach() if isinstance(value, Tensor) else value)
-
-
-def _loss_of(returned: Any) -> Tensor:
-    found: Tensor = returned["loss"] if isinstance(returned, Mapping) else returned
-    return found
-
-
-def _overrides(given: Any, name: str) -> bool:
-    """Whether a module has a method of its own: Lightning's raises where it was not written."""
-    return not getattr(type(given), name).__module__.startswith(("lightning.", "pytorch_lightning."))
+def _loader(source: Any, name: str) -> Any:
+    """The one loader of a module or data module. Raises ConfigError: it has none, or several."""
+    if not overrides(source, name):
+        raise ConfigError(f"train: {type(source).__name__} has no {name}; define it, or give train=…")
+    made = getattr(source, name)()
+    made = made[0] if isinstance(made, list | tuple) and len(made) == 1 else made
+    if isinstance(made, list | tuple | Mapping) or type(made).__name__ == "CombinedLoader":
+        raise ConfigError(
+            f"{type(source).__name__}.{name}: returns several loaders ({type(made).__name__}), a node draws from one; "
+            "return one of a dataset that joins them, e.g. torch.utils.data.ConcatDataset"
+        )
+    return made

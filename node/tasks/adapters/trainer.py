@@ -1,0 +1,154 @@
+"""What stands for Lightning's Trainer on a node: the attributes of it that a node knows, and no others."""
+
+import math
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from starling.node.tasks.adapters.logged import Logged
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a node's training is, shared by the trainers of all modules that its task makes.
+
+    Attributes:
+        samples: that this node trains on.
+        seed: of what hooks draw outside of a loss.
+        step: local steps done, which `global_step` says.
+        epoch: of the next step.
+        begun: steps done when that epoch began.
+        length: steps of an epoch; 0 until the size of batches is known.
+        figures: of the last evaluation.
+        module: that trains.
+    """
+
+    samples: int = 1
+    seed: int = 0
+    step: int = 0
+    epoch: int = 0
+    begun: int = 0
+    length: int = 0
+    figures: dict[str, Tensor] = field(default_factory=dict)
+    module: weakref.ref[nn.Module] | None = None
+
+    def begin_step(self, step: int, size: int) -> None:
+        """Note that a step begins after `step` others, with a batch of `size` samples; after a jump the epoch follows from the steps."""
+        if size and not self.length:
+            self.length = math.ceil(self.samples / size)
+        if step != self.step or not step:
+            length = self.length or step + 1
+            self.step, self.epoch, self.begun = step, step // length, step - step % length
+
+    def end_step(self) -> bool:
+        """Count a step. -> whether the epoch is over"""
+        self.step += 1
+        return self.step - self.begun >= self.length > 0
+
+    def end_epoch(self) -> None:
+        """Begin the next epoch."""
+        self.epoch, self.begun = self.epoch + 1, self.step
+
+
+class NodeTrainer:
+    """What a module on a node has as `self.trainer`. Whatever else a Trainer has raises AttributeError by its name.
+
+    Attributes:
+        datamodule: whose samples these are, or None.
+        logged: what `self.log` has been given in the epoch.
+        training: false while the module is evaluated.
+    """
+
+    __slots__ = ("__weakref__", "datamodule", "logged", "progress", "steps", "training")
+    global_rank = local_rank = node_rank = 0
+    is_global_zero = True
+    logger = None
+    loggers: tuple[()] = ()
+    num_devices = num_nodes = world_size = 1  # of this process: the swarm's nodes are not in one group
+    predicting = sanity_checking = testing = False
+    progress_bar_callback = None
+
+    def __init__(self, progress: Progress, datamodule: Any, steps: Any) -> None:
+        """`steps` runs the module's local steps."""
+        self.datamodule, self.progress, self.steps = datamodule, progress, steps
+        self.logged = Logged()
+        self.training = True
+
+    def __getattr__(self, name: str) -> Any:
+        known = ", ".join(each for each in dir(type(self)) if not each.startswith("_"))
+        raise AttributeError(f"trainer.{name}: there is no Trainer on a node; what stands for it has {known}")
+
+    def __deepcopy__(self, _memo: Any) -> None:
+        """A copied module has no trainer until it is used."""
+
+    @property
+    def global_step(self) -> int:
+        """Local steps done, also those that were skipped or undone."""
+        return self.progress.step
+
+    @property
+    def current_epoch(self) -> int:
+        """How often as many samples as the node has were drawn."""
+        return self.progress.epoch
+
+    @property
+    def num_training_batches(self) -> int:
+        """Local steps of an epoch."""
+        return max(1, self.progress.length)
+
+    @property
+    def validating(self) -> bool:
+        """Whether the module is evaluated."""
+        return not self.training
+
+    @property
+    def callback_metrics(self) -> dict[str, Tensor]:
+        """Figures of the last evaluation, and what has been logged in this epoch."""
+        return self.progress.figures | self.logged.figures(steps=True)
+
+    logged_metrics = callback_metrics
+
+    @property
+    def should_stop(self) -> bool:
+        """False; to set it raises."""
+        return False
+
+    @should_stop.setter
+    def should_stop(self, _stop: bool) -> None:
+        raise AttributeError("trainer.should_stop: a node trains until the swarm's last round; `starling stop` ends it")
+
+    @property
+    def strategy(self) -> "OneProcess":
+        """Of a process alone."""
+        return OneProcess()
+
+
+class OneProcess:
+    """What a module on a node has as `self.trainer.strategy`: nothing to wait for and nobody to gather from."""
+
+    __slots__ = ()
+
+    def all_gather(self, tensor: Tensor, *_: Any, **__: Any) -> Tensor:
+        """The tensor."""
+        return tensor
+
+    reduce = broadcast = all_gather
+
+    def barrier(self, *_: Any, **__: Any) -> None:
+        """Waits for nobody."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"trainer.strategy.{name}: there is no Trainer on a node, whose optimiser is the swarm's")
+
+
+class NoOptimizer:
+    """What hooks are given in place of an optimiser."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"optimizer.{name}: the swarm's optimiser works on all parameters as one vector; it is not given to hooks"
+        )
