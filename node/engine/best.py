@@ -9,9 +9,8 @@ import math
 from contextlib import suppress
 from pathlib import Path
 
-from torch import nn
-
-from starling.node.engine import model_file, tensor_file
+from starling.node.engine import tensor_file
+from starling.node.engine.measured_model import MeasuredModel
 
 NAME = "best.safetensors"
 
@@ -38,7 +37,7 @@ class Best:
         self._facts: dict[str, str | int] = {"kind": "export", "swarm": swarm, "schema": schema}
         self._higher = higher_is_better
         self._large = large
-        self._waiting: nn.Module | None = None  # until it is written
+        self._waiting: MeasuredModel | None = None  # until it is written
         self.value: float | None = None
         self.round: int | None = None
         if path is not None:
@@ -51,8 +50,8 @@ class Best:
         if ours and math.isfinite(value) and isinstance(at, int):
             self.value, self.round = value, at
 
-    def offer(self, value: float, round: int, model: nn.Module) -> None:
-        """Keep a model, which must not change any more, if it is better than all before."""
+    def offer(self, value: float, round: int, model: MeasuredModel) -> None:
+        """Keep a model if it is better than all before."""
         if self._path is None or not math.isfinite(value):
             return
         if self.value is None or (value > self.value if self._higher else value < self.value):
@@ -65,8 +64,8 @@ class Best:
         """Write the model if it is newer than the file. Raises OSError: it could not be, and waits for the next time."""
         if self._path is None or self._waiting is None or self.round is None:
             return
-        facts = {**self._facts, **model_file.facts(self._waiting), "round": self.round, "value": repr(self.value)}
-        tensor_file.save(self._path, model_file.entries(self._waiting), facts).replace(self._path)
+        facts = {**self._facts, **self._waiting.facts(), "round": self.round, "value": repr(self.value)}
+        tensor_file.save(self._path, self._waiting.entries(), facts).replace(self._path)
         tensor_file.flush_folder(self._path.parent)
         self._waiting = None
 

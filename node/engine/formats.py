@@ -19,7 +19,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.engine.model_file import complete
 from starling.node.engine.quantised import quantised
 from starling.node.tasks.api import Data, Task
-from starling.node.tasks.samples import mapped
+from starling.node.tasks.trees import mapped
 
 _WHOLE = ("hf", "onnx")  # forms that hold all of a model
 

@@ -41,7 +41,6 @@ from torch import Tensor, nn
 from starling.gossip.errors import ConfigError
 from starling.gossip.vector import Layout
 from starling.node.engine import shards
-from starling.node.engine.batches import samples
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.own_code import describe
 from starling.node.engine.shard_team import REHEARSAL, ShardTeam
@@ -49,6 +48,7 @@ from starling.node.engine.team import Team
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Failed, Pipe
 from starling.node.tasks.api import Task
+from starling.node.tasks.batches import samples
 
 SAYS_WHY_S = 2.0  # a rank that failed tells it before its connections close
 

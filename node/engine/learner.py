@@ -9,7 +9,6 @@ give the same bits.
 Shapes: d parameters.
 """
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -48,8 +47,9 @@ from starling.node.engine import stage as stages
 from starling.node.engine.compression import selector_facts
 from starling.node.engine.devices import device
 from starling.node.engine.island import Island, Whole
+from starling.node.engine.measured_model import MeasuredModel
 from starling.node.engine.mixing import mixer_of, settled_edges
-from starling.node.engine.model_file import entries, facts
+from starling.node.engine.model_file import facts
 from starling.node.engine.noise_scale import NoiseScale
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.optimizers import Optimizer, optimizer_of, phase, ramp, schedule
@@ -58,8 +58,8 @@ from starling.node.engine.privacy.dp_sgd import PrivateGradients
 from starling.node.engine.rehearsal import calling, rehearse
 from starling.node.engine.start import initial
 from starling.node.rpc.calls import Open
-from starling.node.tasks.api import Data, Source
-from starling.node.tasks.evaluate import BATCHES, Result, comparing, estimate, evaluate, tracking
+from starling.node.tasks.api import Data, Source, taken_notes
+from starling.node.tasks.evaluate import BATCHES, Result, comparing, estimate, evaluate
 from starling.node.tasks.reserved import Reserved, data_of
 
 EVALUATION_BATCH = 256  # held-out samples of a slice: about the work of a local step
@@ -328,9 +328,7 @@ class Learner:
 
     def take_notes(self) -> tuple[str, ...]:
         """What was changed by itself in local steps since the last call, and why."""
-        notes = tuple(self._gradients.notes)
-        self._gradients.notes.clear()
-        return notes
+        return taken_notes(self._gradients, self.data)
 
     def _learn_privately(self, private: PrivateGradients, gradient: Tensor) -> tuple[float, bool]:
         """A noised gradient -> the mean loss of its samples. Whether the step is taken must not depend on the data."""
@@ -583,11 +581,11 @@ class Learner:
         self.state = self.mixer.corrected(self.state, self.ledger.total)  # the same zeros, once
         self.kept, self._slots = {}, {}
 
-    def evaluation(self) -> tuple[nn.Module, Iterator[Result | None]]:
-        """A copy of the model as it is now, and slices of its evaluation; training may go on meanwhile."""
-        model = copy.deepcopy(self._model)
-        return model, chain(
-            self._statistics(model), evaluate(self.task, model, self.data, EVALUATION_BATCH, own=self.own)
+    def evaluation(self) -> tuple[MeasuredModel, Iterator[Result | None]]:
+        """The model as it is now, and slices of its evaluation; training may go on meanwhile."""
+        model, measured = self._model, MeasuredModel(self._model)
+        return measured, measured.slices(
+            chain(self._statistics(model), evaluate(self.task, model, self.data, EVALUATION_BATCH, own=self.own))
         )
 
     def _statistics(self, model: nn.Module) -> Iterator[None]:
@@ -690,13 +688,11 @@ class Learner:
         return bind_parameters(self._fresh(), self.layout)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """A copy of the model as `load_state_dict` takes it, with normalisation statistics estimated anew."""
-        model = self._model
-        if tracking(model):
-            model = copy.deepcopy(model)
-            for _ in self._statistics(model):
-                pass
-        return {name: value.clone() for name, value in entries(model).items()}
+        """The model as `load_state_dict` takes it, with normalisation statistics estimated anew; only what is frozen is not a copy."""
+        measured = MeasuredModel(self._model)
+        for _ in measured.slices(self._statistics(self._model)):
+            pass
+        return measured.entries()
 
     def facts(self) -> Mapping[str, str | int]:
         """Return what a file of the model says of it."""

@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from starling.gossip.seeds import derive
-from starling.node.engine.batches import part, samples
+from starling.node.tasks.batches import part, samples
 
 MEMORY = 0.02  # share of the newest measurement in the averages, 1/number for the first
 LEAST = 10  # measurements before there is a figure

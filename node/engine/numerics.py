@@ -1,7 +1,8 @@
 """A batch's gradient within the memory and in the precision that this machine has. None of it changes what the swarm agrees on.
 
-A batch that does not fit is computed in micro-batches, whose weighted gradients add up to its own within rounding, if the loss is a mean
-over samples and no layer looks at the batch as a whole (BatchNorm does). The parameters, their gradient and the optimiser keep float32.
+A batch that does not fit is computed in micro-batches, whose gradients, weighted by what the loss is a mean of, add up to its own within
+rounding (`starling.node.engine.parts`), if no layer looks at the batch as a whole (BatchNorm does). The parameters, their gradient and the
+optimiser keep float32.
 
 What layers draw (dropout) follows from a seed per step, so that a resumed run draws the same; on MPS it does not.
 
@@ -21,9 +22,10 @@ from torch import Generator, Tensor, nn
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import NumericsSection
 from starling.node.engine.activations import Checkpointed
-from starling.node.engine.batches import part, samples
 from starling.node.engine.loss_scale import LossScale
+from starling.node.engine.parts import Parts, out_of_memory
 from starling.node.tasks.api import Task
+from starling.node.tasks.batches import cut, samples
 
 Loss = Callable[[nn.Module, Any], Tensor]
 """(model, batch) -> scalar."""
@@ -44,6 +46,7 @@ class Gradients:
     Attributes:
         micro_batch: samples computed at a time; None: the whole batch. It is halved where memory runs out, and stays so.
         scale: of the loss; None but in float16.
+        parts: weights of parts of a batch.
         notes: what was changed on the way and why, each a line for the owner, until somebody takes them.
     """
 
@@ -70,6 +73,7 @@ class Gradients:
             )
         self._checkpointed = Checkpointed(model) if section.activation_checkpointing else None
         self._loss: Loss = loss or task.loss
+        self.parts = Parts(task, model, device, self.notes)
         self._keeps = loss is None  # what autocast made of parameters, of which an island's rank has only parts
         self._compiled = False
         if section.compile:
@@ -98,6 +102,9 @@ class Gradients:
                 f"numerics.{asked[0]}: the task's batches cannot be split: they must be tensors with one leading number of samples, or "
                 "tuples, lists or dicts of such; leave it out"
             )
+        if asked:
+            half = ((samples(batch) or 2) + 1) // 2
+            self.parts.check(batch, min(self.micro_batch or half, half), f"numerics.{asked[0]}")
 
     def compute(self, batch: Any, gradient: Tensor, seed: int, reset: Callable[[], None]) -> float:
         """The loss of a batch; its gradient replaces what is in `gradient` (d,), to which those of the parameters are bound.
@@ -132,14 +139,15 @@ class Gradients:
         size = count if self.micro_batch is None or count is None else min(self.micro_batch, count)
         if size is None or count is None or size == count:
             return self._backward(batch, 1.0)
-        return sum(
-            self._backward(part(batch, begin, min(begin + size, count)), min(size, count - begin) / count)
-            for begin in range(0, count, size)
-        )
+        parts, sizes = cut(batch, size)
+        shares = self.parts.shares(batch, parts, sizes)
+        return sum(self._backward(each, share) for each, share in zip(parts, shares, strict=True) if share)
 
     def _backward(self, batch: Any, share: float) -> float:
         with self._autocast(), nullcontext() if self._checkpointed is None else self._checkpointed.forward():
-            loss = self._loss(self._model, batch)
+            loss: Tensor | None = self._loss(self._model, batch)
+        if loss is None:  # as some training steps return for a batch they leave out
+            return math.nan
         if share != 1.0:
             loss = loss * share
         (loss if self.scale is None else loss * self.scale.scale).backward()  # type: ignore[no-untyped-call]
@@ -167,13 +175,6 @@ class Gradients:
             f"out of memory: batches are computed {self.micro_batch} samples at a time from here on; "
             f"`--set numerics.micro_batch={self.micro_batch}` begins with that"
         )
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that a device or the machine has no memory left; on the CPU torch raises a RuntimeError."""
-    text = str(error)
-    words = ("out of memory", "not enough memory", "can't allocate memory")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(each in text for each in words)
 
 
 @contextmanager

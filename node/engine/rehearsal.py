@@ -1,6 +1,5 @@
-"""A trial of the owner's own task on a copy of the model, so that its errors are reported before the first round."""
+"""A trial of the owner's own task on the model, which is as it was before, so that its errors are reported before the first round."""
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -10,28 +9,36 @@ from torch import Tensor, nn
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.rng import generator
+from starling.node.engine.measured_model import MeasuredModel, followers
 from starling.node.engine.own_code import describe
-from starling.node.tasks.api import Data, Task
+from starling.node.tasks.api import Data, Metered, Task
+from starling.node.tasks.evaluate import held_out
 
 T = TypeVar("T")
+BATCHES = 8  # tried until one has a loss
 
 
 def rehearse(kind: str, task: Task, model: nn.Module, data: Data, batch_size: int) -> None:
-    """Try batch, loss, gradient and score, without side effects. Raises ConfigError with file and line of what is wrong."""
-    tried = copy.deepcopy(model)
-    with torch.random.fork_rng(devices=[]):
-        tried.train()
-        batch = calling(kind, "data.batch()", lambda: data.batch(batch_size, generator(0, "rehearsal")))
-        check_loss(kind, calling(kind, "loss()", lambda: task.loss(tried, batch)))
-        calling(kind, "the gradient of loss()", lambda: task.loss(tried, batch).backward())  # type: ignore[no-untyped-call]
-        tried.eval()
-        held_out = calling(kind, "data.held_out()", lambda: next(iter(data.held_out(batch_size)), None))
-        if held_out is None:
-            raise ConfigError(
-                f"task.kind: {kind!r}: data.held_out() gives no batch, it must hold out at least one sample"
-            )
+    """Try batch, loss, gradient and score; the model is as it was before. Raises ConfigError with file and line of what is wrong."""
+    with torch.random.fork_rng(devices=[]), MeasuredModel(model, followers(model)).lent():
+        model.train()
+        for number in range(BATCHES):
+            batch = calling(kind, "data.batch()", lambda at=number: data.batch(batch_size, _chance(at)))  # type: ignore[misc]
+            loss = calling(kind, "loss()", lambda given=batch: task.loss(model, given))  # type: ignore[misc]
+            if loss is not None:
+                break
+        check_loss(kind, loss)
+        check_weights(kind, model, loss)
+        calling(kind, "the gradient of loss()", loss.backward)
+        for each in model.parameters():
+            each.grad = None
+        model.eval()
         with torch.no_grad():
-            check_score(kind, calling(kind, "score()", lambda: task.score(tried, held_out)))
+            check_score(kind, task, model, data, batch_size)
+
+
+def _chance(number: int) -> torch.Generator:
+    return generator(0, "rehearsal", *([number] if number else []))
 
 
 def calling(kind: str, what: str, call: Callable[[], T]) -> T:
@@ -51,7 +58,48 @@ def check_loss(kind: str, loss: Any) -> None:
         raise ConfigError(f"task.kind: {kind!r}: loss() must return a scalar tensor with a gradient, got {given}")
 
 
-def check_score(kind: str, score: Any) -> None:
+def check_weights(kind: str, model: nn.Module, loss: Tensor) -> None:
+    """Raises ConfigError: the loss depends on trainable tensors that are not the model's, as those of a criterion."""
+    known = set(map(id, model.parameters()))
+    seen, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, nn.Parameter) and id(leaf) not in known:
+            raise ConfigError(
+                f"task.kind: {kind!r}: loss() has trainable weights that are not the model's, of shape {tuple(leaf.shape)}, which would "
+                "not be trained; make them part of the model, or freeze them (requires_grad_(False))"
+            )
+        waiting += [each for each, _ in node.next_functions]
+
+
+def check_score(kind: str, task: Task, model: nn.Module, data: Data, batch_size: int) -> None:
+    """Measure the model on the first held-out batch, or on all where it cannot be on one. Raises ConfigError: it cannot be."""
+    first = calling(kind, "data.held_out()", lambda: next(iter(held_out(data, batch_size)), None))
+    if first is None:
+        raise ConfigError(f"task.kind: {kind!r}: data.held_out() gives no batch, it must hold out at least one sample")
+    if not isinstance(task, Metered):
+        _check_sums(kind, calling(kind, "score()", lambda: task.score(model, first[0])))
+        return
+    meter = task.meter()
+    calling(kind, "the metric", lambda: meter.update(model, *first))
+    try:
+        fine = not math.isnan(meter.compute().value)
+    except Exception:  # noqa: BLE001 — a metric may ask for more than a part of the samples, such as one of each class
+        fine = False
+    if fine:
+        return
+    meter = task.meter()
+    for batch in held_out(data, batch_size):
+        calling(kind, "the metric", lambda given=batch: meter.update(model, *given))  # type: ignore[misc]
+    if math.isnan(calling(kind, "the metric", meter.compute).value):
+        raise ConfigError(f"task.kind: {kind!r}: the metric of all held-out samples is not a number")
+
+
+def _check_sums(kind: str, score: Any) -> None:
     """Raises ConfigError unless `score` is (sum of the metric, sum of the loss, samples >= 1)."""
     right = (
         isinstance(score, tuple)

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median_low
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from starling.gossip.api import Phase, Swapped
 from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
@@ -32,6 +32,7 @@ from starling.node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
 from starling.node.engine.consensus import ConsensusDistance
 from starling.node.engine.devices import Gpu
 from starling.node.engine.learner import Learner
+from starling.node.engine.measured_model import MeasuredModel
 from starling.node.engine.pairwise_exchange import Done, Exchanges
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.pull_exchange import PullExchange
@@ -126,7 +127,7 @@ class Session:
         self._taken: list[Done] = []  # in clock pace, in a gradient: added at the end of the local step
         self._evaluation: Iterator[Result | None] | None = None
         self._evaluated: tuple[
-            int, nn.Module, bool
+            int, MeasuredModel, bool
         ]  # rounds done, model, and Evaluate's `keep` of the evaluation under way
         self._evaluate_next = True
         self._mean_gap = self._pace.local_steps / 2.0  # mean local steps between any two exchanges of ours
@@ -183,7 +184,7 @@ class Session:
             if keep:
                 self._best.offer(result.value, round_, model)
             del self._evaluated, model
-            self.learner.trim()  # of the evaluated copy
+            self.learner.trim()  # of its copy
             return calls.Evaluated(result.value, result.loss, result.samples, self._best.value, self._best.round)
         self._evaluate_next = True
         began = self._clock()

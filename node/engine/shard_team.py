@@ -16,11 +16,13 @@ from torch import nn
 from starling.gossip.errors import ConfigError
 from starling.gossip.vector import Layout, as_named
 from starling.node.engine import shards
-from starling.node.engine.batches import moved, part, samples
-from starling.node.engine.numerics import Gradients, out_of_memory
+from starling.node.engine.numerics import Gradients
+from starling.node.engine.parts import out_of_memory
 from starling.node.engine.team import meet
 from starling.node.rpc import calls
 from starling.node.tasks.api import Task
+from starling.node.tasks.batches import part, samples
+from starling.node.tasks.trees import moved
 
 REHEARSAL = -1  # a step with the batch by which tasks are tried
 

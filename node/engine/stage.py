@@ -30,12 +30,12 @@ from starling.gossip.vector import finite, squares
 from starling.node.config import crew as crews
 from starling.node.config.schema import Manifest
 from starling.node.engine import tensor_file
-from starling.node.engine.batches import part
 from starling.node.engine.numerics import seeded
 from starling.node.engine.rehearsal import calling
 from starling.node.status.format import size as shown
 from starling.node.storage import private
 from starling.node.tasks.api import Sampled, Staged, Task
+from starling.node.tasks.batches import part
 
 KIND = "stage"
 STATE_BYTES = 32  # a parameter at the most, of model and moments in float64

@@ -9,14 +9,15 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from starling.node.engine.batches import part, samples
 from starling.node.engine.numerics import Gradients
+from starling.node.tasks.batches import part, samples
 
 PATIENCE = timedelta(days=365)  # a paused node computes nothing for hours; that a rank died is seen at once
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -59,11 +60,15 @@ class Team:
     ) -> float:
         """This rank's part of a batch -> at rank 0 the batch's loss, and its gradient in `gradient` (d,)."""
         count = samples(batch) or 0
-        begin, end = (count * place // self.ranks for place in (self.rank, self.rank + 1))
-        weight = (end - begin) / count if count else 0.0
+        ends = [count * place // self.ranks for place in range(self.ranks + 1)]
+        sizes = [end - begin for begin, end in pairwise(ends)]
+        parts = [part(batch, begin, end) for begin, end in pairwise(ends)]
+        there = [place for place, size in enumerate(sizes) if size]
+        shares = gradients.parts.shares(batch, [parts[place] for place in there], [sizes[place] for place in there])
+        weight = dict(zip(there, shares, strict=True)).get(self.rank, 0.0)
         self._loss.zero_()
-        if end > begin:
-            self._loss += weight * gradients.compute(part(batch, begin, end), gradient, seed + self.rank, reset)
+        if weight:
+            self._loss += weight * gradients.compute(parts[self.rank], gradient, seed + self.rank, reset)
             gradient.mul_(weight)
         else:
             gradient.zero_()

@@ -1,6 +1,6 @@
 """What a task is: a model, its data, a loss and a figure of merit. Typed, installed locally, never received from a peer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -51,6 +51,23 @@ class Sampled(Protocol):
 
     def take(self, index: Tensor) -> Any:
         """Those samples, (m,) int64 on the CPU in [0, units), as `Task.loss` takes them: tensors with a leading m, or tuples of such."""
+
+
+@runtime_checkable
+class Noted(Protocol):
+    """Data that have something to tell the node's owner, such as samples that cannot be read."""
+
+    notes: list[str]  # each a line; emptied by who reports them
+
+
+def taken_notes(*given: object) -> tuple[str, ...]:
+    """The notes of those that have some, which are emptied."""
+    taken: list[str] = []
+    for each in given:
+        if isinstance(each, Noted):
+            taken += each.notes
+            each.notes.clear()
+    return tuple(taken)
 
 
 @runtime_checkable
@@ -161,6 +178,15 @@ class Metered(Protocol):
 
     def meter(self) -> Meter:
         """A meter for one evaluation."""
+
+
+@runtime_checkable
+class Weighed(Protocol):
+    """A task that says what its loss is a mean of, by which parts of a batch are weighted; of others it is found by measuring."""
+
+    @property
+    def weight(self) -> Callable[[Any], float] | None:
+        """A batch -> its tokens, pixels, …, of which the loss is the mean; None: it does not say."""
 
 
 @runtime_checkable

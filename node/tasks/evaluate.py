@@ -62,11 +62,8 @@ def evaluate(task: Task, model: nn.Module, data: Data, batch: int, *, own: bool 
     """
     meter = meter_of(task)
     for part, samples in held_out(data, batch, own=own):
-        training = model.training
-        model.eval()
-        with torch.no_grad():
+        with evaluating(model), torch.no_grad():
             meter.update(model, part, samples)
-        model.train(training)
         yield None
     with torch.no_grad():
         result = meter.compute()
@@ -82,33 +79,44 @@ def tracking(model: nn.Module) -> list[Any]:
     ]
 
 
+def estimated(model: nn.Module) -> list[Any]:
+    """Those of them that normalise by the batch in training; a frozen one stays in evaluation mode, with the statistics it came with."""
+    layers = tracking(model)
+    if not layers:
+        return []
+    with _modes(model):
+        model.train()
+        return [layer for layer in layers if layer.training]
+
+
 def estimate(task: Task, model: nn.Module, batches: Iterable[Any]) -> Iterator[None]:
     """Replace the statistics of `model` by their mean over `batches`, a batch at a time; other buffers, parameters and mode stay.
 
-    Every other layer runs in evaluation mode: no dropout. Batches are consumed only if there are layers with statistics.
+    Every other layer runs in evaluation mode: no dropout. Batches are consumed only if there are layers with statistics to estimate.
     """
-    layers = tracking(model)
+    layers = estimated(model)
     if not layers:
         return
-    momentum = [layer.momentum for layer in layers]
-    counts = [layer.num_batches_tracked.clone() for layer in layers]
+    counts = [None if layer.num_batches_tracked is None else layer.num_batches_tracked.clone() for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
     for number, batch in enumerate(batches):
+        momentum = [layer.momentum for layer in layers]
         for layer in layers:
             layer.momentum = 1.0 / (number + 1)
         with _batch_statistics(model, layers), torch.no_grad():
             task.loss(model, batch)
+        for layer, rate, count in zip(layers, momentum, counts, strict=True):
+            layer.momentum = rate
+            if count is not None:
+                layer.num_batches_tracked.copy_(count)
         yield
-    for layer, rate, count in zip(layers, momentum, counts, strict=True):
-        layer.momentum = rate
-        layer.num_batches_tracked.copy_(count)
 
 
 @contextmanager
 def comparing(model: nn.Module) -> Iterator[None]:
     """Evaluation mode in which layers normalise by the batch and no statistic changes, for losses of other nodes' parameters."""
-    layers = tracking(model)
+    layers = estimated(model)
     held = [buffer.clone() for layer in layers for buffer in layer.buffers(recurse=False)]
     with _batch_statistics(model, layers):
         yield
@@ -118,15 +126,30 @@ def comparing(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _batch_statistics(model: nn.Module, layers: list[Any]) -> Iterator[None]:
-    modes = [(layer, layer.training) for layer in model.modules()]
-    model.eval()
-    for layer in layers:
-        layer.training = True
+    with evaluating(model):
+        for layer in layers:
+            layer.training = True
+        yield
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards each module is in the mode that it was in."""
+    with _modes(model):
+        model.eval()
+        yield
+
+
+@contextmanager
+def _modes(model: nn.Module) -> Iterator[None]:
+    """Whatever the mode becomes meanwhile. It is restored by `train`, which a module may override to do more, then for each module."""
+    training, modes = model.training, [(module, module.training) for module in model.modules()]
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        model.train(training)
+        for module, mode in modes:
+            module.training = mode
 
 
 class TaskLoss(nn.Module):

@@ -12,13 +12,17 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from starling.gossip.errors import ConfigError
-from starling.node.tasks.api import Data, Source
+from starling.node.tasks.api import Data, Meter, Source
+from starling.node.tasks.criteria import default_metric, refuse_weights
+from starling.node.tasks.drawn import Drawn
 from starling.node.tasks.labelled import Examples, held_out_rows, labelled
+from starling.node.tasks.meters import WholeMeter, accuracy, is_object
 from starling.node.tasks.partition import cut, take
 from starling.node.tasks.read import read
-from starling.node.tasks.samples import LABELS, Drawn, Samples, Tensors, mapped, rows, samples_of, seeded
+from starling.node.tasks.samples import Samples, Tensors, rows, samples_of, seeded
+from starling.node.tasks.trees import children, moved
 
-Metric = Callable[[Any, Any], Any]
+Metric = Callable[[Any, Any], Any] | Any  # a function, or an object with update and compute
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,12 +33,13 @@ class Made:
     train: Any
     test: Any
     criterion: Callable[[Any, Any], Tensor] | None
-    measure: Metric | None
+    metrics: Mapping[str, Any]  # functions and objects, the first of which decides; none: the loss does
     metric: str
     higher_is_better: bool
     keys: Any = None
     lengths: NDArray[np.int64] | None = None
     version: str | int = ""
+    weight: Callable[[Any], float] | None = None
 
     @property
     def loss_name(self) -> str:
@@ -70,7 +75,7 @@ class Made:
             raise ConfigError(f"lengths: must be {len(train)}, one a sample, got {len(known)}")
         lengths = None if known is None else torch.from_numpy(known[index])
         if isinstance(train, Tensors) and isinstance(test, Tensors):
-            train, test = (Tensors(mapped(lambda each: each.to(device), split.tree)) for split in (train, test))
+            train, test = (Tensors(moved(split.tree, device)) for split in (train, test))
         return Drawn(train, torch.from_numpy(index), test, torch.from_numpy(held), device, lengths)
 
     def _splits(self, path: Path | None) -> tuple[Samples, Samples | None]:
@@ -93,12 +98,15 @@ class Made:
         return self._loss(*forward(model, batch))
 
     def score(self, model: nn.Module, batch: Any) -> tuple[float, float, int]:
-        """(sum of the metric, sum of the loss, samples)."""
-        output, target = forward(model, batch)
-        count = rows(batch)
-        loss = float(self._loss(output, target))
-        value = loss if self.measure is None else float(self.measure(output, target))
-        return value * count, loss * count, count
+        """(sum of the metric, sum of the loss, samples) of this batch alone."""
+        meter, count = self.meter(), rows(batch)
+        meter.update(model, batch, count)
+        result = meter.compute()
+        return result.value * count, result.loss * count, count
+
+    def meter(self) -> Meter:
+        """Measures over all held-out samples at once."""
+        return WholeMeter(forward, self._loss, self.loss, self.metrics)
 
     def _loss(self, output: Any, target: Any) -> Tensor:
         if self.criterion is not None:
@@ -110,7 +118,7 @@ def forward(model: nn.Module, batch: Any) -> tuple[Any, Any]:
     """The model's output and the target: of (x, …, y) model(x, …) and y, of a dict model(**batch) and the dict, else model(x) and x."""
     if isinstance(batch, Mapping):
         return model(**batch), batch
-    if isinstance(batch, tuple | list) and len(batch) > 1:
+    if isinstance(batch, tuple | list) and len(batch) > 1 and children(batch) is not None:
         *inputs, target = batch
         return model(*inputs), target
     return model(batch), batch
@@ -127,25 +135,16 @@ def standard_loss(output: Any, target: Any) -> Tensor:
     if not isinstance(output, Tensor) or not isinstance(target, Tensor):
         raise TypeError(f"a model that returns a {type(output).__name__} without `loss` needs starling.task(loss=…)")
     if not target.is_floating_point():
-        return functional.cross_entropy(output, target)
+        return functional.cross_entropy(output, target.long())
     if output.numel() != target.numel():
         raise ValueError(f"the model gives {tuple(output.shape)}, the targets are {tuple(target.shape)}")
     return functional.mse_loss(output, target.reshape(output.shape))
 
 
-def accuracy(output: Any, target: Any) -> Tensor:
-    """Share of right answers; of dicts the labels, and of outputs with `logits` those."""
-    if isinstance(target, Mapping):
-        target = next(target[name] for name in LABELS if name in target)
-    output = getattr(output, "logits", output)
-    right: Tensor = output.argmax(-1) == target
-    return right.float().mean()
-
-
 def task(
     *, model: Callable[[], nn.Module], train: Any, test: Any = None, loss: Callable[[Any, Any], Tensor] | None = None,
-    metrics: str | Metric | Mapping[str, Metric] | None = None, higher_is_better: bool = True, keys: Any = None,
-    lengths: Any = None, version: str | int = "",
+    metrics: str | Metric | Mapping[str, Metric] | None = None, higher_is_better: bool | None = None, keys: Any = None,
+    lengths: Any = None, version: str | int = "", weight: Callable[[Any], float] | None = None,
 ) -> Made:  # fmt: skip
     """A task from its parts. Return it from a function of a module, and name that: `task.kind = "my_task:digits"`.
 
@@ -155,36 +154,35 @@ def task(
     Args:
         model: makes a fresh model; called with the global generators seeded, so that all nodes begin alike.
         train: a map-style Dataset; a DataLoader, of which dataset and collate_fn are used; or arrays or tensors with n rows each, in tuples
-            or dicts, e.g. (x, y): bytes are divided by 255. Or the path of a file (`starling.node.tasks.read`), before which a node's own
+            or dicts, e.g. (x, y): bytes of inputs are divided by 255, those of the last of a tuple, and of what a dict names a label,
+            target or mask, are not. Or the path of a file (`starling.node.tasks.read`), before which a node's own
             `--data` comes; or a function of that path, None for the built-in data, that returns one of these. Built-in data are cut into
             shards.
         test: the same for evaluation; None holds out one sample in ten.
         loss: (output, target) -> scalar mean over the batch; None: cross-entropy for whole numbers, the mean squared error for floats, or
             `loss` of the model's output.
-        metrics: (output, target) -> mean over the batch, {name: function}, one, or "accuracy"; None: accuracy for labels, else the
-            loss (also where `train` is a function or a path: labels are not known in time).
-        higher_is_better: of `metrics`.
+        metrics: "accuracy", or one or several by name, the first of which decides: functions of all outputs and targets of the held-out
+            samples at once, on the CPU, or objects with update(output, target), compute() and reset(), as those of torchmetrics. None:
+            accuracy where the loss is one of classes, or of one logit for 0 and 1, else the loss (also where `train` is a function or a
+            path: labels are not known in time).
+        higher_is_better: of the first of `metrics`; None: as the object says, else yes.
         keys: (n,) owner of each training sample, for partition = by_key.
         lengths: (n,) tokens of each training sample: batches are of samples of like length, so that little of them is padding. Not for the
             data of `--data`.
         version: of the task; nodes with another one than the founder's are refused, as are other names of loss and metric, and other
             parameters of the model.
+        weight: a batch -> how many of what the loss is a mean of it has (tokens, pixels), by which parts of a batch are weighted where it
+            does not fit into memory; None: it is found by measuring.
 
     Raises:
-        ConfigError: samples are empty, ragged or no numbers, or an argument is of another kind.
+        ConfigError: the loss has trainable weights of its own, samples are empty, ragged or no numbers, or an argument is of another kind.
     """
     if isinstance(model, nn.Module) or not callable(model):
         raise ConfigError(
             f"model: give a function that makes it, e.g. model=lambda: {type(model).__name__}(…), so that all nodes begin alike"
         )
-    if isinstance(metrics, str):
-        if metrics != "accuracy":
-            raise ConfigError(f"metrics: must be 'accuracy', a function or {{name: function}}, got {metrics!r:.40}")
-        metrics = {"accuracy": accuracy}
-    elif callable(metrics):
-        metrics = {getattr(metrics, "__name__", type(metrics).__name__): metrics}
-    if metrics is not None and (len(metrics) != 1 or not all(map(callable, metrics.values()))):
-        raise ConfigError(f"metrics: needs one function, or {{name: function}} with one, got {metrics!r:.80}")
+    refuse_weights("loss", loss)
+    named = _metrics(metrics)
     if isinstance(train, str):
         train = Path(train).expanduser()
     lazily = isinstance(train, Path) or _lazy(train)
@@ -192,15 +190,32 @@ def task(
         train = samples_of("train", train)
     if test is not None and not _lazy(test):
         test = samples_of("test", test)
-    made = Made(model, train, test, loss, None, "loss", higher_is_better=False, keys=keys, version=version)
-    if lengths is not None:
-        made = replace(made, lengths=_lengths(lengths, None if lazily else len(train)))
-    if metrics is not None:
-        (named,) = metrics.items()
-        return replace(made, measure=named[1], metric=named[0], higher_is_better=higher_is_better)
-    if not lazily and train.labels is not None:
-        return replace(made, measure=accuracy, metric="accuracy", higher_is_better=True)
-    return made
+    if metrics is None:
+        named = {} if lazily else default_metric(model, train, loss)
+    if higher_is_better is None:
+        first = next(iter(named.values()), None)
+        higher_is_better = first is not None and getattr(first, "higher_is_better", None) is not False
+    metric = next(iter(named), "loss")
+    made = Made(model, train, test, loss, named, metric, higher_is_better, keys=keys, version=version, weight=weight)
+    return made if lengths is None else replace(made, lengths=_lengths(lengths, None if lazily else len(train)))
+
+
+def _metrics(given: Any) -> dict[str, Any]:
+    """By name."""
+    if given is None:
+        return {}
+    if isinstance(given, str):
+        if given != "accuracy":
+            raise ConfigError(f"metrics: must be 'accuracy', a function or object, or {{name: one}}, got {given!r:.40}")
+        return {"accuracy": accuracy}
+    if not isinstance(given, Mapping) or is_object(given):
+        given = {getattr(given, "__name__", type(given).__name__): given}
+    bad = [name for name, each in given.items() if not isinstance(name, str) or not (callable(each) or is_object(each))]
+    if bad or not given:
+        raise ConfigError(
+            f"metrics: needs functions of (output, target), or objects with update and compute, by name, got {given!r:.80}"
+        )
+    return dict(given)
 
 
 def _lengths(given: Any, samples: int | None) -> NDArray[np.int64]:

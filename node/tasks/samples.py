@@ -1,18 +1,19 @@
 """Samples of any form behind one interface: nested arrays or tensors, or a map-style Dataset with its collate_fn.
 
-A batch is a tensor, or tuples, lists and dicts of such, nested at will. Shapes: n samples, m samples of a batch.
+A batch has any form of `starling.node.tasks.trees`. Shapes: n samples, m samples of a batch.
 """
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Generator, Tensor
+from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -26,9 +27,10 @@ from torch.utils.data import (
 )
 
 from starling.gossip.errors import ConfigError
-from starling.node.tasks.lengths import like_length
+from starling.node.tasks.trees import leaves, mapped, rebuilt, tensors
 
 LABELS = ("labels", "label")  # keys of a batch that is a dict
+TARGETS = ("label", "target", "mask")  # words in keys of what is no input, so that bytes are no picture
 
 
 class Samples(Protocol):
@@ -42,35 +44,30 @@ class Samples(Protocol):
         """(n,) of classes, to cut samples by; None if there are none."""
 
     def take(self, index: Tensor) -> Any:
-        """A batch of those, (m,) int64."""
-
-
-def mapped(change: Callable[[Any], Any], tree: Any, *, lists: bool = True) -> Any:
-    """The same nest with `change` applied to all that is no tuple, dict or list in it; not to what is in lists unless `lists`."""
-    if isinstance(tree, Mapping):
-        return {key: mapped(change, each, lists=lists) for key, each in tree.items()}
-    if isinstance(tree, tuple) or (lists and isinstance(tree, list)):
-        return tuple(mapped(change, each, lists=lists) for each in tree)
-    return change(tree)
-
-
-def leaves(tree: Any) -> Iterator[Any]:
-    """Every tensor of a nest, in order."""
-    if isinstance(tree, Mapping | tuple | list):
-        for each in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from leaves(each)
-    else:
-        yield tree
+        """A batch of those, (m,) int64. Raises ConfigError: it cannot be had."""
 
 
 def rows(batch: Any) -> int:
-    """m: samples of a batch, by its first tensor."""
-    return next((len(leaf) for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim), 1)
+    """m: samples of a batch whose data do not say, by its first tensor."""
+    return next((len(leaf) for leaf in tensors(batch) if leaf.ndim), 1)
+
+
+class Unreadable(ConfigError):
+    """Samples of a Dataset cannot be had; `why` says the reason of each by its number."""
+
+    def __init__(self, name: str, why: Mapping[int, str]) -> None:
+        number, reason = next(iter(why.items()))
+        super().__init__(f"{name}: sample {number} cannot be read: {reason}")
+        self.why = why
+
+
+class Unlike(ConfigError):
+    """Samples cannot be put into one batch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensors:
-    """Tensors that all have n rows. Bytes are taken as shares of 255, float64 as float32."""
+    """Tensors that all have n rows. Inputs in bytes are taken as shares of 255, targets as they are, float64 as float32."""
 
     tree: Any
 
@@ -89,7 +86,15 @@ class Tensors:
 
     def take(self, index: Tensor) -> Any:
         """Rows of every tensor."""
-        return mapped(lambda tensor: _number(tensor[index]), self.tree)
+        match self.tree:
+            case Tensor() as x:
+                return _shares(x[index])
+            case tuple((*inputs, target)) if inputs:
+                taken = [mapped(lambda x: _shares(x[index]), each) for each in inputs]
+                return rebuilt(self.tree, [*taken, mapped(lambda y: y[index], target)])
+            case {**named}:
+                return {name: mapped(partial(_row, str(name), index), each) for name, each in named.items()}
+        return mapped(lambda x: _shares(x[index]), self.tree)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,70 +119,41 @@ class Mapped:
         return _labels(getattr(self.dataset, "targets", getattr(self.dataset, "labels", None)), len(self))
 
     def take(self, index: Tensor) -> Any:
-        """Those samples, collated. Raises ConfigError, with its number, for one that cannot be had, and where they do not fit together."""
+        """Those samples, collated. Raises Unreadable: some cannot be had; Unlike: they do not fit together."""
         numbers = index.tolist()
-        at = numbers[0] if numbers else 0
-        try:
-            if callable(several := getattr(self.dataset, "__getitems__", None)):
-                found = several(numbers)
-            else:
-                found = []
-                for at in numbers:
-                    found.append(self.dataset[at])
-        except Exception as error:  # anybody's code
-            raise ConfigError(f"{self.name}: sample {at} cannot be read: {_line(error)}") from error
+        found = self._fetched(numbers)
         try:
             return self.collate(found)
         except Exception as error:
             shown = ", ".join(map(str, numbers[:4]))
-            raise ConfigError(
+            raise Unlike(
                 f"{self.name}: samples {shown}{' …' if len(numbers) > 4 else ''} cannot be put into a batch: {_line(error)}; "
                 "samples of unlike shape need a DataLoader with a collate_fn"
             ) from error
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
-    """One node's samples; satisfies `starling.node.tasks.api.Data` and `Sampled`."""
-
-    train: Samples
-    index: Tensor  # (u,) int64, samples of `train` that are this node's
-    test: Samples
-    test_index: Tensor
-    device: str
-    lengths: Tensor | None = None  # (u,) of those in `index`; batches are of like length then
-
-    @property
-    def samples(self) -> int:
-        """Training samples held here."""
-        return len(self.index)
-
-    def batch(self, size: int, generator: Generator) -> Any:
-        """`size` samples drawn with replacement. Chance that a Dataset draws itself (augmentation) is of `generator` as well."""
-        if self.lengths is None:
-            drawn = torch.randint(self.samples, (size,), generator=generator)
-        else:
-            drawn = like_length(self.lengths, size, generator)
-        return self._took(self.train, self.index[drawn], int(torch.randint(2**62, (), generator=generator)))
-
-    @property
-    def units(self) -> int:
-        """All training samples."""
-        return self.samples
-
-    def take(self, index: Tensor) -> Any:
-        """Those samples."""
-        return self._took(self.train, self.index[index.cpu()], 0)
-
-    def held_out(self, size: int) -> Iterator[Any]:
-        """The test split in order."""
-        for number, part in enumerate(torch.split(self.test_index, size)):
-            yield self._took(self.test, part, number)
-
-    def _took(self, samples: Samples, index: Tensor, seed: int) -> Any:
-        with seeded(seed):
-            batch = samples.take(index)
-        return mapped(lambda leaf: leaf.to(self.device) if isinstance(leaf, Tensor) else leaf, batch)
+    def _fetched(self, numbers: list[int]) -> list[Any]:
+        if callable(several := getattr(self.dataset, "__getitems__", None)):
+            with suppress(Exception):  # then one by one, which names the bad ones
+                found = list(several(numbers))
+                if not any(sample is None for sample in found):
+                    return found
+        found, failed = [], {}
+        for number in numbers:
+            if number in failed:
+                continue
+            try:
+                sample = self.dataset[number]
+            except MemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001 — anybody's code
+                failed[number] = _line(error)
+            else:
+                found.append(sample)
+                if sample is None and self.collate is default_collate:
+                    failed[number] = "it is None"
+        if failed:
+            raise Unreadable(self.name, failed)
+        return found
 
 
 @contextmanager
@@ -223,7 +199,7 @@ def samples_of(name: str, given: Any) -> Samples:
         if not hasattr(given, "__len__"):
             raise ConfigError(f"{name}: {type(given).__name__} has no length; give a map-style Dataset")
     else:
-        made = Tensors(mapped(lambda each: _tensor(name, each), given, lists=False))
+        made = Tensors(_arrays(name, given))
         counts = [len(leaf) if leaf.ndim else 0 for leaf in leaves(made.tree)]
         if len(set(counts)) > 1:
             raise ConfigError(f"{name}: all arrays must have as many rows, got {', '.join(map(str, counts))}")
@@ -237,6 +213,15 @@ def _nest(given: Any) -> bool:
     return isinstance(given, Tensor | np.ndarray | Mapping) or (
         isinstance(given, Sequence) and not isinstance(given, str)
     )
+
+
+def _arrays(name: str, given: Any) -> Any:
+    """Tensors in tuples and dicts; a list is an array."""
+    if isinstance(given, Mapping):
+        return {key: _arrays(name, each) for key, each in given.items()}
+    if isinstance(given, tuple):
+        return rebuilt(given, [_arrays(name, each) for each in given])
+    return _tensor(name, given)
 
 
 def _tensor(name: str, given: Any) -> Tensor:
@@ -264,7 +249,13 @@ def _labels(found: Any, samples: int) -> NDArray[np.int64] | None:
     return labels.astype(np.int64) if labels.shape == (samples,) and labels.dtype.kind in "iu" else None
 
 
-def _number(tensor: Tensor) -> Tensor:
+def _row(name: str, index: Tensor, rows: Tensor) -> Tensor:
+    """Rows of a tensor of a dict: what is named as a target or a mask stays as it is."""
+    taken = rows[index]
+    return taken if any(word in name.lower() for word in TARGETS) or name == "y" else _shares(taken)
+
+
+def _shares(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float32).mul_(1 / 255) if tensor.dtype == torch.uint8 else tensor
 
 

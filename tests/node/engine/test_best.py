@@ -15,6 +15,7 @@ from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.engine import tensor_file
 from starling.node.engine.best import NAME, Best
 from starling.node.engine.engine import Engine
+from starling.node.engine.measured_model import MeasuredModel
 from starling.node.rpc import calls
 from tests.harness.engines import done, manifest, opened, opening, refused_as, x_of
 
@@ -26,7 +27,7 @@ def best(folder, *, swarm="s", higher=True, large=False):
 def model(value):
     made = nn.Linear(1, 1)
     nn.init.constant_(made.weight, value)
-    return made
+    return MeasuredModel(made)
 
 
 def weight(file):

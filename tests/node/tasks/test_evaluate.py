@@ -115,6 +115,57 @@ def test_statistics_are_the_mean_over_the_batches(kind, shape):
     assert model[1].training
 
 
+class Frozen(nn.Sequential):
+    """Some layers are kept in evaluation mode in training, as of a pretrained body."""
+
+    def __init__(self, *layers, frozen):
+        super().__init__(*layers)
+        self.frozen = frozen
+
+    def train(self, mode=True):
+        super().train(mode)
+        for each in self.frozen:
+            self[each].eval()
+        return self
+
+
+@pytest.mark.parametrize("frozen", [(0,), (0, 1)])
+def test_statistics_that_training_leaves_alone_are_left_alone(frozen):
+    """A frozen layer normalises by what it came with, in training and so in an evaluation; its neighbour's are estimated behind it."""
+    model = Frozen(nn.BatchNorm1d(3), nn.BatchNorm1d(3), frozen=frozen).train()
+    for layer in model:
+        layer.running_mean.fill_(3.0)
+        layer.running_var.fill_(4.0)
+    batches = [torch.randn(6, 3, generator=seeded(turn)) + 5 for turn in range(3)]
+    list(estimate(Run(), model, batches))
+    for number, layer in enumerate(model):
+        assert torch.equal(layer.running_mean, torch.full((3,), 3.0)) == (number in frozen)
+        assert layer.training == (number not in frozen)
+    if frozen == (0,):
+        expected = torch.stack([(batch.mean(0) - 3) / (4 + 1e-5) ** 0.5 for batch in batches]).mean(0)
+        torch.testing.assert_close(model[1].running_mean, expected, rtol=1e-4, atol=1e-5)
+    with comparing(model):
+        assert [layer.training for layer in model] == [number not in frozen for number in range(2)]
+
+
+def test_a_mode_that_a_module_merges_weights_for_is_told_to_it():
+    """As in LoRA libraries: evaluation mode adds the adapter to the base, and training mode takes it out again."""
+
+    class Merging(nn.Linear):
+        merged = False
+
+        def train(self, mode=True):
+            if self.merged == mode:
+                self.weight.data += -1.0 if mode else 1.0
+                self.merged = not mode
+            return super().train(mode)
+
+    task, model = Digits(hidden=8), nn.Sequential(Merging(64, 10))
+    before = model[0].weight.clone()
+    list(evaluate(task, model, task.data(built_in(shards=8), "cpu"), 100))
+    torch.testing.assert_close(model[0].weight, before)
+
+
 def test_a_model_without_statistics_costs_no_batch():
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.BatchNorm1d(3, track_running_stats=False))
     assert tracking(model) == []

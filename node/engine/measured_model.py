@@ -1,0 +1,114 @@
+"""A model as it was at one moment, measured and exported while training goes on.
+
+No module is copied, as copies are often impossible (a module that keeps an activation of its last forward pass, or a lock), wrong (a hook
+that is a closure over the original) or too large (a quantised base). The model in training itself computes, with the values of that moment
+lent to it: those of its trainable parameters and its buffers, and what its modules keep in plain attributes. Frozen parameters are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from starling.node.engine import model_file
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """What a model computes with, by parameter and by module."""
+
+    parameters: tuple[tuple[nn.Parameter, Tensor], ...]
+    buffers: tuple[tuple[nn.Module, dict[str, Tensor]], ...]
+    attributes: tuple[tuple[nn.Module, dict[str, Any]], ...]
+
+    @classmethod
+    def of(cls, model: nn.Module, parameters: Iterable[nn.Parameter]) -> _Values:
+        """Those it computes with now, not copied."""
+        modules = tuple(model.modules())
+        buffers = tuple((each, dict(each.named_buffers(recurse=False, remove_duplicate=False))) for each in modules)
+        return cls(
+            tuple((each, each.data) for each in parameters),
+            buffers,
+            tuple((each, dict(vars(each))) for each in modules),
+        )
+
+    def copied(self) -> _Values:
+        """The same with tensors of its own; one that two modules share is still shared."""
+        with torch.no_grad():
+            copies = {id(each): each.clone() for _, held in self.buffers for each in held.values()}
+            parameters = tuple((parameter, value.clone()) for parameter, value in self.parameters)
+        buffers = tuple(
+            (module, {name: copies[id(each)] for name, each in held.items()}) for module, held in self.buffers
+        )
+        return _Values(parameters, buffers, self.attributes)
+
+    def lend(self) -> None:
+        """Have the modules compute with these."""
+        for parameter, value in self.parameters:
+            parameter.data = value
+        for module, attributes in self.attributes:
+            held = vars(module)
+            for name in held.keys() - attributes.keys():
+                del held[name]
+            held.update(attributes)
+        for module, buffers in self.buffers:
+            for name, buffer in buffers.items():
+                setattr(module, name, buffer)
+
+
+def followers(model: nn.Module) -> list[nn.Parameter]:
+    """Frozen parameters that may be a teacher's which follows the model, in forward passes: no more numbers than are trained."""
+    frozen = [each for each in model.parameters() if not each.requires_grad]
+    trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
+    return frozen if sum(each.numel() for each in frozen) <= trained else []
+
+
+class MeasuredModel:
+    """The values that `model` has now; it may be trained on afterwards.
+
+    Args:
+        model: whose modules compute.
+        also: frozen parameters whose values change, as those of a teacher that follows the model.
+    """
+
+    def __init__(self, model: nn.Module, also: Iterable[nn.Parameter] = ()) -> None:
+        self._model = model
+        self._parameters = tuple(dict.fromkeys((*(each for each in model.parameters() if each.requires_grad), *also)))
+        self._values = _Values.of(model, self._parameters).copied()
+
+    @contextmanager
+    def lent(self) -> Iterator[nn.Module]:
+        """The model with the values of that moment, with which changes of them stay; afterwards it is as it was."""
+        own = _Values.of(self._model, self._parameters)
+        self._values.lend()
+        try:
+            yield self._model
+        finally:
+            self._values = _Values.of(self._model, self._parameters)
+            own.lend()
+
+    def entries(self) -> dict[str, Tensor]:
+        """What a file of the model holds (`starling.node.engine.model_file`); not copied."""
+        with self.lent() as model:
+            return model_file.entries(model)
+
+    def facts(self) -> Mapping[str, str]:
+        """What such a file says of it."""
+        return model_file.facts(self._model)
+
+    def slices(self, work: Iterator[T]) -> Iterator[T]:
+        """What `work` yields, each part of it computed with the model lent, which may be trained in between."""
+        while True:
+            with self.lent():
+                parts = list(islice(work, 1))
+            if not parts:
+                return
+            yield parts[0]

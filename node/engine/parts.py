@@ -1,0 +1,73 @@
+"""Weights of the parts of a batch, so that their losses and gradients add up to its own whatever the task's loss is a mean of.
+
+Losses are measured without a gradient, in evaluation mode and in the parameters' own precision.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from starling.gossip.errors import ConfigError
+from starling.node.tasks.api import Task, Weighed
+from starling.node.tasks.batches import cut, part
+from starling.node.tasks.evaluate import evaluating
+from starling.node.tasks.means import Means, NoMean
+
+
+class Parts:
+    """Of the batches of a task, whose loss `model` computes; what cannot be known is added to `notes`."""
+
+    def __init__(self, task: Task, model: nn.Module, device: str, notes: list[str]) -> None:
+        self._task, self._model, self._notes = task, model, notes
+        self._means = Means(task.weight if isinstance(task, Weighed) else None, _tolerance(model, device))
+
+    def check(self, batch: Any, size: int, key: str) -> None:
+        """Raises ConfigError, which names `key`: the loss of this batch is no mean of those of parts of `size` samples."""
+        try:
+            self.shares(batch, *cut(batch, size))
+        except NoMean as error:
+            raise ConfigError(f"{key}: {error}, or leave it out") from error
+
+    def shares(self, batch: Any, parts: Sequence[Any], sizes: Sequence[int]) -> list[float]:
+        """Weights of the losses of parts of a batch, of so many samples, in its own. Raises NoMean: there are none."""
+        if len(parts) == 1:
+            return [1.0]
+        try:
+            return self._means.shares(batch, parts, sizes, self._loss)
+        except NoMean:
+            if self._loss(batch) == self._loss(batch):
+                raise
+            self._unsure("it is drawn at random")
+        except Exception as error:  # noqa: BLE001 — a loss that has no value in evaluation mode, or no room for all parts at once
+            if not out_of_memory(error):
+                self._unsure(str(error))
+            elif len(parts) > 2:
+                self.shares(part(batch, 0, sum(sizes[:2])), parts[:2], sizes[:2])
+            else:
+                self._unsure("two parts of it do not fit into memory")
+        return self._means.shares(batch, parts, sizes, None)
+
+    def _unsure(self, why: str) -> None:
+        said = f"whether a batch's loss is the mean of its parts' losses, as it is computed, is not known: {why:.160}"
+        if said not in self._notes:
+            self._notes.append(said)
+
+    def _loss(self, batch: Any) -> float:
+        with evaluating(self._model), torch.no_grad():
+            return float(self._task.loss(self._model, batch))
+
+
+def _tolerance(model: nn.Module, device: str) -> float:
+    """Relative error of a loss that is computed in parts."""
+    if any(each.dtype in {torch.bfloat16, torch.float16} for each in model.parameters()):
+        return 2e-2
+    return 2e-5 if device == "cpu" else 1e-3
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that a device or the machine has no memory left; on the CPU torch raises a RuntimeError."""
+    text = str(error)
+    words = ("out of memory", "not enough memory", "can't allocate memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(each in text for each in words)

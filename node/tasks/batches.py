@@ -1,0 +1,41 @@
+"""Batches of any form in parts: tensors with one leading number of samples, in any nest of `starling.node.tasks.trees`."""
+
+from typing import Any
+
+from torch import Tensor
+
+from starling.node.tasks.trees import children, leaves, rebuilt
+
+
+def samples(batch: Any) -> int | None:
+    """How many samples a batch has, the length of all its tensors; None: it has none, of different lengths, or objects that hold some."""
+    lengths: set[int] = set()
+    for leaf in leaves(batch):
+        if isinstance(leaf, Tensor):
+            lengths.add(leaf.shape[0] if leaf.ndim else 0)
+        elif hasattr(leaf, "to"):
+            return None
+    return lengths.pop() or None if len(lengths) == 1 else None
+
+
+def part(batch: Any, begin: int, end: int) -> Any:
+    """Samples [begin, end) of a batch, views in the same form; lists of a text or number for each sample are cut, all else stays."""
+    return _part(batch, begin, end, samples(batch))
+
+
+def cut(batch: Any, size: int) -> tuple[list[Any], list[int]]:
+    """Parts of `size` samples, the last may have fewer, and how many each has."""
+    count = samples(batch) or 1
+    sizes = [min(size, count - begin) for begin in range(0, count, size)]
+    return [part(batch, number * size, number * size + each) for number, each in enumerate(sizes)], sizes
+
+
+def _part(tree: Any, begin: int, end: int, count: int | None) -> Any:
+    if isinstance(tree, Tensor):
+        return tree[begin:end]
+    held = children(tree)
+    if held is None:
+        return tree
+    if isinstance(tree, list) and len(tree) == count and not any(isinstance(each, Tensor) for each in leaves(tree)):
+        return tree[begin:end]
+    return rebuilt(tree, [_part(each, begin, end, count) for each in held])

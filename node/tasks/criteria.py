@@ -1,0 +1,88 @@
+"""What a loss of the owner's says about its task: whether it has weights of its own, and by which metric models are told apart."""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from starling.gossip.errors import ConfigError
+from starling.node.tasks.meters import Function, accuracy, binary_accuracy
+from starling.node.tasks.samples import Samples, seeded
+from starling.node.tasks.trees import children
+
+_TRIED = 16  # samples that a loss is tried with
+_SURE = (0.5, 2.0, 6.0)  # margins of answers: a loss of classes falls from each to the next
+
+
+def refuse_weights(key: str, criterion: Any) -> None:
+    """Raises ConfigError: a criterion has parameters, which would be neither trained nor exchanged."""
+    for module in _modules(criterion):
+        if names := [name for name, each in module.named_parameters() if each.requires_grad]:
+            raise ConfigError(
+                f"{key}: {type(module).__name__} has trainable weights of its own ({', '.join(names[:3])}), which would not be trained; "
+                "make them part of the model, whose output may have a `loss`, or freeze them (requires_grad_(False))"
+            )
+
+
+def _modules(criterion: Any) -> Iterator[nn.Module]:
+    """Modules that a criterion is, is a method or a partial of, or encloses."""
+    if isinstance(criterion, nn.Module):
+        yield criterion
+    elif isinstance(criterion, functools.partial):
+        for each in (criterion.func, *criterion.args, *criterion.keywords.values()):
+            yield from _modules(each)
+    elif isinstance(owner := getattr(criterion, "__self__", None), nn.Module):
+        yield owner
+    else:
+        for cell in getattr(criterion, "__closure__", None) or ():
+            try:
+                held = cell.cell_contents
+            except ValueError:  # not assigned yet
+                continue
+            if isinstance(held, nn.Module):
+                yield held
+
+
+def default_metric(model: Callable[[], nn.Module], train: Samples, criterion: Function | None) -> dict[str, Function]:
+    """Accuracy where the loss is certainly one of classes or of a logit, by name; {}: the loss itself is the metric.
+
+    A loss of the owner's is tried: one of classes falls as the output of the right one rises, one of a logit as that takes the sign of the
+    target, 0 or 1. Whole numbers that are ages, counts or ratings are none.
+    """
+    labels = train.labels
+    if labels is None:
+        return {}
+    if criterion is None:
+        return {"accuracy": accuracy}
+    try:
+        with seeded(0), torch.no_grad():
+            output, target = _tried(model, train)
+            if hasattr(output, "logits"):
+                return {"accuracy": accuracy}
+            answers = torch.from_numpy(labels[: len(output)])
+            if output.ndim == 2 and output.shape[1] > 1 and labels.min() >= 0 and labels.max() < output.shape[1]:
+                right = 2 * nn.functional.one_hot(answers, output.shape[1]).to(output) - 1
+                return {"accuracy": accuracy} if _falls(criterion, right, target) else {}
+            if output.numel() == len(output) and set(labels.tolist()) == {0, 1}:
+                right = (2 * answers.to(output) - 1).reshape(output.shape)
+                return {"accuracy": binary_accuracy} if _falls(criterion, right, target) else {}
+    except Exception:  # noqa: BLE001 — of the owner's code, which is tried in earnest when a node opens
+        return {}
+    return {}
+
+
+def _tried(model: Callable[[], nn.Module], train: Samples) -> tuple[Any, Any]:
+    batch = train.take(torch.arange(min(_TRIED, len(train))))
+    made = model().eval()
+    if isinstance(batch, Mapping):
+        return made(**batch), batch
+    *inputs, target = children(batch) or [batch]
+    return made(*inputs), target
+
+
+def _falls(criterion: Function, right: Tensor, target: Any) -> bool:
+    losses = [float(criterion(margin * right, target)) for margin in (-_SURE[0], *_SURE)]
+    return all(after < before for before, after in itertools.pairwise(losses))

@@ -1,0 +1,252 @@
+"""What measures the models of `starling.task`: every figure is of all held-out samples together.
+
+Metrics are functions of all outputs and targets, or objects that are updated by batches and computed once, as those of torchmetrics. The
+first decides; the others are told beside it. The loss is weighted by what it is a mean of (`starling.node.tasks.means`).
+"""
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from starling.gossip.errors import ConfigError
+from starling.node.tasks import batches
+from starling.node.tasks.api import Result
+from starling.node.tasks.gathered import Gathered
+from starling.node.tasks.means import IGNORED, SAMPLES, Means, NoMean
+from starling.node.tasks.samples import LABELS
+from starling.node.tasks.trees import moved, tensors
+
+KEPT_BYTES = 64 << 20  # of outputs, for a loss that may have to be computed of all at once
+
+Function = Callable[[Any, Any], Any]
+
+
+class Figure(Protocol):
+    """One metric of one evaluation."""
+
+    def update(self, output: Any, target: Any) -> None:
+        """Take in a batch."""
+
+    def compute(self) -> dict[str, float]:
+        """By name; "" is the metric's own."""
+
+
+class Updated:
+    """An object with `update` and `compute`: predictions are a tensor, or the `logits` of an output, and labels those of a dict."""
+
+    def __init__(self, name: str, metric: Any) -> None:
+        self._name, self._metric = name, copy.deepcopy(metric)
+        if callable(reset := getattr(self._metric, "reset", None)):
+            reset()
+
+    def update(self, output: Any, target: Any) -> None:
+        """Take in a batch, on the CPU."""
+        self._metric.update(moved(getattr(output, "logits", output), "cpu"), moved(_labels(target), "cpu"))
+
+    def compute(self) -> dict[str, float]:
+        """One number, or the first and others by name."""
+        return _named(self._name, self._metric.compute())
+
+
+class Accuracy:
+    """The share of answers that are right, of those that are asked for: `IGNORED` labels are not."""
+
+    def __init__(self, right: Function) -> None:
+        self._right, self._sum, self._count = right, 0.0, 0
+
+    def update(self, output: Any, target: Any) -> None:
+        """Count a batch."""
+        labels = _labels(target)
+        labels = labels if labels.is_floating_point() else labels.long()
+        asked = labels != IGNORED
+        self._sum += float((self._right(output, labels) & asked).sum())
+        self._count += int(asked.sum())
+
+    def compute(self) -> dict[str, float]:
+        """In [0, 1]; not a number without an answer asked for."""
+        return {"": self._sum / self._count if self._count else math.nan}
+
+
+class OfAll:
+    """A function of all outputs and targets, which several metrics gather together."""
+
+    def __init__(self, name: str, function: Function, gathered: Gathered) -> None:
+        self._name, self._function, self._gathered = name, function, gathered
+
+    def update(self, output: Any, target: Any) -> None:
+        """Nothing: they are gathered once for all."""
+
+    def compute(self) -> dict[str, float]:
+        """What it gives."""
+        return _named(self._name, self._function(*self._gathered.joined()))
+
+
+class MeanLoss:
+    """The loss of all samples.
+
+    It is computed of all outputs at once while these are small, unless it grows with their number: a mean within each batch may be one over
+    other weights between batches. Else it is the mean of the batches' losses, weighted by what it is a mean of.
+    """
+
+    def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
+        self._loss = loss
+        self._means, self._is_mean = Means(), True
+        self._sums: dict[
+            str, tuple[float, float]
+        ] = {}  # weighted losses and weights, by what the loss may be a mean of
+        self._device = "cpu"
+        self._kept: Gathered | None = Gathered("loss", KEPT_BYTES, pads=False)
+
+    def update(self, model: nn.Module, batch: Any, samples: int, output: Any, target: Any, again: Function) -> None:
+        """Take in a batch and the pair of its output and target; `again` computes the loss of a batch anew from the model."""
+        loss = self._loss(output, target)
+        if loss is None:
+            return
+        if isinstance(getattr(output, "loss", None), Tensor):
+            self._kept, whole = None, batch
+            self._verify(batch, lambda part: float(again(model, part)))
+        else:
+            whole = output, target
+            self._verify(whole, lambda pair: float(self._loss(*pair)))
+            self._keep(output, target)
+        for name, (weight,) in self._means.table([whole], [samples]).items():
+            value, total = self._sums.get(name, (0.0, 0.0))
+            self._sums[name] = (value + weight * float(loss), total + weight) if weight else (value, total)
+
+    def _verify(self, whole: Any, loss: Callable[[Any], float]) -> None:
+        count = batches.samples(whole)
+        if count is None or count == 1 or not self._is_mean:
+            return
+        try:
+            self._means.shares(whole, *batches.cut(whole, (count + 1) // 2), loss)
+        except NoMean as error:
+            self._is_mean = False
+            self._kept = self._kept if error.between else None
+        if self._means.adds_up:
+            self._kept = None
+
+    def _keep(self, output: Any, target: Any) -> None:
+        if self._kept is not None:
+            try:
+                self._kept.add(output, target)
+            except ConfigError:
+                self._kept = None
+            self._device = next((str(tensor.device) for tensor in tensors(output)), "cpu")
+
+    def compute(self) -> float:
+        """Not a number without one batch that has a loss."""
+        if not self._sums:
+            return math.nan
+        if self._kept is not None:
+            with suppress(ConfigError):
+                return float(self._loss(*moved(self._kept.joined(), self._device)))
+        value, total = self._sums[self._means.best(self._sums) if self._is_mean else SAMPLES]
+        return value / total if total else math.nan
+
+
+class WholeMeter:
+    """Satisfies `starling.node.tasks.api.Meter`.
+
+    Args:
+        forward: (model, batch) -> its output and target.
+        loss: (output, target) -> scalar, or None.
+        again: (model, batch) -> the same from the model.
+        metrics: functions and objects by name, the first decides; none: the loss does.
+    """
+
+    def __init__(
+        self, forward: Callable[[nn.Module, Any], tuple[Any, Any]], loss: Function, again: Function, metrics: Mapping[str, Any]
+    ) -> None:  # fmt: skip
+        self._forward, self._again = forward, again
+        self._loss, self._samples = MeanLoss(loss), 0
+        functions = [name for name, each in metrics.items() if not is_object(each) and each not in STREAMED]
+        self._gathered = Gathered(f"metrics: {', '.join(functions)}") if functions else None
+        self._figures = {name: self._figure(name, each) for name, each in metrics.items()}
+
+    def _figure(self, name: str, metric: Any) -> Figure:
+        if is_object(metric):
+            return Updated(name, metric)
+        if metric in STREAMED:
+            return Accuracy(STREAMED[metric])
+        assert self._gathered is not None
+        return OfAll(name, metric, self._gathered)
+
+    def update(self, model: nn.Module, batch: Any, samples: int) -> None:
+        """Take in a batch. Raises ConfigError: more is to be gathered than there is room for."""
+        output, target = self._forward(model, batch)
+        self._samples += samples
+        self._loss.update(model, batch, samples, output, target, self._again)
+        if self._gathered is not None:
+            self._gathered.add(output, target)
+        for each in self._figures.values():
+            each.update(output, target)
+
+    def compute(self) -> Result:
+        """All figures. Raises ConfigError: one is no number."""
+        loss = self._loss.compute()
+        if not self._figures:
+            return Result(loss, loss, self._samples)
+        values: dict[str, float] = {}
+        for name, figure in self._figures.items():
+            values |= {more or name: value for more, value in figure.compute().items()}
+        first, *_ = values
+        return Result(values.pop(first), loss, self._samples, values)
+
+
+def is_object(metric: Any) -> bool:
+    """Whether a metric is updated by batches and computed once."""
+    return callable(getattr(metric, "update", None)) and callable(getattr(metric, "compute", None))
+
+
+def accuracy(output: Any, target: Any) -> Tensor:
+    """Share of right answers by the largest output; of dicts the labels, and of outputs with `logits` those."""
+    return _share(Accuracy(_largest), output, target)
+
+
+def binary_accuracy(output: Any, target: Any) -> Tensor:
+    """Share of right answers 0 and 1 by the sign of one logit."""
+    return _share(Accuracy(_signs), output, target)
+
+
+def _share(counted: Accuracy, output: Any, target: Any) -> Tensor:
+    counted.update(output, target)
+    return torch.tensor(counted.compute()[""])
+
+
+def _largest(output: Any, labels: Tensor) -> Tensor:
+    best = getattr(output, "logits", output).argmax(-1)
+    right: Tensor = best == labels.reshape(best.shape)
+    return right.reshape(labels.shape)
+
+
+def _signs(output: Tensor, labels: Tensor) -> Tensor:
+    return (output.reshape(labels.shape) > 0) == (labels > 0)
+
+
+STREAMED: Mapping[Function, Function] = {accuracy: _largest, binary_accuracy: _signs}
+
+
+def _labels(target: Any) -> Any:
+    if not isinstance(target, Mapping):
+        return target
+    return next((target[name] for name in LABELS if name in target), target)
+
+
+def _named(name: str, value: Any) -> dict[str, float]:
+    if isinstance(value, Mapping):
+        return {str(key): _number(str(key), each) for key, each in value.items()}
+    return {"": _number(name, value)}
+
+
+def _number(name: str, value: Any) -> float:
+    shape = tuple(getattr(value, "shape", ()))
+    if math.prod(shape) != 1 or not isinstance(value, Tensor | np.generic | np.ndarray | float | int):
+        given = f"of shape {shape}" if shape else value
+        raise ConfigError(f"metrics: {name} must give one number, got a {type(value).__name__} {given!s:.60}")
+    return float(value)
