@@ -26,6 +26,9 @@ from starling.node.tasks.samples import seeded
 from starling.node.tasks.text import Text, TextData
 
 Make = Callable[[], nn.Module]
+_OF_DATA = ("eva", "corda", "lora_ga")  # initialisations of LoRA
+_OF_BASE = ("pissa", "olora", "loftq")
+_OWN_LOSSES = ("kasa_config", "monteclora_config")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,23 +46,34 @@ class LanguageModel:
         return "bits_per_token" if self.tokenizer else "bits_per_byte"
 
     def model(self, generator: Generator) -> nn.Module:
-        """A fresh model; global generators are seeded from `generator` for it, and restored."""
+        """A fresh model; global generators are seeded from `generator` for it, and restored.
+
+        Raises ConfigError: it knows fewer tokens than the text has, or looks ahead.
+        """
         with seeded(int(torch.randint(2**62, (), generator=generator))):
-            return self.make()
+            made = self.make()
+            _check_sizes(getattr(made, "config", None), self.tokenizer, self.context)
+            if self.context > 1:
+                _check_causal(made)
+        return made
 
     def data(self, source: Source, device: str) -> TextData:
         """Our shard of the built-in text, or all of the volunteer's own. Raises ConfigError if it is missing or too short."""
         return self.text.windows(source, device, _encoder(self.tokenizer) if self.tokenizer else None)
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
-        """Mean cross-entropy in nats a token."""
-        logits = model(input_ids=batch[:, :-1]).logits
-        return cross_entropy(logits.reshape(-1, logits.shape[-1]), batch[:, 1:].reshape(-1))
+        """Mean cross-entropy in nats a token, and the loss of routers where the model's config asks for it (`output_router_logits`)."""
+        output = model(input_ids=batch[:, :-1])
+        loss = _nats(output.logits, batch)
+        routers = getattr(output, "aux_loss", None)
+        if isinstance(routers, Tensor):
+            loss = loss + model.config.router_aux_loss_coef * routers  # type: ignore[union-attr,operator]
+        return loss
 
     def score(self, model: nn.Module, batch: Tensor) -> tuple[float, float, int]:
         """(bits, nats, tokens predicted)."""
         tokens = batch[:, 1:].numel()
-        nats = float(self.loss(model, batch)) * tokens
+        nats = float(_nats(model(input_ids=batch[:, :-1]).logits, batch)) * tokens
         return nats / math.log(2), nats, tokens
 
     @property
@@ -101,14 +115,9 @@ def causal_lm(
     Raises:
         ConfigError: a package or file is missing, or the vocabulary or context of the config is too small.
     """
-    vocabulary = getattr(model, "vocab_size", None)
-    needed = 256 if tokenizer is None else _tokenizer(str(tokenizer)).get_vocab_size()
-    if vocabulary is not None and vocabulary < needed:
-        raise ConfigError(f"model: vocab_size must be >= {needed}, the tokens of the text, got {vocabulary}")
-    longest = getattr(model, "max_position_embeddings", None)
-    if longest is not None and longest < context:
-        raise ConfigError(f"context: must be <= max_position_embeddings = {longest} of the model, got {context}")
-    return LanguageModel(_maker(model), Text(path=str(text), context=context), str(tokenizer or ""))
+    read = str(tokenizer or "")
+    _check_sizes(model, read, context)
+    return LanguageModel(_maker(model), Text(path=str(text), context=context), read)
 
 
 def lora(model: Any, **config: Any) -> Make:
@@ -118,22 +127,89 @@ def lora(model: Any, **config: Any) -> Make:
 
     Args:
         model: as of `causal_lm`, or a function that makes any module (then `target_modules` is needed).
-        config: of `peft.LoraConfig`: r, lora_alpha, target_modules, …
+        config: of `peft.LoraConfig`: r, lora_alpha, target_modules, modules_to_save, …
 
     Raises:
-        ConfigError: peft is missing or refuses the config.
+        ConfigError: peft is missing or refuses the config, or the config asks for what would be ignored: an initialisation that needs data
+            or changes the base, a loss of its own; and when the model is made, names that no module has.
     """
     peft, make = _package("peft", "peft"), _maker(model)
     try:
         chosen = peft.LoraConfig(**config)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"lora: {error}") from error
+    _check_lora(chosen)
 
     def adapted() -> nn.Module:
-        made: nn.Module = peft.get_peft_model(make(), copy.deepcopy(chosen))
+        base = make()
+        for key, before in (("target_modules", "."), ("modules_to_save", "")):  # as peft matches them
+            _check_names(key, getattr(chosen, key), base, before)
+        made: nn.Module = peft.get_peft_model(base, copy.deepcopy(chosen))
         return made
 
     return adapted
+
+
+def _check_lora(config: Any) -> None:
+    """Raises ConfigError: the config asks for what would not be done."""
+    start = str(config.init_lora_weights)
+    if start.startswith(_OF_DATA):
+        raise ConfigError(
+            f"lora: init_lora_weights = {start!r} needs a pass over data, which is not made; leave it out"
+        )
+    if start.startswith(_OF_BASE):
+        raise ConfigError(
+            f"lora: init_lora_weights = {start!r} changes the base, differently on each machine; leave it out, or give a base that is "
+            "already changed"
+        )
+    if config.inference_mode:
+        raise ConfigError("lora: inference_mode = True freezes the adapters, nothing would be trained; leave it out")
+    for key in _OWN_LOSSES:
+        if getattr(config, key, None) is not None:
+            raise ConfigError(
+                f"lora: {key} has a loss of its own, which would not be trained; leave it out, or write a starling.task"
+            )
+
+
+def _check_names(key: str, given: Any, base: nn.Module, before: str) -> None:
+    """Raises ConfigError: a name of a list, after `before`, is the end of no module's; peft says so only if none is, or not at all."""
+    if not isinstance(given, list | tuple | set):
+        return
+    names = [name for name, _ in base.named_modules()]
+    for each in sorted(given):
+        if not any(name == each or name.endswith(f"{before}{each}") for name in names):
+            last = sorted({name.rpartition(".")[2] for name in names if name and not name.rpartition(".")[2].isdigit()})
+            raise ConfigError(f"lora: {key}: no module is named {each!r}; there are {', '.join(last[:20])}")
+
+
+def _check_sizes(config: Any, tokenizer: str, context: int) -> None:
+    """Raises ConfigError: a model of this config has too few tokens or positions; of what it does not say it may have any."""
+    vocabulary = getattr(config, "vocab_size", None)
+    needed = BYTES if not tokenizer else _tokenizer(tokenizer).get_vocab_size()
+    if vocabulary is not None and vocabulary < needed:
+        raise ConfigError(f"model: vocab_size must be >= {needed}, the tokens of the text, got {vocabulary}")
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is not None and longest < context:
+        raise ConfigError(f"context: must be <= max_position_embeddings = {longest} of the model, got {context}")
+
+
+def _check_causal(model: nn.Module) -> None:
+    """Raises ConfigError: what a model predicts after a token depends on tokens that come later, such as the one to predict."""
+    tokens = torch.tensor([[0, 0], [0, 1]])
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        one, other = model(input_ids=tokens).logits[:, 0]
+    model.train(training)
+    if not torch.allclose(one, other, rtol=0.0, atol=1e-5 * float(one.abs().max())):
+        raise ConfigError(
+            "model: it looks at the tokens that it is to predict (attention is not causal); a config of an encoder needs is_decoder=True"
+        )
+
+
+def _nats(logits: Tensor, batch: Tensor) -> Tensor:
+    """Mean over tokens."""
+    return cross_entropy(logits.reshape(-1, logits.shape[-1]), batch[:, 1:].reshape(-1))
 
 
 def _maker(model: Any) -> Make:

@@ -219,3 +219,109 @@ def test_an_optimiser_that_a_manifest_cannot_say_is_refused(made, said):
     module.configure_optimizers = lambda: made(list(module.parameters()))
     with pytest.raises(ConfigError, match=said):
         starling.adapters.optimizer_settings(module)
+
+
+def test_the_loss_of_routers_is_trained_where_the_config_asks_for_it_and_is_no_part_of_the_score(tmp_path):
+    """As the model itself adds it to the loss of its labels; without it all tokens may end at one expert."""
+    transformers = pytest.importorskip("transformers")
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.MixtralConfig(
+        vocab_size=256,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        output_router_logits=True,
+        router_aux_loss_coef=0.5,
+        **small,
+    )
+    task = starling.adapters.causal_lm(config, text=write_texts(tmp_path), context=16)
+    model, data = task.model(generator(1, "model")).eval(), task.data(built_in(), "cpu")
+    batch = data.batch(4, generator(1, "batch"))
+    with torch.no_grad():
+        output, loss = model(input_ids=batch[:, :-1]), task.loss(model, batch)
+        _, nats, tokens = task.score(model, batch)
+    assert float(loss) == pytest.approx(nats / tokens + 0.5 * float(output.aux_loss), rel=1e-5)
+
+
+def test_a_model_that_looks_at_the_token_it_is_to_predict_is_refused(tmp_path):
+    """An encoder would learn to copy, and be measured as perfect."""
+    transformers = pytest.importorskip("transformers")
+    small = {
+        "vocab_size": 256,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    for decoder in (False, True):
+        config = transformers.BertConfig(is_decoder=decoder, **small)
+        task = starling.adapters.causal_lm(config, text=write_texts(tmp_path), context=16)
+        if decoder:
+            assert task.model(generator(1, "model")).training
+        else:
+            with pytest.raises(ConfigError, match=r"attention is not causal.*is_decoder=True"):
+                task.model(generator(1, "model"))
+
+
+def test_a_made_model_with_too_few_tokens_is_refused_like_its_config(tmp_path):
+    make = adapters_of(gpt2(vocab_size=100), r=1, target_modules=["c_attn"], fan_in_fan_out=True)
+    task = starling.adapters.causal_lm(make, text=write_texts(tmp_path), context=16)
+    with pytest.raises(ConfigError, match="vocab_size must be >= 256, the tokens of the text, got 100"):
+        task.model(generator(1, "model"))
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"init_lora_weights": "eva"}, "init_lora_weights = 'eva' needs a pass over data"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights = 'pissa_niter_4' changes the base"),
+        ({"init_lora_weights": "olora"}, "init_lora_weights = 'olora' changes the base"),
+        ({"inference_mode": True}, "inference_mode = True freezes the adapters"),
+        ({"monteclora_config": {}}, "monteclora_config has a loss of its own"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*eva_config:UserWarning")
+def test_what_peft_would_do_otherwise_is_refused(config, said):
+    peft = pytest.importorskip("peft")
+    if not config.keys() <= {*peft.LoraConfig.__dataclass_fields__}:
+        pytest.skip("a later peft has it")
+    with pytest.raises(ConfigError, match=said):
+        adapters_of(lambda: nn.Linear(1, 1), r=1, target_modules=["c_attn"], **config)
+
+
+@pytest.mark.parametrize(
+    "named", [{"target_modules": ["0", "two"]}, {"target_modules": ["0"], "modules_to_save": ["two"]}]
+)
+def test_a_name_that_no_module_has_is_refused_even_if_others_fit(named):
+    """A misspelt name would leave that layer untrained, and nothing would be said."""
+    make = adapters_of(lambda: nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), r=1, **named)
+    with pytest.raises(ConfigError, match="no module is named 'two'"):
+        make()
+
+
+@pytest.mark.slow
+def test_modules_to_save_are_trained_and_exchanged_and_the_original_is_not(tmp_path):
+    base = gpt2(tie_word_embeddings=False)
+    make = adapters_of(base, r=1, target_modules=["c_attn"], fan_in_fan_out=True, modules_to_save=["lm_head", "ln_f"])
+    task = starling.adapters.causal_lm(make, text=write_texts(tmp_path), context=16)
+    model, data = task.model(generator(1, "model")), task.data(built_in(), "cpu")
+    saved = [name for name in layout(model).names if "lora_" not in name]
+    assert sorted(name.split("modules_to_save")[0].split(".")[-2] for name in saved) == ["lm_head", "ln_f", "ln_f"]
+    task.loss(model, data.batch(4, generator(1, "batch"))).backward()
+    trained = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert all(each is not None for each in trained.values())
+    assert not any("original_module" in name for name in trained)
+
+
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(tmp_path):
+    """Every sample has as many tokens, so the mean over tokens is the mean over samples."""
+    task = starling.adapters.causal_lm(
+        gpt2(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0), text=write_texts(tmp_path), context=16
+    )
+    model, data = task.model(generator(1, "model")), task.data(built_in(), "cpu")
+    batch = data.batch(6, generator(1, "batch"))
+    whole = torch.autograd.grad(task.loss(model, batch), list(model.parameters()))
+    parts = [
+        torch.autograd.grad(task.loss(model, part) * len(part) / 6, list(model.parameters())) for part in batch.split(4)
+    ]
+    for one, *others in zip(whole, *parts, strict=True):
+        assert torch.allclose(one, sum(others), atol=1e-6)
