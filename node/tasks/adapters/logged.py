@@ -126,13 +126,30 @@ class Logged:
 
 def is_metric(value: Any) -> bool:
     """Whether this is a metric of torchmetrics, or a collection of them."""
-    library: Any = sys.modules.get("torchmetrics")
-    return library is not None and isinstance(value, library.Metric | library.MetricCollection)
+    return isinstance(value, _kinds())
 
 
 def metrics_of(module: nn.Module) -> Iterator[Any]:
-    """Yields the metric objects in a module."""
-    return (each for each in module.modules() if is_metric(each))
+    """Yields the single metrics in a module, those of collections too."""
+    return (each for each in module.modules() if isinstance(each, _kinds()[:1]))
+
+
+def empty_metrics(module: nn.Module) -> None:
+    """Reset a module's metrics for an evaluation by this process alone. Lists that training has filled are left to it."""
+    for metric in metrics_of(module):
+        metric.sync_on_compute = False
+        for name, state in metric.metric_state.items():
+            if isinstance(state, list):
+                setattr(metric, name, [])
+    for each in module.modules():
+        if is_metric(each):
+            each.reset()  # type: ignore[operator]
+
+
+def _kinds() -> tuple[type, ...]:
+    """Classes of metrics and of collections; none where nobody has imported torchmetrics."""
+    library: Any = sys.modules.get("torchmetrics")
+    return () if library is None else (library.Metric, library.MetricCollection)
 
 
 def _items(given: Any) -> Any:

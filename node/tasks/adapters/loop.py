@@ -5,11 +5,11 @@ transfer, on_train_batch_start, training_step, on_before_zero_grad (for the firs
 gradient of the whole batch on_after_backward and on_before_optimizer_step. The optimiser's step comes before the last part's
 on_train_batch_end, and on_train_epoch_end after it. An epoch is as many steps as draw the number of the node's samples.
 
-An evaluation is of another instance of the module than the one that trains; its metric objects are empty at the beginning.
+An evaluation is of the module with the values of one moment lent to it (`starling.node.engine.measured_model`), or of another instance; its
+metric objects are empty at the beginning.
 """
 
 import inspect
-import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -20,14 +20,12 @@ from torch import Tensor, nn
 
 from starling.gossip.errors import ConfigError
 from starling.node.tasks.adapters.hooks import TRANSFERS, own_hooks
-from starling.node.tasks.adapters.logged import Logged, is_metric, metrics_of
+from starling.node.tasks.adapters.logged import Logged, empty_metrics, metrics_of
 from starling.node.tasks.adapters.trainer import NodeTrainer, NoOptimizer, Progress
 from starling.node.tasks.api import Result
-from starling.node.tasks.evaluate import tracking
+from starling.node.tasks.evaluate import evaluating, tracking
 from starling.node.tasks.samples import rows
 
-_PLAIN = (int, float, complex, str, bytes, type(None), Tensor)
-_OF_MODULES = frozenset(vars(nn.Module()))
 _LOSSES = ("val_loss", "loss")
 
 
@@ -95,9 +93,7 @@ class Steps:
 
     def begin(self, module: nn.Module, step: int, size: int) -> None:
         """Begin a step after `step` others, with a batch of `size` samples; 0: its losses are none of training_step's batches."""
-        progress = trainer_of(module).progress
-        progress.begin_step(step, size)
-        progress.module = weakref.ref(module)
+        trainer_of(module).progress.begin_step(step, size)
         self._active, self._parts = size > 0, 0
 
     def loss(self, module: nn.Module, batch: Any) -> Tensor | None:
@@ -207,14 +203,12 @@ class Validation:
         """Figures of all batches. Raises ConfigError: the metric was not logged, or there is no loss."""
         if self._module is None:
             raise ConfigError("test: the data hold out no sample, a node measures its model by at least one")
-        trainer, training = trainer_of(self._module), self._module.training
-        self._module.eval()
-        with self._validating(self._module):
+        trainer = trainer_of(self._module)
+        with evaluating(self._module), self._validating(self._module):
             trainer.progress.figures = self._logged.figures()  # before hooks that reset metric objects
             self.hooks.call(self._module, "on_validation_epoch_end")
             trainer.progress.figures |= self._logged.figures("on_validation_epoch_end")
             self.hooks.call(self._module, "on_validation_end")
-        self._module.train(training)
         figures = {name: float(value) for name, value in trainer.progress.figures.items()}
         loss = self._loss(figures)
         if self.metric != "loss" and self.metric not in figures:
@@ -226,12 +220,7 @@ class Validation:
 
     def _begin(self, model: nn.Module) -> None:
         self._module = model
-        live = trainer_of(model).progress.module
-        if live is not None:
-            _carry_over(live(), model)
-        for metric in metrics_of(model):
-            metric.reset()
-            metric.sync_on_compute = False  # an island's other ranks evaluate nothing
+        empty_metrics(model)
         self.hooks.call(model, "on_validation_start")
         self.hooks.call(model, "on_validation_epoch_start")
 
@@ -296,19 +285,6 @@ def _takes_index(module: nn.Module, name: str) -> bool:
     if "dataloader_iter" in taken:
         raise ConfigError(f"module: {type(module).__name__}.{name} takes a dataloader_iter; a node gives it a batch")
     return len(taken) > 1 or any(each.kind is each.VAR_POSITIONAL for each in taken.values())
-
-
-def _carry_over(live: nn.Module | None, fresh: nn.Module) -> None:
-    """Give an evaluated module the plain attributes that hooks have set in the one that trains: buffers and parameters it has."""
-    if live is None or live is fresh:
-        return
-    there = dict(live.named_modules())
-    for name, module in fresh.named_modules():
-        if name not in there or is_metric(module):
-            continue
-        for key, value in vars(there[name]).items():
-            if isinstance(value, _PLAIN) and key not in _OF_MODULES and not key.startswith("_"):
-                vars(module)[key] = value.detach().clone() if isinstance(value, Tensor) else value
 
 
 @contextmanager

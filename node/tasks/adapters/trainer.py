@@ -1,11 +1,10 @@
 """What stands for Lightning's Trainer on a node: the attributes of it that a node knows, and no others."""
 
 import math
-import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from starling.node.tasks.adapters.logged import Logged
 
@@ -22,7 +21,6 @@ class Progress:
         begun: steps done when that epoch began.
         length: steps of an epoch; 0 until the size of batches is known.
         figures: of the last evaluation.
-        module: that trains.
     """
 
     samples: int = 1
@@ -32,7 +30,6 @@ class Progress:
     begun: int = 0
     length: int = 0
     figures: dict[str, Tensor] = field(default_factory=dict)
-    module: weakref.ref[nn.Module] | None = None
 
     def begin_step(self, step: int, size: int) -> None:
         """Note that a step begins after `step` others, with a batch of `size` samples; after a jump the epoch follows from the steps."""

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import starling
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
+from starling.node.engine.measured_model import MeasuredModel
 from starling.node.tasks.adapters import hooks
 from starling.node.tasks.api import Metered, Stepped
 from starling.node.tasks.evaluate import evaluate
@@ -78,10 +79,8 @@ def trained(task, steps, *, size=10, parts=1, model=None, first=0):
 
 
 def measured(task, model, size=8):
-    """The figures of a copy, as a node measures."""
-    fresh = task.model(generator(2, "model"))
-    fresh.load_state_dict(model.state_dict())
-    *_, result = evaluate(task, fresh, task.data(built_in(), "cpu"), size)
+    """The figures, as a node measures: the model is as before afterwards."""
+    *_, result = MeasuredModel(model).slices(evaluate(task, model, task.data(built_in(), "cpu"), size))
     return result
 
 
@@ -305,7 +304,7 @@ def test_a_node_that_resumes_goes_on_with_global_step_and_epoch():
 
 
 def test_a_weight_that_follows_the_epoch_is_the_same_in_training_and_evaluation():
-    """The evaluated module is another instance: numbers that hooks keep in attributes come along."""
+    """Numbers that hooks keep in attributes are those of the moment that is measured."""
 
     class Annealed(Net):
         weight = 0.0
@@ -339,10 +338,12 @@ def test_what_is_measured_outside_of_steps_leaves_no_trace():
         def __init__(self):
             super().__init__()
             self.acc = torchmetrics.Accuracy(task="multiclass", num_classes=2)
+            self.several = torchmetrics.MetricCollection([torchmetrics.CatMetric()])
 
         def training_step(self, batch, batch_idx):
             self.seen[0] += 1
             self.acc.update(self.net(batch[0]), batch[1])
+            self.several.update(batch[1].float())
             self.log("train_acc", self.acc)
             return self.cost(batch)
 
@@ -357,6 +358,7 @@ def test_what_is_measured_outside_of_steps_leaves_no_trace():
     assert loss == model.cost((X, Y))
     assert model.seen.tolist() == [3, 3, 0]
     assert all(torch.equal(one, other) for one, other in zip(before, model.acc.metric_state.values(), strict=True))
+    assert len(model.several["CatMetric"].value) == 3
     assert float(model.trainer.callback_metrics["train_acc"]) == float(model.acc.compute())
 
 
@@ -550,15 +552,23 @@ def test_figures_of_an_evaluation_are_those_of_the_real_trainer():
 
 
 def test_training_and_evaluation_do_not_share_metric_objects():
-    """What training_step counts neither enters an evaluation nor is lost by one."""
+    """What training_step counts does not enter an evaluation, which training goes on beside, nor is it lost by one."""
     task = starling.adapters.lightning(Logs, metric="val_auroc", higher_is_better=True)
-    few, many = trained(task, 1), trained(task, 4)
-    many.load_state_dict(few.state_dict())
-    counted = many.acc.metric_state
-    assert measured(task, many) == measured(task, few)
-    assert many.acc.metric_state == counted
-    *_, ours = evaluate(task, few, task.data(built_in(), "cpu"), 22)  # the instance itself, with metrics in use
-    assert ours.value == pytest.approx(measured(task, few).value)
+    model = trained(task, 1)
+    expected = measured(task, model)
+    other = trained(starling.adapters.lightning(Logs), 1)
+    slices = MeasuredModel(model).slices(evaluate(task, model, task.data(built_in(), "cpu"), 8))
+    for at, result in enumerate(slices, 1):  # noqa: B007 — the last one
+        if at <= 3:
+            trained(task, 1, model=model, first=at)
+            trained(task, 1, model=other, first=at)
+    assert result == expected
+    assert model.acc.metric_state == other.acc.metric_state
+    assert len(model.auroc.preds) == len(other.auroc.preds) == 4
+    assert all(map(torch.equal, model.auroc.preds, other.auroc.preds))
+    assert model.several.compute() == other.several.compute()
+    assert "val_acc" not in vars(model)
+    assert model.global_step == 4
 
 
 def test_metrics_of_training_begin_anew_with_each_epoch():
