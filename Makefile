@@ -6,7 +6,7 @@ COMPOSE ?= $(if $(shell docker compose version 2>/dev/null),docker compose,docke
 # Tests start hundreds of processes: each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test compiled unit libraries check lint contracts acceptance gallery changelog bench fuzz search mutants docs docs-serve docker kubernetes locked lock audit sbom dist clean
+.PHONY: demo test compiled unit libraries check lint contracts figures acceptance gallery changelog bench fuzz search mutants docs docs-serve docker kubernetes locked lock audit sbom dist clean
 
 # Every target sets up what it needs: a virtual environment with the exact versions of constraints.txt.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -24,7 +24,7 @@ locked:
 demo: $(VENV)/.ready
 	$(BIN)/starling demo
 
-check: lint contracts
+check: lint contracts figures
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -33,6 +33,10 @@ lint: $(VENV)/.ready
 contracts: $(VENV)/.ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# How the code is built, beside limits that only shrink.
+figures: $(VENV)/.ready
+	OMP_NUM_THREADS=1 $(BIN)/python tools/figures.py
 
 test: lint
 	$(MAKE) -j 2 contracts compiled

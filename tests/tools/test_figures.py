@@ -1,0 +1,121 @@
+"""`tools/figures.py`: what is counted, and that a figure above its limit fails."""
+
+import ast
+
+import pytest
+
+from tools import figures, stops
+
+FUNCTION = """
+def receive(self, message):
+    if message and self.open or self.late:
+        return 1 if self.open else 2
+    elif message is None:
+        raise ValueError
+    for each in [one for one in message if one]:
+        try:
+            each()
+        except ValueError:
+            pass
+    match message:
+        case 1:
+            pass
+        case _:
+            pass
+
+    def inner():
+        while True:
+            assert message
+"""
+
+
+def test_branches_are_what_makes_two_ways_of_one():
+    """if, elif, a conditional expression, a condition in a comprehension, for, except, two cases, while: neither `and` nor assert."""
+    assert figures.branches(ast.parse(FUNCTION)) == 9
+
+
+def test_complexity_is_that_of_radon_with_closures():
+    """1, if with two more operands, the expression, elif, for, a comprehension with its condition, except, two cases; 1, while, assert."""
+    (function,) = figures.functions(ast.parse(FUNCTION))
+    assert figures.complexity(function) == 1 + 3 + 1 + 1 + 1 + 2 + 1 + 2 + 3
+
+
+def test_methods_are_functions_and_closures_are_not():
+    made = ast.parse("class A:\n    def a(self):\n        def b(): ...\n    async def c(self): ...\ndef d(): ...")
+    assert [each.name for each in figures.functions(made)] == ["a", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("source", "asks"),
+    [
+        ("swaps(edge) or tracks(edge)", 2),
+        ("isinstance(edge, Swapping | Gathering)", 1),
+        ("isinstance(edge, api.Tracking)", 1),
+        ("kind is EdgeKind.SWAPS", 1),
+        ("match kind:\n    case EdgeKind.SWAPS:\n        pass", 1),
+        ("catalogue.swaps(edge)", 1),
+        ("isinstance(message, Offer)", 0),
+        ("kind == Kind.SWAPS", 0),
+    ],
+)
+def test_a_question_for_the_kind_of_edge_is_counted_however_it_is_asked(source, asks):
+    assert figures.questions(ast.parse(source)) == asks
+
+
+def test_attributes_are_declared_or_set_by_any_method_and_arguments_are_the_constructors():
+    made = ast.parse(
+        "class A:\n"
+        "    kind: ClassVar[str] = 'a'\n"
+        "    x: int\n"
+        "    def __init__(self, x, *, y, z=1): self.x, self._y = x, y\n"
+        "    def later(self): self.z: int = 1; self.x += 1; other.w = 2\n"
+        "@dataclass(slots=True)\n"
+        "class B:\n"
+        "    a: int\n"
+        "    b: int = field(init=False)\n"
+        "    _c: int = 0\n"
+        "class C:\n"
+        "    a: int\n"
+    )
+    assert [(figures.attributes(each), figures.arguments(each)) for each in made.body] == [(3, 3), (3, 1), (1, 0)]
+
+
+@pytest.mark.slow
+def test_every_file_of_the_core_is_there_and_every_figure_that_needs_no_trace_has_a_limit():
+    assert figures.core()
+    assert figures.static().keys() <= figures.LIMITS.keys()
+
+
+def test_a_figure_above_its_limit_fails_and_one_below_is_to_be_noted(monkeypatch, capsys):
+    monkeypatch.setattr(figures, "LIMITS", {"a": 3, "b": 3, "c": 3})
+    monkeypatch.setattr(figures, "figures", lambda: {"a": 3, "b": 2, "c": 3})
+    assert figures.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1:] for line in lines] == [["3", "3"], ["2", "3", "lower", "the", "limit"], ["3", "3"]]
+    monkeypatch.setattr(figures, "figures", lambda: {"a": 4, "b": 2, "c": 3})
+    assert figures.main() == 1
+    assert capsys.readouterr().out.splitlines()[0].split()[1:] == ["4", "3", "exceeded"]
+
+
+def test_a_turning_back_is_a_stop_in_a_module_that_was_left():
+    way = stops.Way()
+    for module, name in (("a", "f"), ("b", "g"), ("b", "h"), ("a", "f"), ("a", "i"), ("c", "j"), ("b", "k")):
+        way.enter((module, name))
+    assert len(way.stops) == 6
+    assert way.turnings == 2
+
+
+@pytest.mark.slow
+def test_the_ways_of_a_step_and_of_updates_begin_and_end_where_they_should():
+    """A step ends with the optimiser; an update is decoded, clipped, and ends in the model. Properties and the wire are no stops."""
+    step, answered, applied = stops.measure().values()
+    assert step.stops[0] == ("node/engine/engine.py", "Engine.step")
+    assert any(name == "Optimizer.step" for _, name in step.stops)
+    for way in (answered, applied):
+        names = [name for _, name in way.stops]
+        assert ("gossip/wire/frames.py", "decode") in way.stops
+        assert ("robust/clip.py", "clip") in way.stops
+        assert names.index("decode") < names.index("clip")
+        assert not any(module.startswith(stops.WIRE) or "<" in name for module, name in way.stops)
+    assert ("gossip/wire/frames.py", "encode") in answered.stops
+    assert ("gossip/wire/frames.py", "encode") not in applied.stops

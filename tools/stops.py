@@ -1,0 +1,238 @@
+"""Stops of a local step and of an update, found by a trace of two whole nodes in virtual time; `python tools/stops.py` lists them.
+
+A *stop* is a function or method of the product that is entered on the way, counted once. Not counted are properties, closures, and what
+stands for the wire in virtual time (`node/simulate`, `node/net/memory.py` and its inboxes): so libp2p before the first stop of an update,
+and the engine's pipe in its middle, are in no figure. A *turning back* is a stop in a module that was left before.
+
+    local step         all that is entered from `Engine.step` until the model has changed
+    update answered    at the node that answers: all that is given the peer's update, or what was made of it (bytes, message, command, call,
+                       tensor, effect), from the arrival of its frame, through the answer, until `Mix` has changed the model
+    update applied     the same at the node that asked, of the answer
+
+Both nodes train the digits with the default mix; the last round counts, in which there are corrections.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import msgspec
+import torch
+import trio
+from torch import Tensor
+from trio.testing import MockClock
+
+from starling.node.config.schema import Manifest, PaceSection, PartitionSection
+from starling.node.engine.engine import Engine
+from starling.node.net.api import Inbound
+from starling.node.net.memory import MemoryNetwork
+from starling.node.rpc import calls
+from starling.node.simulate.virtual.swarm import VirtualSwarm
+
+PRODUCT = ("gossip/", "robust/", "node/")
+WIRE = ("node/simulate/", "node/net/memory.py", "node/net/faults.py", "node/net/inbox.py")
+NODES, ROUNDS = 2, 3
+PAYLOAD = 1000  # bytes of a frame that has one
+NUMBERS = (bytes, bytearray, memoryview, Tensor)
+SAYS_NOTHING = (type(None), bool, int, float, str)
+_OF: ContextVar[int | None] = ContextVar("node", default=None)
+"""The node whose task this is."""
+
+
+@dataclass(slots=True)
+class Way:
+    """Functions in the order in which they were entered first."""
+
+    stops: list[tuple[str, str]] = field(default_factory=list)
+    """Module and qualified name."""
+
+    def enter(self, stop: tuple[str, str]) -> None:
+        """Note it, unless it is there."""
+        if stop not in self.stops:
+            self.stops.append(stop)
+
+    @property
+    def turnings(self) -> int:
+        """Stops in a module that was left before."""
+        left, here, count = set[str](), "", 0
+        for module, _ in self.stops:
+            if module != here:
+                count += module in left
+                left.add(here)
+                here = module
+        return count
+
+
+@cache
+def _getters(file: str) -> frozenset[int]:
+    """Return the first lines of the properties of a file."""
+    return frozenset(
+        each.decorator_list[0].lineno
+        for each in ast.walk(ast.parse(Path(file).read_text()))
+        if isinstance(each, ast.FunctionDef)
+        and any(ast.unparse(one).rpartition(".")[2] in ("property", "cached_property") for one in each.decorator_list)
+    )
+
+
+@cache
+def stop_of(code: CodeType) -> tuple[str, str] | None:
+    """Return the module and the name of a function of the product; None: it is none, or one that is not counted."""
+    _, _, module = code.co_filename.partition("/starling/")
+    if not module.startswith(PRODUCT) or module.startswith(WIRE) or "<" in code.co_qualname:
+        return None
+    return None if code.co_firstlineno in _getters(code.co_filename) else (module, code.co_qualname)
+
+
+class Update:
+    """What a frame became: bytes, messages, commands, calls, tensors and effects made of it."""
+
+    def __init__(self, inbound: Inbound) -> None:
+        self._parts: dict[int, object] = {}  # by id, and so kept alive
+        self.add(inbound)
+
+    def add(self, made: object) -> None:
+        """Note what was made of it, with the bytes and tensors that it holds."""
+        if not isinstance(made, SAYS_NOTHING):
+            self._parts[id(made)] = made
+            self._parts |= {id(each): each for each in _leaves(made) if isinstance(each, NUMBERS)}
+
+    def within(self, given: object) -> bool:
+        """Return whether something is a part, or holds one."""
+        return any(id(each) in self._parts for each in _leaves(given))
+
+
+def _leaves(of: object, depth: int = 3) -> Iterator[object]:
+    """Yield an object, and what it and its parts hold."""
+    yield of
+    held: Iterable[object] = ()
+    if isinstance(of, list | tuple):
+        held = of
+    elif isinstance(of, dict):
+        held = of.values()
+    elif isinstance(of, msgspec.Struct):
+        held = [getattr(of, name) for name in of.__struct_fields__]
+    elif is_dataclass(of):
+        held = [getattr(of, each.name, None) for each in fields(of)]
+    if depth:
+        for each in held:
+            yield from _leaves(each, depth - 1)
+
+
+class Trace:
+    """What one node's functions do."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        self.step, self.update, self.answers = Way(), Way(), False
+        self._walked: Way | None = None  # the local step under way
+        self._found: Update | None = None  # the update under way
+        self._on_its_way = Way()
+        self._engine: Engine | None = None
+        self._before: Tensor | None = None  # the model, at the start of a local step or of a Mix
+
+    def arrived(self, at: MemoryNetwork, inbound: Inbound) -> None:
+        """Begin with a frame that has an update for this node."""
+        if at.peer_id == self._peer and inbound.lane == "exchange" and len(inbound.frame) > PAYLOAD:
+            self._found, self._on_its_way = Update(inbound), Way()
+
+    def called(self, frame: FrameType) -> None:
+        """Note a call."""
+        if frame.f_code is Engine.step.__code__:
+            self._walked = Way()
+            self._watch(frame.f_locals["self"])
+        elif frame.f_code is Engine.handle.__code__:
+            self.answers |= isinstance(frame.f_locals["request"], calls.Answer)
+            if isinstance(frame.f_locals["request"], calls.Mix):
+                self._watch(frame.f_locals["self"])
+        if (stop := stop_of(frame.f_code)) is None:
+            return
+        if self._walked is not None:
+            self._walked.enter(stop)
+        elif self._found is not None and any(map(self._found.within, _given(frame))):
+            self._on_its_way.enter(stop)
+
+    def returned(self, frame: FrameType, made: object) -> None:
+        """Note what was made of the update, and whether the model has changed."""
+        if self._before is not None:
+            self._look()
+        if frame.f_code is Engine.step.__code__:
+            self._walked = self._before = None
+        elif self._found is None or stop_of(frame.f_code) not in self._on_its_way.stops:
+            return
+        elif any(map(self._found.within, _given(frame))):
+            self._found.add(made)
+
+    def _watch(self, engine: Engine) -> None:
+        self._engine, self._before = engine, engine.vector
+
+    def _look(self) -> None:
+        """End the way if the model is another one."""
+        assert self._engine is not None
+        assert self._before is not None
+        if torch.equal(self._engine.vector, self._before):
+            return
+        if self._walked is not None:
+            self.step, self._walked = self._walked, None
+        elif self._found is not None:
+            self.update, self._found = self._on_its_way, None
+        self._before = None
+
+
+def _given(frame: FrameType) -> Iterator[object]:
+    """Yield what a function was given, without what it is a method of."""
+    code = frame.f_code
+    for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+        if name not in ("self", "cls"):
+            yield frame.f_locals.get(name)
+
+
+def measure() -> dict[str, Way]:
+    """Trace two nodes to their end -> the ways, by what is walked."""
+    pace = PaceSection(local_steps=4, rounds=ROUNDS, quorum=NODES, min_wait_s=5.0)
+    manifest = Manifest(partition=PartitionSection(shards=NODES), pace=pace)
+    swarm = VirtualSwarm(manifest, seed=1, step_cost_s=lambda _index: 0.05)
+    traces = [Trace(swarm.identity(index).peer_id) for index in range(NODES)]
+
+    def look(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code is MemoryNetwork.arrive.__code__:
+            for each in traces:
+                each.arrived(frame.f_locals["self"], frame.f_locals["inbound"])
+        elif (index := _OF.get()) is not None:
+            if event == "call":
+                traces[index].called(frame)
+            elif event == "return":
+                traces[index].returned(frame, argument)
+
+    async def story() -> None:
+        async with swarm.running(0):
+            for index in range(NODES):
+                _OF.set(index)
+                await swarm.start(index)
+            _OF.set(None)
+            await swarm.finished()
+
+    scheduler = sys.modules["trio._core._run"]  # there is no other way to the same order of tasks in each run
+    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]  # noqa: SLF001
+    scheduler._r.seed(1)  # noqa: SLF001
+    sys.setprofile(look)
+    try:
+        trio.run(story, clock=MockClock(autojump_threshold=0))
+    finally:
+        sys.setprofile(None)
+    asked, answered = sorted(traces, key=lambda each: each.answers)
+    return {"local step": asked.step, "update answered": answered.update, "update applied": asked.update}
+
+
+if __name__ == "__main__":
+    for name, way in measure().items():
+        print(f"{name}: {len(way.stops)} stops, {way.turnings} turnings back")
+        for module, function in way.stops:
+            print(f"    {module:48} {function}")
