@@ -4,7 +4,8 @@ A batch that does not fit is computed in micro-batches, whose gradients, weighte
 rounding (`starling.node.engine.parts`), if no layer looks at the batch as a whole (BatchNorm does). The parameters, their gradient and the
 optimiser keep float32.
 
-What layers draw (dropout) follows from a seed per step, so that a resumed run draws the same; on MPS it does not.
+What layers draw (dropout) follows from a seed per step, so that a resumed run draws the same; on MPS it does not. Built-in tasks draw
+nothing, and the generators are left alone.
 
 In float16 the loss is scaled (`starling.node.engine.loss_scale`). Where torch.compile fails, also at a later batch of another shape, steps
 go on without it: an error that the uncompiled loss has too is the task's, any other was the compiler's.
@@ -14,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +32,8 @@ from starling.node.tasks.batches import cut, samples
 Loss = Callable[[nn.Module, Any], Tensor]
 """(model, batch) -> scalar."""
 Compile = Callable[[Loss], Loss]
+DRAW_NOTHING = frozenset(f"starling.node.tasks.{name}" for name in ("convex", "digits", "images", "synthetic", "text"))
+"""Modules of the tasks whose models and losses take no chance in a step."""
 SLOW = 2.0  # times the time of float32: then the owner is told
 PRODUCT = 512  # rows of the square matrices that are multiplied to find it out
 
@@ -73,6 +77,10 @@ class Gradients:
             )
         self._checkpointed = Checkpointed(model) if section.activation_checkpointing else None
         self._loss: Loss = loss or task.loss
+        self._chance: Callable[[int], AbstractContextManager[Any]]
+        self._chance = nullcontext if type(task).__module__ in DRAW_NOTHING else partial(seeded, device=device)
+        wraps = self._precision is not None or self._checkpointed is not None
+        self._forward = self._wrapped if wraps else self._plain
         self.parts = Parts(task, model, device, self.notes)
         self._keeps = loss is None  # what autocast made of parameters, of which an island's rank has only parts
         self._compiled = False
@@ -114,7 +122,7 @@ class Gradients:
         """
         while True:
             try:
-                with seeded(seed, self._device):
+                with self._chance(seed):
                     value = self._sum(batch, gradient)
             except Exception as error:
                 if out_of_memory(error):
@@ -130,28 +138,33 @@ class Gradients:
 
     def add(self, parts: Iterable[tuple[Any, float]], seed: int) -> float:
         """The sum of losses, each times its share; their gradients, scaled where there is a scale, are added to those there."""
-        with seeded(seed, self._device):
+        with self._chance(seed):
             return sum(self._backward(batch, share) for batch, share in parts)
 
     def _sum(self, batch: Any, gradient: Tensor) -> float:
         gradient.zero_()
-        count = samples(batch)
-        size = count if self.micro_batch is None or count is None else min(self.micro_batch, count)
-        if size is None or count is None or size == count:
+        if self.micro_batch is None or (count := samples(batch)) is None or count <= self.micro_batch:
             return self._backward(batch, 1.0)
+        size = self.micro_batch
         parts, sizes = cut(batch, size)
         shares = self.parts.shares(batch, parts, sizes)
         return sum(self._backward(each, share) for each, share in zip(parts, shares, strict=True) if share)
 
     def _backward(self, batch: Any, share: float) -> float:
-        with self._autocast(), nullcontext() if self._checkpointed is None else self._checkpointed.forward():
-            loss: Tensor | None = self._loss(self._model, batch)
+        loss: Tensor | None = self._forward(batch)
         if loss is None:  # as some training steps return for a batch they leave out
             return math.nan
         if share != 1.0:
             loss = loss * share
         (loss if self.scale is None else loss * self.scale.scale).backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
+        return loss.item()
+
+    def _plain(self, batch: Any) -> Tensor | None:
+        return self._loss(self._model, batch)
+
+    def _wrapped(self, batch: Any) -> Tensor | None:
+        with self._autocast(), nullcontext() if self._checkpointed is None else self._checkpointed.forward():
+            return self._loss(self._model, batch)
 
     def _autocast(self) -> AbstractContextManager[None]:
         return (

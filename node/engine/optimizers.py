@@ -22,6 +22,7 @@ Shapes: d parameters.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import unwrap
 from typing import Any, Literal
 
 import torch
@@ -107,6 +108,8 @@ class Optimizer:
                 each.step()
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(f"optimizer.kind: it cannot step a flat vector: {error}") from error
+        self._bare = [bare(each) for each in self._optimizers]
+        self._rate = math.nan  # of the last step
         self._fused = all(each.defaults.get("fused") for each in self._optimizers)
         self._template = dict(
             form
@@ -165,9 +168,7 @@ class Optimizer:
 
         `weight` multiplies the first where updates are weighed; `chance` rounds moments where they are kept in less than float32.
         """
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = lr * weight if self.weighs_updates else lr
+        self._set(lr * weight if self.weighs_updates else lr)
         parts = zip(self._parameters, self._cut(x), self._cut(direction), strict=True)
         if self._kept is not None or (self._by_coordinate and x.numel() > STRETCH and not self._fused):
             for parameter, value, gradient in parts:
@@ -175,23 +176,32 @@ class Optimizer:
         else:
             for parameter, value, gradient in parts:
                 parameter.data, parameter.grad = value, gradient
-            for optimizer in self._optimizers:
-                optimizer.step()
+            for step in self._bare:
+                step()
         for parameter in self._parameters:
             parameter.grad = None
         if shift is not None:
             x.sub_(shift, alpha=lr)
 
+    def _set(self, rate: float) -> None:
+        if rate != self._rate:
+            self._rate = rate
+            for optimizer in self._optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+
     def _by_stretches(self, parameter: nn.Parameter, value: Tensor, gradient: Tensor, chance: Generator | None) -> None:
         """Step one parameter (n,), a stretch of it at a time; numbers that the state has once for all begin anew in each stretch."""
-        optimizer = next(each for each in self._optimizers if _steps(each, parameter))
+        optimizer, step = next(
+            each for each in zip(self._optimizers, self._bare, strict=True) if _steps(each[0], parameter)
+        )
         before: dict[str, Any] = dict(optimizer.state.get(parameter, {}))
         after: dict[str, Any] = {}
         for start in range(0, value.numel(), STRETCH):
             part = slice(start, min(start + STRETCH, value.numel()))
             parameter.data, parameter.grad = value[part], gradient[part]
             optimizer.state[parameter] = self._opened(before, part, value.shape)
-            optimizer.step()
+            step()
             for name, each in optimizer.state[parameter].items():
                 self._close(after, before, name, each, part, value, chance)
         parameter.grad, parameter.data = None, value
@@ -260,6 +270,22 @@ class Optimizer:
             prefix = f"{number}." if len(self._parameters) > 1 else ""
             own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
             next(each for each in self._optimizers if _steps(each, parameter)).state[parameter] = own
+
+
+def bare(optimizer: torch.optim.Optimizer) -> Callable[[], object]:
+    """Return the step of one of torch's own optimisers less their profiling and hooks, which take as long as the step of a small model.
+
+    Of any other optimiser it is the step as it is.
+    """
+    if not type(optimizer).__module__.startswith("torch.optim."):
+        return optimizer.step
+    within = unwrap(type(optimizer).step)
+
+    def step() -> None:
+        with torch.no_grad():
+            within(optimizer)
+
+    return step
 
 
 def clipped(gradient: Tensor, norm: float) -> Tensor:

@@ -1,5 +1,6 @@
 """Gradients in pieces, in less precision and under short memory are those of the whole batch; what layers draw is of the step."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -12,11 +13,13 @@ from torch import nn
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.vector import bind, layout
-from starling.node.config.schema import NumericsSection, PrivacySection
+from starling.node.catalogues import task
+from starling.node.config.schema import NumericsSection, PartitionSection, PrivacySection
 from starling.node.engine.engine import Engine
 from starling.node.engine.loss_scale import FIRST, GROWTH_STEPS, MOST, LossScale
-from starling.node.engine.numerics import Gradients, inductor, slowdown
+from starling.node.engine.numerics import DRAW_NOTHING, Gradients, inductor, slowdown
 from starling.node.rpc import calls
+from starling.node.tasks.api import Source
 from starling.node.tasks.batches import part, samples
 from tests.harness.engines import done, manifest, opened, opening, refused_as, x_of
 from tests.harness.processes import ROOT
@@ -129,6 +132,31 @@ def test_what_layers_draw_is_of_the_seed_and_torch_s_own_chance_is_left_alone():
     one, other, another = (gradient_of(Fit(), batch_of(6), dropout=0.5, seed=seed)[0] for seed in (1, 1, 2))
     assert torch.equal(one, other)
     assert not torch.equal(one, another)
+
+
+def test_tasks_that_draw_nothing_leave_the_generators_alone():
+    """Which tasks these are is a list of modules: each of them, with every network, draws nothing in a step. Others' tasks are seeded."""
+    for module in DRAW_NOTHING:
+        assert importlib.import_module(module)
+    tasks = [
+        ("digits", {}),
+        ("digits", {"model": "cnn"}),
+        ("text", {"width": 32, "layers": 1, "heads": 1, "context": 8}),
+    ]
+    tasks += [("quadratic", {"dim": 5, "noise": 1.0}), ("logistic", {}), ("synthetic", {"model": "mlp"})]
+    for kind, params in tasks:
+        made = task(kind, params)
+        assert type(made).__module__ in DRAW_NOTHING
+        model = made.model(torch.Generator().manual_seed(1))
+        assert not any(isinstance(each, nn.Dropout) for each in model.modules())
+        data = None if kind == "text" else made.data(Source(None, PartitionSection(shards=16), 0, 5), "cpu")
+        batch = (
+            torch.zeros(2, 9, dtype=torch.int64) if data is None else data.batch(4, torch.Generator().manual_seed(2))
+        )
+        _, gradient = bind(model, layout(model))
+        before = torch.random.get_rng_state()
+        Gradients(NumericsSection(), made, model, "cpu").compute(batch, gradient, 3, lambda: None)
+        assert torch.equal(before, torch.random.get_rng_state())
 
 
 def test_autocast_computes_in_bfloat16_and_leaves_parameters_and_gradients_in_float32():

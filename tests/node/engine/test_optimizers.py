@@ -18,6 +18,7 @@ from starling.node.engine.optimizers import (
     NOT_BY_ROWS,
     Optimizer,
     Schedule,
+    bare,
     clipped,
     corrects_updates,
     hidden_matrices,
@@ -50,6 +51,35 @@ TORCH = {
     for name, made in vars(torch.optim).items()
     if isinstance(made, type) and issubclass(made, torch.optim.Optimizer) and made is not torch.optim.Optimizer
 }
+
+
+@pytest.mark.parametrize("kind", sorted(SECTIONS.keys() - {"nesterov"}))
+def test_a_bare_step_is_the_optimisers_own_to_the_bit(kind):
+    """Torch's profiling and hooks are left out, as none of ours has any; nothing else is."""
+    chance, models = torch.Generator().manual_seed(1), []
+    gradients = torch.randn(4, 6, 5, generator=chance)
+    for plain in (True, False):
+        weight = torch.nn.Parameter(torch.linspace(-1.0, 1.0, 30).view(6, 5))
+        made = TORCH[kind]([weight], lr=0.1)
+        step = made.step if plain else bare(made)
+        for gradient in gradients:
+            weight.grad = gradient.clone()
+            step()
+        models.append(weight.detach())
+    assert torch.equal(*models)
+    assert not torch.equal(models[0], torch.linspace(-1.0, 1.0, 30).view(6, 5))
+
+
+def test_an_owners_optimiser_is_stepped_with_its_hooks():
+    class Own(torch.optim.SGD):
+        """Somebody's."""
+
+    weight, called = torch.nn.Parameter(torch.ones(2)), []
+    own = Own([weight], lr=0.1)
+    own.register_step_post_hook(lambda *_: called.append(1))
+    weight.grad = torch.ones(2)
+    bare(own)()
+    assert called == [1]
 
 
 def test_every_optimiser_of_torch_that_can_step_a_flat_vector_has_its_name():
