@@ -51,7 +51,11 @@ class RemoteProtocolError(_PeerError):
 
 
 class EngineError(GossipError):
-    """The engine process died, hung past its deadline or answered with an error."""
+    """The engine process died, hung past its deadline or answered with an error; `place`: step and line of code that raised, "" if none."""
+
+    def __init__(self, text: str, place: str = "") -> None:
+        super().__init__(text)
+        self.place = place
 
 
 class TransportError(_PeerError):

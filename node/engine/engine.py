@@ -36,6 +36,7 @@ class Engine:
         self._work = work or clock
         self._entropy = entropy
         self._session: Session | None = None
+        self.during = ""  # what the last slice did, for messages; "" after a call
 
     @property
     def busy(self) -> bool:
@@ -60,10 +61,16 @@ class Engine:
 
     def step(self) -> calls.Trained | calls.Evaluated | None:
         """One slice while `busy`: a local step, or a batch of an evaluation -> the reply to Train or Evaluate if that was its last."""
-        return self.session.step()
+        before = self.session.learner.local_steps
+        try:
+            return self.session.step()
+        finally:
+            done = self.session.learner.local_steps
+            self.during = f"local step {done}" if done != before else f"the evaluation after local step {done}"
 
     def handle(self, request: calls.Request) -> calls.Reply | None:
         """The reply, or None if it will come out of `step` (Train, Evaluate)."""
+        self.during = ""
         try:
             if isinstance(request, calls.Open):
                 return self._open(request)

@@ -31,12 +31,21 @@ def describe(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
     text = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST].rstrip(": ")
+    frame = _raised(error)
+    return text if frame is None else f"{text} ({frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line})"
+
+
+def place(error: BaseException) -> str:
+    """File and line of that code; "" if there is none."""
+    frame = _raised(error)
+    return "" if frame is None else f"{frame.filename}, line {frame.lineno}"
+
+
+def _raised(error: BaseException) -> traceback.FrameSummary | None:
+    """The last call of the owner's own code in a traceback, else of any."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _is_installed(frame.filename)] or frames
-    if not own:
-        return text
-    frame = own[-1]
-    return f"{text} ({frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line})"
+    return own[-1] if own else None
 
 
 def _is_installed(filename: str) -> bool:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from starling.node.engine.own_code import describe
+from starling.node.engine.own_code import describe, place
 from starling.node.rpc.calls import Evaluate, Evaluated, Open, Opened, Stop, Train, Trained
 from starling.node.rpc.pipe import Failed, Pipe
 
@@ -61,7 +61,7 @@ def serve(engine: Engine, pipe: Pipe) -> None:
     except GONE:
         raise
     except Exception as error:
-        pipe.send(0, Failed(describe(error)))
+        pipe.send(0, Failed(describe(error), engine.during, place(error)))
         raise
 
 

@@ -26,9 +26,14 @@ MAX_FRAME_BYTES = (1 << 32) - (
 
 
 class Failed(Call, frozen=True, tag="failed"):
-    """The engine's last message, with call id 0: it failed and ends. `message` is one line for a person."""
+    """The engine's last message, with call id 0: it failed and ends. `message` is one line for a person.
+
+    `during` says what it did, as "local step 12", and `place` where the error was raised.
+    """
 
     message: str
+    during: str = ""
+    place: str = ""
 
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -38,6 +38,7 @@ class ProcessEngine:
         self._replies: dict[int, Reply] = {}
         self._calls = 0
         self._ended: str | None = None
+        self._place = ""
 
     @property
     def pid(self) -> int:
@@ -86,7 +87,7 @@ class ProcessEngine:
                 done.set()
 
     def _gone(self) -> EngineError:
-        return EngineError(self._ended or "the engine ended")
+        return EngineError(self._ended or "the engine ended", self._place)
 
     async def _write(self) -> None:
         async for frame in self._outgoing:
@@ -102,7 +103,9 @@ class ProcessEngine:
                 break
             call_id, reply = pipe.decode_reply(body)
             if isinstance(reply, pipe.Failed):
-                self._ended = f"the engine broke down: {reply.message}"
+                during = f" in {reply.during}" if reply.during else ""
+                self._ended = f"the engine broke down{during}: {reply.message}"
+                self._place = f"{reply.during}, {reply.place}" if reply.during and reply.place else ""
                 return
             if (done := self._waiting.get(call_id)) is not None:
                 self._replies[call_id] = reply

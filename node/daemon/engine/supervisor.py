@@ -36,6 +36,7 @@ class EngineSupervisor:
         self._down = trio.Event()
         self._restarts: list[float] = []
         self._last_reason = ""
+        self._place = self._last_place = ""  # step and line of code at which this engine died, and the one before it
         self.restarts = 0
         self.opened: calls.Opened | None = None
         self.pid: int | None = None  # of the engine; None where it has no process of its own, or is not up
@@ -88,6 +89,7 @@ class EngineSupervisor:
                 finally:
                     self.pid = None
             now = trio.current_time()
+            self._give_up_at_one_place()
             self._restarts = [at for at in self._restarts if now - at < RESTART_WINDOW_S] + [now]
             self.restarts += 1
             if len(self._restarts) > MAX_RESTARTS:
@@ -97,6 +99,15 @@ class EngineSupervisor:
                 "engine_restarting", f"restarting the engine from its last checkpoint: {self._last_reason}",
                 level="warning", reason=self._last_reason,
             )  # fmt: skip
+
+    def _give_up_at_one_place(self) -> None:
+        """Raises EngineError: the engine died as the one before it, at the same line of code in the same step, which comes again."""
+        place, self._place = self._place, ""
+        if place and place == self._last_place:
+            raise EngineError(
+                f"the engine died twice at the same step: {self._last_reason}; mend that, then `starling run` goes on from the checkpoint"
+            )
+        self._last_place = place
 
     async def _open(self, engine: EngineHandle) -> bool:
         try:
@@ -123,7 +134,7 @@ class EngineSupervisor:
 
     def _lost(self, engine: EngineHandle, error: EngineError) -> None:
         if self._engine is engine:
-            self._last_reason = str(error)
+            self._last_reason, self._place = str(error), error.place
             self._engine = None
             self._up = trio.Event()
             self._down.set()

@@ -1,12 +1,13 @@
 """An engine that dies is replaced, one that refuses its task is not, and the reason of the last death is never lost."""
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
 
 from starling.gossip.errors import ConfigError, EngineError
 from starling.node.config.schema import Manifest
+from starling.node.daemon.engine.client import beside
 from starling.node.daemon.engine.supervisor import MAX_RESTARTS, EngineSupervisor
 from starling.node.rpc import calls
 from tests.harness.daemons import Reports
@@ -17,15 +18,15 @@ OPENING = calls.Open(Manifest(), "", 0, "cpu", 1, "", "me")
 
 
 class Engine:
-    """Answers Open with `reply`, or raises it; every other call raises EngineError("out of memory")."""
+    """Answers Open with `reply`, or raises it; every other call raises EngineError("out of memory") of a place."""
 
-    def __init__(self, reply):
-        self.reply = reply
+    def __init__(self, reply, place=""):
+        self.reply, self.place = reply, place
 
     async def call(self, request):
         await trio.lowlevel.checkpoint()
         if not isinstance(request, calls.Open):
-            raise EngineError("out of memory")
+            raise EngineError("out of memory", self.place)
         if isinstance(self.reply, Exception):
             raise self.reply
         if self.reply is None:
@@ -33,14 +34,14 @@ class Engine:
         return self.reply
 
 
-def supervised(*replies):
-    """A supervisor whose engines answer Open with these, one after the other; the last one again and again."""
+def supervised(*replies, places=("",)):
+    """A supervisor whose engines answer Open with these, one after the other; the last one again and again. `places`: where they die."""
     notes, started = Reports(), []
 
     @asynccontextmanager
     async def start():
         started.append(replies[min(len(started), len(replies) - 1)])
-        yield Engine(started[-1])
+        yield Engine(started[-1], places[min(len(started), len(places)) - 1])
 
     supervisor = EngineSupervisor(start=start, opening=OPENING, silence_s=5.0, report=notes)
     return supervisor, notes, started
@@ -90,3 +91,43 @@ async def test_an_engine_lost_on_a_call_is_replaced_and_the_event_says_why():
     assert name == "engine_restarting"
     assert "out of memory" in text
     assert fields == {"reason": "out of memory"}
+
+
+async def served_until_given_up(supervisor):
+    """Serve, and have each engine die on a call."""
+
+    async def deaths():
+        while True:
+            await supervisor.ready()
+            with suppress(EngineError):
+                await supervisor.call(calls.Evaluate())
+
+    async with beside(deaths):
+        await supervisor.serve()
+
+
+@pytest.mark.parametrize(
+    ("places", "engines"),
+    [
+        (("local step 7, my_task.py, line 3",), 2),
+        (
+            (
+                "local step 7, my_task.py, line 3",
+                "local step 9, my_task.py, line 3",
+                "local step 9, my_task.py, line 4",
+            ),
+            4,
+        ),
+        (("",), MAX_RESTARTS + 1),
+        (("local step 7, my_task.py, line 3", "", "local step 7, my_task.py, line 3"), 4),
+    ],
+    ids=["one step", "other steps and lines", "killed", "killed in between"],
+)
+@virtual
+async def test_an_engine_that_dies_twice_in_a_row_at_one_line_of_one_step_is_not_started_again(places, engines):
+    """It would draw the same batch and die anew; what kills it from outside may be over."""
+    supervisor, _, started = supervised(OPENED, places=places)
+    with pytest.raises(EngineError, match="out of memory") as caught:
+        await served_until_given_up(supervisor)
+    assert len(started) == engines
+    assert ("twice at the same step" in str(caught.value)) == (engines <= 4)
