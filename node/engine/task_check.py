@@ -17,6 +17,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from starling.gossip.catalogue import Scalar
@@ -28,6 +29,7 @@ from starling.node.engine.rehearsal import calling
 from starling.node.rpc import calls
 from starling.node.tasks.api import Task
 from starling.node.tasks.evaluate import Result, evaluate
+from starling.node.tasks.trees import children
 
 STEPS = 20
 
@@ -87,7 +89,7 @@ def _opened(engine: Engine, opening: calls.Open) -> str:
 def _same_model(manifest: Manifest, task: Task) -> str:
     one, other = (_model(task, manifest).state_dict() for _ in range(2))
     for name, value in one.items():
-        if isinstance(value, Tensor) and not torch.equal(value, other[name]):
+        if isinstance(value, Tensor) and not _equal(value, other[name]):
             raise ConfigError(
                 f"model() gives another model each time ({name}): nodes would begin apart; draw from its `generator` alone"
             )
@@ -112,30 +114,39 @@ def _trained(engine: Engine) -> str:
     before = engine.vector
     trained = _ask(engine, calls.Train(0, STEPS))
     assert isinstance(trained, calls.Trained)
-    if trained.undone:
-        raise ConfigError(
-            f"{trained.undone} of {STEPS} local steps left the finite numbers; check the loss and the scale of the data"
-        )
+    if trained.undone == STEPS:
+        raise ConfigError(f"all {STEPS} local steps left the finite numbers; check the loss and the scale of the data")
     moved = engine.vector != before
     still = [
         name
         for name, (start, end) in zip(learner.layout.names, pairwise(learner.layout.offsets), strict=True)
         if not bool(moved[start:end].any())
     ]
-    if still:
+    named = f"{', '.join(still[:5])}{f' and {len(still) - 5} more' if len(still) > 5 else ''}"
+    if len(still) == len(learner.layout.names):
         raise ConfigError(
-            f"{STEPS} steps did not change {', '.join(still[:5])}: the loss does not depend on it, or detaches it"
+            f"{STEPS} steps did not change {named}: the loss does not depend on any parameter, or detaches it"
         )
-    return f"{STEPS} local steps, mean loss {trained.figures.loss:.4g}"
+    remarks = (
+        [f"; {trained.undone} of them were undone, as their loss was None or not finite"] if trained.undone else []
+    )
+    remarks += [f"; they did not change {named}, which the loss may not need"] if still else []
+    remarks += [f"; {note}" for note in trained.notes]
+    return f"{STEPS} local steps, mean loss {trained.figures.loss:.4g}{''.join(remarks)}"
 
 
 def _scored(engine: Engine, task: Task) -> str:
     one, other = (_ask(engine, calls.Evaluate()) for _ in range(2))
     assert isinstance(one, calls.Evaluated)
-    if one != other:
+    if not _same_figures(one, other):
         raise ConfigError("score() of one model differs from call to call; it must not draw random numbers")
     better = "higher" if task.higher_is_better else "lower"
     return f"{task.metric} {one.value:.4g}, loss {one.loss:.4g} over {one.samples:,} samples; {better} is better"
+
+
+def _same_figures(one: calls.Reply, other: calls.Reply) -> bool:
+    """Also where one is not a number: a metric may be none."""
+    return structs.astuple(one) == structs.astuple(other) or repr(one) == repr(other)
 
 
 def _exported(engine: Engine, file: Path) -> str:
@@ -174,12 +185,22 @@ def _ask(engine: Engine, call: calls.Request) -> calls.Reply:
 
 def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor):
-        return isinstance(other, Tensor) and torch.equal(one, other)
-    if isinstance(one, tuple | list):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+        return isinstance(other, Tensor) and one.shape == other.shape and _same_values(one, other)
+    held, others = children(one), children(other)
+    if held is not None and others is not None:
+        return len(held) == len(others) and all(map(_equal, held, others))
     return type(one) is type(other)
+
+
+def _same_values(one: Tensor, other: Tensor) -> bool:
+    """Not a number is equal to itself here."""
+    if torch.equal(one, other):
+        return True
+    return (
+        one.is_floating_point()
+        and torch.equal(one.isnan(), other.isnan())
+        and torch.equal(one.nan_to_num(), other.nan_to_num())
+    )
 
 
 def main() -> None:

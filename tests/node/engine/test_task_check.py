@@ -47,7 +47,11 @@ BROKEN = {
     "score raises": (SCORE + "return 1 / 0", "open", "score() failed: ZeroDivisionError"),
     "score is a share": (SCORE + "return 0.5", "open", "score() must return (sum of the metric"),
     "other models": (MODEL + "return nn.Linear(64, 10)", "model", "draw from its `generator` alone"),
-    "a parameter without use": (UNUSED, "step", "did not change unused"),
+    "a loss of nothing": (
+        LOSS + "return 0.0 * Digits.loss(self, model, batch)",
+        "step",
+        "does not depend on any parameter",
+    ),
     "random scores": (SCORE + "return float(torch.rand(())), 1.0, 1", "score", "differs from call to call"),
     "not finite": (LOSS + "return Digits.loss(self, model, batch) * float('nan')", "step", "left the finite numbers"),
     "state that is not saved": (UNSAVED, "reload", "neither a parameter nor a buffer"),
@@ -73,6 +77,31 @@ def written(folder, name, method="pass"):
     """A module with a task whose one method is replaced -> its kind. Each has a name of its own: modules are imported once."""
     (folder / f"{name}.py").write_text(textwrap.dedent(GOOD).format(method=textwrap.dedent(method)) + DRIFTING)
     return f"{name}:MyTask"
+
+
+REMARKS = {
+    "a parameter without use": (UNUSED, "did not change unused, which the loss may not need"),
+    "some batches without a loss": (
+        LOSS + "return None if int(batch[1][0]) < 5 else Digits.loss(self, model, batch)",
+        "of them were undone, as their loss was None",
+    ),
+    "a buffer that is not a number": (
+        MODEL
+        + "made = Digits.model(self, generator); made.register_buffer('unset', torch.full((2,), torch.nan)); return made",
+        "",
+    ),
+    "a metric that is not a number at times": (SCORE + "return 0.0, float('nan'), 1", ""),
+}
+
+
+@pytest.mark.parametrize("case", REMARKS)
+def test_what_trains_passes_and_a_remark_says_what_may_not_be_meant(case, tmp_path):
+    """A pooler that the loss does not need, an expert never chosen, a batch that is left out: none is an error."""
+    method, words = REMARKS[case]
+    findings = check(written(tmp_path, f"own_remark_{list(REMARKS).index(case)}", method), code=str(tmp_path))
+    assert [finding.step for finding in findings] == STEPS, findings[-1]
+    assert all(finding.fine for finding in findings), findings[-1]
+    assert words in next(finding.text for finding in findings if finding.step == "step")
 
 
 def number(case):
