@@ -49,6 +49,8 @@ class Evaluation(msgspec.Struct, frozen=True, tag_field="version", tag=1):
     """Mean over the held-out samples; null if nothing was measured yet."""
     round: int | None
     """Rounds that the model had done."""
+    others: dict[str, float | None] = msgspec.field(default_factory=dict)
+    """Further metrics by name."""
 
 
 class Written(msgspec.Struct, frozen=True, tag_field="version", tag=1):
@@ -189,7 +191,7 @@ class Attached:
             except control.NotRunning:
                 last = None if self.last is None else self.last.snapshot
                 if last is not None and last.value is not None and last.value_round == last.round:
-                    return Evaluation(last.metric, last.value, last.value_round)
+                    return Evaluation(last.metric, last.value, last.value_round, dict(last.others))
         with tempfile.TemporaryDirectory() as folder:
             model = Path(folder) / "model.safetensors"
             self._exported(model)  # else it is made where it is evaluated: torch starts once

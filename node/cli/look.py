@@ -215,6 +215,7 @@ def _status_table(seen: StatusSnapshot) -> RenderableType:
         "peer": seen.peer,
         "round": show.rounds(seen.round, seen.rounds),
         show.metric(seen.metric) or "value": show.figure(seen.value) + value_round,
+        **{show.clean(name): show.figure(value) for name, value in seen.others},
         "best": best,
         "loss": show.figure(seen.loss),
         "members": f"{seen.members:,}, {sum(peer.edge for peer in seen.peers):,} with an edge",

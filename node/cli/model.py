@@ -12,6 +12,7 @@ from starling.node.cli.documents import Exported
 from starling.node.cli.help import command
 from starling.node.cli.progress import slow
 from starling.node.cli.run import existing
+from starling.node.status import format as show
 from starling.node.status.control import typed
 
 
@@ -36,7 +37,7 @@ def evaluate(data: str | None, run_dir: Path, as_json: bool) -> None:
         return
     if found.value is None:
         raise GossipError(f"the node in {run_dir} has not evaluated its model yet; try again")
-    click.echo(f"{found.metric or 'value'} {found.value:.6g} in round {found.round}")
+    click.echo(f"{found.metric or 'value'} {found.value:.6g}{show.others(found.others.items())} in round {found.round}")
 
 
 @command(

@@ -76,6 +76,7 @@ class Progress:
     alone: float | None = (
         None  # as `value`, before the exchanges of the round `value_round - 1`, where that was measured
     )
+    others: tuple[tuple[str, float], ...] = ()  # further metrics, measured with `value`
     best: float | None = None  # value of the best model so far
     best_round: int | None = None
     computed: Computed = field(default_factory=Computed)

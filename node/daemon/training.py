@@ -40,6 +40,7 @@ from starling.node.daemon.membership.stop import StopService
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.state.transfer import SNAPSHOT_FRESH_S
 from starling.node.rpc import calls
+from starling.node.status import format as show
 from starling.node.status.snapshot import EngineFigures
 
 CLOCK_PATIENCE_S = 10.0  # for a peer that knows the swarm's time
@@ -446,12 +447,14 @@ class Training:
             done, metric = progress.round, opened.metric if opened is not None else "value"
             progress.value, progress.value_round = evaluated.value, done
             progress.best, progress.best_round = evaluated.best, evaluated.best_round
+            progress.others = tuple(evaluated.others.items())
             progress.values.add(done, self._elapsed(), evaluated.value)
             if self.stop is not None:
                 self.stop.evaluated(done, evaluated.value)
             self.context.report.event(
-                "evaluated", f"{metric} {evaluated.value:.4g} after round {done}",
+                "evaluated", f"{metric} {evaluated.value:.4g}{show.others(progress.others)} after round {done}",
                 round=done, metric=metric, value=evaluated.value, loss=evaluated.loss, samples=evaluated.samples, alone=progress.alone,
+                others=evaluated.others,
             )  # fmt: skip
 
     async def save(self, export: str = "") -> None:

@@ -5,7 +5,7 @@
     python -m starling.node.engine.offline convert DIR MODEL FORM TARGET    the same
     python -m starling.node.engine.offline ask DIR MODEL REQUEST    the same
 
-`export` writes the model of the last checkpoint to FILE. `evaluate` prints {"metric", "value", "round"} of the safetensors file
+`export` writes the model of the last checkpoint to FILE. `evaluate` prints {"metric", "value", "round", "others"} of the safetensors file
 MODEL, on the task's held-out data or on DATA. `convert` writes MODEL in another form (`starling.node.engine.formats`). `ask` lets MODEL go
 on from a prompt: REQUEST is {"prompt", "tokens", "temperature", "seed"}, and {"prompt", "text", "tokens", "round"} is printed. DIR is not
 changed.
@@ -13,6 +13,7 @@ Wrong input: exit 2 and one line on standard error.
 """
 
 import json
+import math
 import shlex
 import shutil
 import sys
@@ -77,7 +78,8 @@ def measure(run_dir: Path, model: Path, data: Path | None) -> dict[str, Any]:
         held = _Whole(held)
     *_, result = evaluate(learned, network, held, BATCH)
     assert isinstance(result, Result)
-    return {"metric": learned.metric, "value": result.value, "round": facts.get("round")}
+    others = {name: value if math.isfinite(value) else None for name, value in result.others.items()}
+    return {"metric": learned.metric, "value": result.value, "round": facts.get("round"), "others": others}
 
 
 def convert(run_dir: Path, model: Path, form: str, target: Path) -> None:

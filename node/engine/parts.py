@@ -21,6 +21,7 @@ class Parts:
 
     def __init__(self, task: Task, model: nn.Module, device: str, notes: list[str]) -> None:
         self._task, self._model, self._notes = task, model, notes
+        self._said: set[str] = set()
         self._means = Means(task.weight if isinstance(task, Weighed) else None, _tolerance(model, device))
 
     def check(self, batch: Any, size: int, key: str) -> None:
@@ -50,9 +51,11 @@ class Parts:
         return self._means.shares(batch, parts, sizes, None)
 
     def _unsure(self, why: str) -> None:
-        said = f"whether a batch's loss is the mean of its parts' losses, as it is computed, is not known: {why:.160}"
-        if said not in self._notes:
-            self._notes.append(said)
+        if why not in self._said:
+            self._said.add(why)
+            self._notes.append(
+                f"whether a batch's loss is the mean of its parts' losses, as it is computed, is not known: {why:.160}"
+            )
 
     def _loss(self, batch: Any) -> float:
         with evaluating(self._model), torch.no_grad():

@@ -185,7 +185,9 @@ class Session:
                 self._best.offer(result.value, round_, model)
             del self._evaluated, model
             self.learner.trim()  # of its copy
-            return calls.Evaluated(result.value, result.loss, result.samples, self._best.value, self._best.round)
+            return calls.Evaluated(
+                result.value, result.loss, result.samples, self._best.value, self._best.round, dict(result.others)
+            )
         self._evaluate_next = True
         began = self._clock()
         self._tally.note(self._threads.step(lambda: self.learner.local_step(self._round)))

@@ -155,6 +155,7 @@ class Evaluated(Call, frozen=True, tag="evaluated"):
         None  # as in Opened, this evaluation included; None also where there is no checkpoint beside which to keep it
     )
     best_round: int | None = None
+    others: dict[str, float] = msgspec.field(default_factory=dict)  # further metrics by name
 
 
 class Save(Call, frozen=True, tag="save"):

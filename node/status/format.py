@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from rich.cells import cell_len, set_cell_size
@@ -31,6 +31,12 @@ def figure(value: float | None) -> str:
     if value and not 1e-4 <= abs(value) < 1e5:
         return f"{value:.2e}"
     return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
+
+
+def others(named: Iterable[tuple[str, float | None]]) -> str:
+    """Further metrics behind the first, as " (auc 0.912, errors 0.031)"; "" for none."""
+    shown = ", ".join(f"{metric(name)} {figure(value)}" for name, value in named)
+    return f" ({shown})" if shown else ""
 
 
 def small(value: float | None) -> str:

@@ -270,6 +270,8 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
     """Members through which others reach this node, as they cannot dial it."""
     relaying: Annotated[int, gauge("circuits_relayed", "Pairs of members between which this node relays.")] = 0
     """Pairs of members, or of a member and a newcomer, between which this node relays."""
+    others: tuple[tuple[str, float | None], ...] = ()
+    """Further metrics of the last evaluation, by name; null: not a number."""
 
 
 class EngineFigures(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,12 @@ from starling.node.tasks.samples import Samples, seeded
 from starling.node.tasks.trees import children
 
 _TRIED = 16  # samples that a loss is tried with
-_SURE = (0.5, 2.0, 6.0)  # margins of answers: a loss of classes falls from each to the next
+_CLASSES = (
+    -0.5,
+    0.25,
+    0.75,
+)  # margins of right answers: a loss of classes falls from each to the next, also where labels are smoothed
+_LOGIT = (-0.5, 0.5, 2.0, 6.0)  # a loss of 0 and 1 as numbers would rise again
 
 
 def refuse_weights(key: str, criterion: Any) -> None:
@@ -65,10 +70,10 @@ def default_metric(model: Callable[[], nn.Module], train: Samples, criterion: Fu
             answers = torch.from_numpy(labels[: len(output)])
             if output.ndim == 2 and output.shape[1] > 1 and labels.min() >= 0 and labels.max() < output.shape[1]:
                 right = 2 * nn.functional.one_hot(answers, output.shape[1]).to(output) - 1
-                return {"accuracy": accuracy} if _falls(criterion, right, target) else {}
+                return {"accuracy": accuracy} if _falls(criterion, right, target, _CLASSES) else {}
             if output.numel() == len(output) and set(labels.tolist()) == {0, 1}:
                 right = (2 * answers.to(output) - 1).reshape(output.shape)
-                return {"accuracy": binary_accuracy} if _falls(criterion, right, target) else {}
+                return {"accuracy": binary_accuracy} if _falls(criterion, right, target, _LOGIT) else {}
     except Exception:  # noqa: BLE001 — of the owner's code, which is tried in earnest when a node opens
         return {}
     return {}
@@ -83,6 +88,6 @@ def _tried(model: Callable[[], nn.Module], train: Samples) -> tuple[Any, Any]:
     return made(*inputs), target
 
 
-def _falls(criterion: Function, right: Tensor, target: Any) -> bool:
-    losses = [float(criterion(margin * right, target)) for margin in (-_SURE[0], *_SURE)]
+def _falls(criterion: Function, right: Tensor, target: Any, margins: Sequence[float]) -> bool:
+    losses = [float(criterion(margin * right, target)) for margin in margins]
     return all(after < before for before, after in itertools.pairwise(losses))

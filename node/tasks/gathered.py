@@ -42,13 +42,24 @@ class Gathered:
     def joined(self) -> tuple[Any, Any]:
         """(outputs, targets) of all batches. Raises ConfigError: they do not fit together."""
         try:
-            outputs, targets = (_joined([pair[side] for pair in self._pairs], "", self._pads) for side in range(2))
-        except (RuntimeError, TypeError, ValueError) as error:
+            outputs, targets = (joined([pair[side] for pair in self._pairs], pads=self._pads) for side in range(2))
+        except Unjoined as error:
             raise ConfigError(
-                f"{self._what}: outputs of batches cannot be joined: {' '.join(str(error).split())[:160]}; "
-                "give an object with update and compute, as of torchmetrics"
+                f"{self._what}: {error}; give an object with update and compute, as of torchmetrics"
             ) from error
         return outputs, targets
+
+
+class Unjoined(ConfigError):
+    """Batches cannot be joined."""
+
+
+def joined(batches: Sequence[Any], *, pads: bool = True) -> Any:
+    """Batches of one form as one, padded where they are of unlike lengths and this is allowed. Raises Unjoined."""
+    try:
+        return _joined(batches, "", pads)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise Unjoined(f"outputs of batches cannot be joined: {' '.join(str(error).split())[:160]}") from error
 
 
 def _detached(leaf: Any) -> Any:

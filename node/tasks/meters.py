@@ -6,7 +6,7 @@ first decides; the others are told beside it. The loss is weighted by what it is
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from starling.gossip.errors import ConfigError
 from starling.node.tasks import batches
 from starling.node.tasks.api import Result
-from starling.node.tasks.gathered import Gathered
+from starling.node.tasks.gathered import Gathered, joined
 from starling.node.tasks.means import IGNORED, SAMPLES, Means, NoMean
 from starling.node.tasks.samples import LABELS
 from starling.node.tasks.trees import moved, tensors
 
+HEAD = 32  # rows of a batch that tell what a loss is a mean of
 KEPT_BYTES = 64 << 20  # of outputs, for a loss that may have to be computed of all at once
 
 Function = Callable[[Any, Any], Any]
@@ -90,8 +91,8 @@ class OfAll:
 class MeanLoss:
     """The loss of all samples.
 
-    It is computed of all outputs at once while these are small, unless it grows with their number: a mean within each batch may be one over
-    other weights between batches. Else it is the mean of the batches' losses, weighted by what it is a mean of.
+    It is computed of all outputs at once while these are small, unless it grows with their number. Else it is the mean of the batches'
+    losses, weighted by what it is a mean of, which is found by joining the first rows of batches.
     """
 
     def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
@@ -102,34 +103,46 @@ class MeanLoss:
         ] = {}  # weighted losses and weights, by what the loss may be a mean of
         self._device = "cpu"
         self._kept: Gathered | None = Gathered("loss", KEPT_BYTES, pads=False)
+        self._before: tuple[Any, int] | None = None  # first rows of the last batch
 
     def update(self, model: nn.Module, batch: Any, samples: int, output: Any, target: Any, again: Function) -> None:
         """Take in a batch and the pair of its output and target; `again` computes the loss of a batch anew from the model."""
         loss = self._loss(output, target)
         if loss is None:
             return
+        whole = output, target
         if isinstance(getattr(output, "loss", None), Tensor):
             self._kept, whole = None, batch
-            self._verify(batch, lambda part: float(again(model, part)))
+            count = batches.samples(batch) or 1
+            self._verify(batch, *batches.cut(batch, (count + 1) // 2), lambda part: float(again(model, part)))
         else:
-            whole = output, target
-            self._verify(whole, lambda pair: float(self._loss(*pair)))
+            self._verify_beside(whole, samples)
             self._keep(output, target)
-        for name, (weight,) in self._means.table([whole], [samples]).items():
+        for name, (weight,) in ({SAMPLES: [float(samples)]} | self._means.table([whole], [samples])).items():
             value, total = self._sums.get(name, (0.0, 0.0))
             self._sums[name] = (value + weight * float(loss), total + weight) if weight else (value, total)
 
-    def _verify(self, whole: Any, loss: Callable[[Any], float]) -> None:
-        count = batches.samples(whole)
-        if count is None or count == 1 or not self._is_mean:
+    def _verify_beside(self, pair: Any, samples: int) -> None:
+        count = batches.samples(pair)
+        rows = min(count or samples, HEAD)
+        head = pair if count is None else batches.part(pair, 0, rows)
+        if self._before is not None:
+            with suppress(ConfigError):
+                both = joined([self._before[0], head])
+                parts, sizes = zip(self._before, (head, rows), strict=True)
+                self._verify(both, parts, sizes, lambda pair: float(self._loss(*pair)))
+        self._before = head, rows
+
+    def _verify(self, whole: Any, parts: Sequence[Any], sizes: Sequence[int], loss: Callable[[Any], float]) -> None:
+        if len(parts) == 1 or not self._is_mean:
             return
         try:
-            self._means.shares(whole, *batches.cut(whole, (count + 1) // 2), loss)
+            self._means.shares(whole, parts, sizes, loss)
         except NoMean as error:
             self._is_mean = False
             self._kept = self._kept if error.between else None
         if self._means.adds_up:
-            self._kept = None
+            self._is_mean, self._kept = False, None
 
     def _keep(self, output: Any, target: Any) -> None:
         if self._kept is not None:

@@ -37,7 +37,10 @@ async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[s
         case "evaluate":
             running = node.running
             await running.training.evaluate()
-            return {"metric": running.opened.metric, "value": node.progress.value, "round": node.progress.value_round}
+            progress = node.progress
+            return {
+                "metric": running.opened.metric, "value": progress.value, "round": progress.value_round, "others": dict(progress.others),
+            }  # fmt: skip
         case "export":
             path = Path(str(fields["path"]))
             if not path.is_absolute():

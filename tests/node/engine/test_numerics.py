@@ -54,10 +54,11 @@ def gradient_of(task, batch, *, dropout=0.0, seed=3, compiler=inductor, scale=No
     x.copy_(torch.randn(x.numel(), generator=chance))
     resets = []
     computed = Gradients(NumericsSection(**keys), task, model, "cpu", compiler)
-    computed.notes = computed.notes if notes is None else notes
     computed.scale = scale or computed.scale
     before = torch.random.get_rng_state()
     loss = computed.compute(batch, gradient, seed, lambda: resets.append(1))
+    if notes is not None:
+        notes += computed.notes
     assert torch.equal(before, torch.random.get_rng_state())
     return gradient, loss, computed.micro_batch, len(resets)
 
@@ -95,6 +96,68 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does_and_said_once(error):
     torch.testing.assert_close(ours, whole, rtol=1e-5, atol=1e-6)
     assert (task.sizes, found, resets) == ([12, 6, 3, 3, 3, 3], 3, 2)
     assert notes[-1].endswith("`--set numerics.micro_batch=3` begins with that")
+
+
+class Tagging:
+    """A loss over labels that are not -100, of texts of unlike lengths; `weights` of classes make it no mean of any number in the batch."""
+
+    def __init__(self, most=10**6, weights=None):
+        self.most, self.weights = most, weights
+
+    def loss(self, model, batch):
+        if torch.is_grad_enabled() and len(batch["labels"]) > self.most:
+            raise FULL
+        output = model(batch["x"])
+        weight = None if self.weights is None else torch.tensor(self.weights)
+        return nn.functional.cross_entropy(output.flatten(0, 1), batch["labels"].flatten(), weight=weight)
+
+
+def texts(count=8, longest=12):
+    chance = torch.Generator().manual_seed(2)
+    labels = torch.randint(0, 2, (count, longest), generator=chance)
+    for row in range(count):
+        labels[row, 1 + 5 * row % longest :] = -100
+    return {"x": torch.randn(count, longest, 5, generator=chance), "labels": labels}
+
+
+@pytest.mark.parametrize("how", [{"micro_batch": 1}, {"micro_batch": 3}, {"most": 2}])
+def test_tokens_count_alike_in_whatever_part_of_a_batch_they_are(how):
+    """Padding in the one part makes its tokens no heavier; also where memory ran out."""
+    whole, loss, *_ = gradient_of(Tagging(), texts())
+    task = Tagging(how.pop("most", 10**6))
+    ours, own, *_ = gradient_of(task, texts(), dropout=0.0, notes=(notes := []), **how)
+    torch.testing.assert_close((ours, own), (whole, loss), rtol=1e-5, atol=1e-6)
+    assert not any("not known" in note for note in notes)
+
+
+def test_a_loss_that_is_no_mean_of_its_parts_is_refused_in_one_line_and_never_wrong_in_silence():
+    task = Tagging(weights=[1.0, 30.0])
+    with pytest.raises(ConfigError, match=r"no mean of the losses of its parts.*starling\.task\(weight=…\)") as error:
+        gradient_of(task, texts(), micro_batch=2)
+    assert "\n" not in str(error.value)
+    task.weight = lambda batch: torch.tensor([1.0, 30.0])[batch["labels"][batch["labels"] >= 0]].sum()
+    whole, loss, *_ = gradient_of(task, texts())
+    ours, own, *_ = gradient_of(task, texts(), micro_batch=2)
+    torch.testing.assert_close((ours, own), (whole, loss), rtol=1e-5, atol=1e-6)
+
+
+def test_where_parts_cannot_be_compared_the_owner_is_told():
+    class Drawn(Fit):
+        def loss(self, model, batch):
+            return super().loss(model, batch) * (1 + torch.rand(()))
+
+    gradient_of(Drawn(), batch_of(8), micro_batch=2, notes=(notes := []))
+    assert [note for note in notes if "is not known: it is drawn at random" in note]
+
+
+def test_a_batch_without_a_loss_leaves_no_gradient_and_no_number():
+    class Picky(Fit):
+        def loss(self, model, batch):
+            return None if float(batch[0][0, 0]) < 10 else super().loss(model, batch)
+
+    gradient, loss, *_ = gradient_of(Picky(), batch_of(4))
+    assert loss != loss  # noqa: PLR0124 — nan
+    assert not gradient.any()
 
 
 def test_an_error_of_another_kind_is_the_task_s():

@@ -1,0 +1,287 @@
+"""What is measured is measured over all held-out samples at once: their order and the size of batches change nothing."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import starling
+from starling.gossip.errors import ConfigError
+from starling.node.tasks.evaluate import evaluate
+from starling.node.tasks.gathered import Gathered
+from tests.harness.tasks import built_in, seeded
+
+Y = (torch.rand(600, generator=seeded(0)) < 0.05).long()
+X = torch.randn(600, 4, generator=seeded(1)) + Y[:, None]
+
+
+def f1(output, target):
+    guess = output.argmax(1)
+    hit = ((guess == 1) & (target == 1)).sum()
+    return 2 * hit / ((guess == 1).sum() + (target == 1).sum()).clamp(min=1)
+
+
+def auc(output, target):
+    """Undefined without both classes: it raises, as that of other libraries."""
+    score = output[:, 1] - output[:, 0]
+    if not 0 < int(target.sum()) < len(target):
+        raise ValueError("only one class is present")
+    return (score[target == 1][:, None] > score[target == 0][None]).float().mean()
+
+
+def errors(output, target):
+    return float((output.argmax(1) != target).float().mean())
+
+
+class MeanError:
+    """An object as those of torchmetrics."""
+
+    higher_is_better = False
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.wrong = self.count = 0
+
+    def update(self, preds, target):
+        assert preds.device.type == "cpu"
+        self.wrong += int((preds.argmax(1) != target).sum())
+        self.count += len(target)
+
+    def compute(self):
+        return torch.tensor(self.wrong / self.count)
+
+
+class Two(MeanError):
+    """Gives several figures, as a collection does."""
+
+    def compute(self):
+        return {"error": super().compute(), "count": self.count}
+
+
+def weighted(output, target):
+    return nn.functional.cross_entropy(output, target, weight=torch.tensor([1.0, 30.0]))
+
+
+def measured(metrics, order=None, size=50, loss=weighted, model=None, **more):
+    order = torch.arange(len(Y)) if order is None else order
+    task = starling.task(
+        model=lambda: nn.Linear(4, 2), train=(X, Y), test=(X[order], Y[order]), loss=loss, metrics=metrics, **more
+    )
+    made = task.model(seeded(0)) if model is None else model
+    *_, result = evaluate(task, made, task.data(built_in(), "cpu"), size)
+    return task, made, result
+
+
+@pytest.mark.parametrize("size", [7, 64, 1000])
+@pytest.mark.parametrize("order", [None, Y.argsort()], ids=["mixed", "sorted by class"])
+@pytest.mark.parametrize("metric", [f1, auc, MeanError()], ids=["f1", "auc", "object"])
+def test_the_figure_is_that_of_all_samples(metric, order, size):
+    _, model, result = measured(metric, order, size)
+    with torch.no_grad():
+        output = model(X)
+    whole = errors(output, Y) if isinstance(metric, MeanError) else float(metric(output, Y))
+    assert result.value == pytest.approx(whole, abs=1e-6)
+    assert result.loss == pytest.approx(float(weighted(output, Y)), rel=1e-5)
+    assert result.samples == 600
+
+
+def test_of_several_the_first_decides_and_the_others_are_told():
+    task, _, result = measured({"f1": f1, "errors": errors, "object": Two()})
+    assert (task.metric, task.higher_is_better) == ("f1", True)
+    assert result.others.keys() == {"errors", "error", "count"}
+    assert result.others["error"] == pytest.approx(result.others["errors"])
+    assert result.others["count"] == 600
+
+
+def test_an_object_says_which_way_is_better_and_begins_anew_with_each_evaluation():
+    shared = MeanError()
+    task, model, first = measured(shared)
+    assert (task.metric, task.higher_is_better) == ("MeanError", False)
+    assert measured(shared, higher_is_better=True)[0].higher_is_better
+    assert (shared.wrong, shared.count) == (0, 0)
+    *_, again = evaluate(task, model, task.data(built_in(), "cpu"), 50)
+    assert again == first
+
+
+class Texts(Dataset):
+    """Text i has 1 + 7 i mod 11 tokens."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        return torch.randint(1, 9, (1 + 7 * i % 11,), generator=seeded(i))
+
+
+def padded(rows):
+    return {
+        "ids": nn.utils.rnn.pad_sequence(rows, batch_first=True),
+        "labels": nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100),
+    }
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(9, 8), nn.Linear(8, 9)
+
+    def forward(self, ids, labels):
+        return self.head(self.embed(ids))
+
+
+def tagging(output, batch):
+    return nn.functional.cross_entropy(output.flatten(0, 1), batch["labels"].flatten())
+
+
+def token_accuracy(output, batch):
+    asked = batch["labels"] != -100
+    return ((output.argmax(-1) == batch["labels"]) & asked).sum() / asked.sum()
+
+
+@pytest.mark.parametrize("metrics", ["accuracy", token_accuracy, None])
+def test_padded_batches_of_unlike_lengths_are_measured_token_by_token(metrics):
+    """Labels of joined batches are padded with -100, and a loss over tokens is weighted by them."""
+    task = starling.task(model=Tagger, train=DataLoader(Texts(), collate_fn=padded), loss=tagging, metrics=metrics)
+    model, data = task.model(seeded(0)), task.data(built_in(), "cpu")
+    with torch.no_grad():
+        (batch,) = data.held_out(100)
+        output = model(**batch)
+    for size in (1, 3, 100):
+        *_, result = evaluate(task, model, data, size)
+        assert result.loss == pytest.approx(float(tagging(output, batch)), rel=1e-5)
+        if metrics is not None:
+            assert result.value == pytest.approx(float(token_accuracy(output, batch)))
+
+
+def contrast(output, _target):
+    return nn.functional.cross_entropy(output @ output.T, torch.arange(len(output)))
+
+
+@pytest.mark.parametrize(
+    "loss", [contrast, lambda output, target: nn.functional.cross_entropy(output, target, reduction="sum")]
+)
+def test_a_loss_that_grows_with_the_samples_of_a_batch_is_told_for_batches(loss):
+    _, model, result = measured("accuracy", size=50, loss=loss)
+    with torch.no_grad():
+        losses = [float(loss(model(x), y)) for x, y in zip(X.split(50), Y.split(50), strict=True)]
+    assert result.loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+
+
+def test_a_batch_without_a_loss_is_measured_without_it():
+    calls = []
+
+    def loss(output, target):
+        calls.append(1)
+        return None if int(target.sum()) == 0 else nn.functional.cross_entropy(output, target)
+
+    _, _, result = measured("accuracy", Y.argsort(), 50, loss)
+    assert 0.0 < result.loss < 5.0
+    assert result.samples == 600
+
+
+def test_what_would_take_too_much_memory_is_said_in_one_line_with_the_remedy():
+    gathered = Gathered("metrics: f1", most_bytes=5 << 20)
+    gathered.add(torch.zeros(1 << 20), torch.zeros(1))
+    with pytest.raises(
+        ConfigError, match=r"metrics: f1: is given all outputs .* more than 5 MiB; give an object with update"
+    ) as caught:
+        gathered.add(torch.zeros(1 << 20), torch.zeros(1))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_metric_that_is_no_number_is_named():
+    with pytest.raises(ConfigError, match=r"metrics: wide must give one number, got a Tensor of shape \(600, 2\)"):
+        measured({"wide": lambda output, _: output})
+
+
+def ages(output, target):
+    return nn.functional.mse_loss(output[:, 0], target.float())
+
+
+def logit(output, target):
+    return nn.functional.binary_cross_entropy_with_logits(output.reshape(-1), target.float())
+
+
+def probability(output, target):
+    return nn.functional.binary_cross_entropy(output[:, 0], target.float())
+
+
+def hinge(output, target):
+    return (1 - (2 * target - 1) * output[:, 0]).clamp(min=0).mean()
+
+
+def spread(output, target):
+    """A mean and a variance, of two outputs."""
+    return nn.functional.gaussian_nll_loss(output[:, 0], target.float(), output[:, 1].exp())
+
+
+def focal(output, target):
+    return (
+        (1 - output.softmax(1).gather(1, target[:, None])) ** 2 * -output.log_softmax(1).gather(1, target[:, None])
+    ).mean()
+
+
+@pytest.mark.parametrize(
+    ("width", "loss", "labels", "metric"),
+    [
+        (1, ages, (40 + 10 * X[:, 0]).long(), "loss"),
+        (1, ages, Y, "loss"),
+        (1, logit, Y, "accuracy"),
+        (1, probability, Y, "loss"),
+        (1, nn.BCELoss(), Y, "loss"),
+        (2, spread, Y, "loss"),
+        (2, focal, Y, "accuracy"),
+        (2, nn.CrossEntropyLoss(label_smoothing=0.1), Y, "accuracy"),
+        (3, None, Y, "accuracy"),
+        (2, nn.functional.cross_entropy, (40 + 10 * X[:, 0]).long(), "loss"),
+    ],
+)  # fmt: skip
+def test_without_metrics_accuracy_is_measured_where_the_loss_is_surely_one_of_classes(width, loss, labels, metric):
+    task = starling.task(model=lambda: nn.Linear(4, width), train=(X, labels), loss=loss)
+    assert task.metric == metric
+    assert task.higher_is_better == (metric == "accuracy")
+
+
+def test_the_sign_of_one_logit_is_the_answer():
+    task = starling.task(model=lambda: nn.Linear(4, 1), train=(X, Y), test=(X, Y), loss=logit)
+    model = task.model(seeded(0))
+    *_, result = evaluate(task, model, task.data(built_in(), "cpu"), 64)
+    with torch.no_grad():
+        assert result.value == pytest.approx(float(((model(X)[:, 0] > 0) == (Y > 0)).float().mean()))
+
+
+class Margin(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 4))
+
+    def forward(self, output, target):
+        return nn.functional.cross_entropy(output @ self.weight.T, target)
+
+
+def enclosed():
+    margin = Margin()
+    return lambda output, target: margin(2 * output, target)
+
+
+@pytest.mark.parametrize("loss", [Margin(), Margin().forward, enclosed()], ids=["module", "method", "closure"])
+def test_a_loss_with_trainable_weights_is_refused_in_one_line(loss):
+    with pytest.raises(
+        ConfigError, match=r"loss: Margin has trainable weights of its own \(weight\).*part of the model"
+    ) as caught:
+        starling.task(model=lambda: nn.Linear(4, 4), train=(X, Y), loss=loss)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_loss_with_frozen_weights_or_buffers_is_taken():
+    frozen = Margin().requires_grad_(False)
+    assert starling.task(model=lambda: nn.Linear(4, 4), train=(X, Y), loss=frozen).loss_name == "Margin"
+    starling.task(model=lambda: nn.Linear(4, 2), train=(X, Y), loss=nn.CrossEntropyLoss(weight=torch.ones(2)))
+
+
+def test_arrays_of_numpy_are_figures_too():
+    _, _, result = measured({"share": lambda output, _: np.float64(output.shape[0])})
+    assert result.value == 600.0
