@@ -51,8 +51,8 @@ from starling.node.catalogues import task
 from starling.node.config import presets
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest, NumericsSection
-from starling.node.engine.engine import Engine
 from starling.node.engine.start import initial
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.simulate import engines, rules
 from starling.node.simulate.schema import Scenario, manifest
@@ -186,7 +186,7 @@ def _swarm(recipe: AuthorsRecipe, chosen: Scenario) -> tuple[list[Look], dict[st
 def _alone(recipe: AuthorsRecipe, agreed: Manifest, case: str) -> list[Look]:
     """At every look the model (d,) that one node's engine trains."""
     looks: list[Look] = []
-    engine, pace, say = Engine(), agreed.pace, _reporter(case, agreed.pace.rounds)
+    engine, pace, say = Worker(), agreed.pace, _reporter(case, agreed.pace.rounds)
     numerics = NumericsSection(precision=recipe.precision)
     warm.ask(engine, calls.Open(agreed, "", 0, "cpu", 1, "", "node", numerics=numerics))
     for number in range(pace.rounds):

@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks import data
 from benchmarks.recipes import SimulateRecipe
 from starling.node.config import presets
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.simulate.schema import Scenario, manifest
 
@@ -24,7 +24,7 @@ def write(recipe: SimulateRecipe, files: Path | None, folder: Path) -> tuple[Pat
     sets = (*recipe.set, *recipe.warm, "partition.shards=1")
     sets = sets if files is None else (f"task.path={files}", *sets)
     agreed, file = manifest(presets.load(Scenario, Path(recipe.scenario), sets)), folder / "start.safetensors"
-    engine, pace = Engine(), agreed.pace
+    engine, pace = Worker(), agreed.pace
     ask(engine, calls.Open(agreed, "", 0, "cpu", 1, "", "warm"))
     for number in range(pace.rounds):
         ask(engine, calls.Train(number, pace.local_steps))
@@ -33,7 +33,7 @@ def write(recipe: SimulateRecipe, files: Path | None, folder: Path) -> tuple[Pat
     return file, data.fingerprint(file)
 
 
-def ask(engine: Engine, call: calls.Request) -> calls.Reply:
+def ask(engine: Worker, call: calls.Request) -> calls.Reply:
     """A call and its reply.
 
     Raises:

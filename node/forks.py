@@ -29,7 +29,7 @@ FOLDER = "STARLING_FORKS"  # environment variable of nodes: where the servers li
 _MAINS = {"node": "starling.node.cli.main", "engine": "starling.node.engine.process"}
 _NEEDED = {
     "node": ("starling.node.cli.run", "starling.node.daemon.main"),
-    "engine": ("starling.node.engine.engine", "torch._dynamo"),  # which torch.optim loads when it is first used
+    "engine": ("starling.node.engine.worker", "torch._dynamo"),  # which torch.optim loads when it is first used
 }
 _MOST_FDS, _MOST_BYTES = 8, 1 << 16
 _ASK_S = 180.0  # for a server that still imports, from a slow disk

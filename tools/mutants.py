@@ -49,8 +49,8 @@ MUTANTS = (
     Mutant("gossip/mix/drift.py", "state.mean - state.c", "state.mean", ("**/mix/test_drift.py",)),
     Mutant("gossip/mix/drift.py", "1.0 - ratio * noise", "1.0 - noise", ("**/mix/test_drift.py",)),
     Mutant(
-        "node/engine/pairwise_exchange.py", "and not moving and self.misdirect is None", "and self.misdirect is None",
-        ("**/test_pairwise_exchange.py",),
+        "node/engine/exchange/directions.py", "and not moving and self._misdirect is None", "and self._misdirect is None",
+        ("**/exchange/test_differences.py",),
     ),
     Mutant("gossip/mix/directions.py", "weight > theta or", "False or", ("**/mix/test_drift.py",)),
     Mutant(
@@ -106,10 +106,16 @@ MUTANTS = (
     Mutant("gossip/exchange/progress.py", "return within[1] if", "return within[0] if", ("**/test_held_up.py",)),
     Mutant("gossip/exchange/held_up.py", "own_s = elapsed_s - waited_s", "own_s = elapsed_s", ("**/test_held_up.py",)),
     Mutant("gossip/overlay/weights.py", "degree = max(mine, theirs)", "degree = min(mine, theirs)", ("gossip/overlay/test_graphs.py",)),
-    Mutant("node/engine/pairwise_exchange.py", "call.gain <= most * (", "call.gain <= 100.0 * most * (", ("**/test_pairwise_exchange.py",)),
-    Mutant("node/engine/pairwise_exchange.py", "mine + (1.0 - done.theta) * opened(done).value", "mine", ("**/test_pairwise_exchange.py",)),
     Mutant(
-        "node/engine/pairwise_exchange.py", "min(max(call.round, round - _APART), round + _APART)", "call.round",
+        "node/engine/exchange/differences.py", "call.gain <= most * (", "call.gain <= 100.0 * most * (",
+        ("**/test_pairwise_exchange.py",),
+    ),
+    Mutant(
+        "node/engine/exchange/known_peers.py", "mine + (1.0 - done.theta) * decoded(done).value", "mine",
+        ("**/exchange/test_differences.py",),
+    ),
+    Mutant(
+        "node/engine/exchange/differences.py", "min(max(call.round, vectors.round - _APART), vectors.round + _APART)", "call.round",
         ("**/test_pairwise_exchange.py",),
     ),
     Mutant("node/engine/engine.py", "exchanged(self._work() - began)", "exchanged(self._clock() - began)", ("**/test_large.py",)),

@@ -4,7 +4,7 @@ A *stop* is a function or method of the product that is entered on the way, coun
 stands for the wire in virtual time (`node/simulate`, `node/net/memory.py` and its inboxes): so libp2p before the first stop of an update,
 and the engine's pipe in its middle, are in no figure. A *turning back* is a stop in a module that was left before.
 
-    local step         all that is entered from `Engine.step` until the model has changed
+    local step         all that is entered from `Worker.step` until the model has changed
     update answered    at the node that answers: all that is given the peer's update, or what was made of it (bytes, message, command, call,
                        tensor, effect), from the arrival of its frame, through the answer, until `Mix` has changed the model
     update applied     the same at the node that asked, of the answer
@@ -31,7 +31,7 @@ from torch import Tensor
 from trio.testing import MockClock
 
 from starling.node.config.schema import Manifest, PaceSection, PartitionSection
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.net.api import Inbound
 from starling.node.net.memory import MemoryNetwork
 from starling.node.rpc import calls
@@ -135,7 +135,7 @@ class Trace:
         self._walked: Way | None = None  # the local step under way
         self._found: Update | None = None  # the update under way
         self._on_its_way = Way()
-        self._engine: Engine | None = None
+        self._engine: Worker | None = None
         self._before: Tensor | None = None  # the model, at the start of a local step or of a Mix
 
     def arrived(self, at: MemoryNetwork, inbound: Inbound) -> None:
@@ -145,10 +145,10 @@ class Trace:
 
     def called(self, frame: FrameType) -> None:
         """Note a call."""
-        if frame.f_code is Engine.step.__code__:
+        if frame.f_code is Worker.step.__code__:
             self._walked = Way()
             self._watch(frame.f_locals["self"])
-        elif frame.f_code is Engine.handle.__code__:
+        elif frame.f_code is Worker.handle.__code__:
             self.answers |= isinstance(frame.f_locals["request"], calls.Answer)
             if isinstance(frame.f_locals["request"], calls.Mix):
                 self._watch(frame.f_locals["self"])
@@ -163,14 +163,14 @@ class Trace:
         """Note what was made of the update, and whether the model has changed."""
         if self._before is not None:
             self._look()
-        if frame.f_code is Engine.step.__code__:
+        if frame.f_code is Worker.step.__code__:
             self._walked = self._before = None
         elif self._found is None or stop_of(frame.f_code) not in self._on_its_way.stops:
             return
         elif any(map(self._found.within, _given(frame))):
             self._found.add(made)
 
-    def _watch(self, engine: Engine) -> None:
+    def _watch(self, engine: Worker) -> None:
         self._engine, self._before = engine, engine.vector
 
     def _look(self) -> None:

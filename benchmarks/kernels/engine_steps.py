@@ -19,7 +19,7 @@ from starling.kernels import slices
 from starling.kernels.memory import exchange
 from starling.kernels.plain import agreed
 from starling.node.config.schema import Manifest
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Pipe
 
@@ -28,10 +28,10 @@ EVER = 10**6  # local steps of the round that is measured
 
 
 class Called:
-    """An engine of this process that is called by hand, as the process of `starling.kernels.memory.Engine` is."""
+    """An engine of this process that is called by hand, as the process of `starling.kernels.memory.Worker` is."""
 
     def __init__(self, manifest: Manifest, shard: int, label: str) -> None:
-        self.engine = Engine(work=time.thread_time)
+        self.engine = Worker(work=time.thread_time)
         self.opened = cast("calls.Opened", self.done(calls.Open(manifest, "", shard, "cpu", 1, "", label)))
 
     def done(self, call: calls.Request) -> calls.Reply:

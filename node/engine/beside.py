@@ -17,18 +17,18 @@ import torch
 from starling.node.rpc.pipe import Pipe
 
 if TYPE_CHECKING:
-    from starling.node.engine.engine import Engine
+    from starling.node.engine.worker import Worker
     from starling.node.rpc.calls import Request
 
 
 class Beside:
-    """The second thread of `engine`, which reads calls from `pipe` within `around_gradient` alone, and computes on one core.
+    """The second thread of `worker`, which reads calls from `pipe` within `around_gradient` alone, and computes on one core.
 
     The first thread asks for calls here, with the methods of `pipe`.
     """
 
-    def __init__(self, engine: Engine, pipe: Pipe) -> None:
-        self._engine, self._pipe = engine, pipe
+    def __init__(self, worker: Worker, pipe: Pipe) -> None:
+        self._worker, self._pipe = worker, pipe
         self._turn = threading.Condition()  # held while a call is read and answered here
         self._open = False
         self._left: tuple[int, Request] | None = None  # read by the second thread, to be answered by the first
@@ -79,7 +79,7 @@ class Beside:
 
     def _answer(self) -> None:
         call_id, request = self._pipe.receive()
-        reply = self._engine.handle_beside(request)
+        reply = self._worker.handle_beside(request)
         if reply is None:
             self._left = call_id, request
         else:

@@ -15,8 +15,8 @@ from starling.gossip.compress.select.coordinates import Mask, kept
 from starling.gossip.compress.select.dct import DctTopK
 from starling.gossip.compress.select.layers import layers_of, listed_size
 from starling.gossip.compress.select.low_rank import LowRank, matrices_of
-from starling.gossip.mix.catalogue import Kind, pulls, swaps
 from starling.gossip.mix.exchange_codec import ExchangeCodec
+from starling.gossip.mix.kinds import AVERAGES, EdgeKind
 from starling.gossip.vector import Layout
 from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES
 from starling.node.config.schema import CompressSection, Manifest
@@ -54,10 +54,10 @@ def exchange_codec(manifest: Manifest, dtype: torch.dtype, facts: Mapping[str, A
     return ExchangeCodec(request, response, manifest.mix.clip_norm, clip, low_rank, chunk, pieces)
 
 
-def selector_facts(section: CompressSection, edge: Kind) -> SelectorFacts:
+def selector_facts(section: CompressSection, kind: EdgeKind) -> SelectorFacts:
     """Of the selector in exchanges of this kind: only of a difference is there a peer's vector to compare with, or a wish to answer."""
     facts = SELECTIONS.facts(section.select, trusted=True)
-    return replace(facts, compares=False, wishes=False) if swaps(edge) or pulls(edge) else facts
+    return facts if kind in AVERAGES else replace(facts, compares=False, wishes=False)
 
 
 def selection(

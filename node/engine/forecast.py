@@ -5,7 +5,7 @@
 prints a `Forecast` as one JSON line. The loss and its gradient are run on fake tensors, which have shapes and no numbers, so that no
 memory is taken for activations. Each different operation is then timed by itself on numbers of its shapes, and what follows a gradient
 (correction, optimiser) as it is, all in turn, so that none finds its data in a cache where a step would not find them. What is around
-kernels (Python, autograd, a learner's bookkeeping) is measured on almost nothing. The drawing of a batch is timed as it is.
+kernels (Python, autograd, a trainer's bookkeeping) is measured on almost nothing. The drawing of a batch is timed as it is.
 
 Of the CPU, in float32, without `numerics`, `privacy` and crews. Steps of less than a millisecond are mostly what is around them, and take
 up to half as long again. Predictions from single operations: Yu et al. 2021 (arXiv:2102.00527).
@@ -37,10 +37,11 @@ from starling.gossip.vector import finite, layout
 from starling.node.catalogues import task
 from starling.node.config import presets, toml
 from starling.node.config.schema import CrewSection, Manifest, OptimizerSection, PartitionSection, TaskSection
-from starling.node.engine.learner import Learner
+from starling.node.engine.local.opening import trainer_of
 from starling.node.engine.mixing import mixer_of
 from starling.node.engine.optimizers import optimizer_of
 from starling.node.engine.privacy.csprng import Csprng
+from starling.node.engine.vectors import GradientWindow
 from starling.node.rpc import calls
 from starling.node.tasks.api import Data, Source, Task
 from starling.node.tasks.reserved import data_of
@@ -221,7 +222,7 @@ def times(call: Callable[[], object], clock: Clock, repeats: int) -> Iterator[fl
 
 
 def around_a_step(manifest: Manifest, clock: Clock, each_s: float) -> float:
-    """Seconds of a step that depend neither on the model nor on the batch: a learner's step on the smallest model, less its own forecast.
+    """Seconds of a step that depend neither on the model nor on the batch: a trainer's step on the smallest model, less its own forecast.
 
     `each_s`: around each operation.
     """
@@ -230,15 +231,16 @@ def around_a_step(manifest: Manifest, clock: Clock, each_s: float) -> float:
         mix=structs.replace(manifest.mix, personal=(), turns=(), own=0.0),
     )  # fmt: skip
     tiny = toml.apply_set(plain, ("task.kind=digits", "task.hidden=1", "task.batch_size=1"))
-    learner = Learner(calls.Open(tiny, "", 0, "cpu", torch.get_num_threads(), "", "forecast"), Csprng(urandom))
-    whole = taken(lambda: learner.local_step(0), clock, 60)
+    opening = calls.Open(tiny, "", 0, "cpu", torch.get_num_threads(), "", "forecast")
+    trainer = trainer_of(opening, Csprng(urandom), GradientWindow())
+    whole = taken(lambda: trainer.step(0), clock, 60)
     made = task(tiny.task.kind, tiny.task.params())
-    known = _parts(tiny, made, learner.data, clock)
+    known = _parts(tiny, made, trainer.model.data, clock)
     return max(0.0, whole - known.step_s - each_s * known.operations)
 
 
 def _update(manifest: Manifest, model: nn.Module) -> Callable[[], None]:
-    """What follows a gradient, as `starling.node.engine.learner` does it."""
+    """What follows a gradient, as `starling.node.engine.local.local_step` does it."""
     about = layout(model)
     mixer, _ = mixer_of(manifest, about)
     x, gradient = torch.zeros(about.dim, dtype=about.dtype), torch.full((about.dim,), 0.1, dtype=about.dtype)

@@ -32,8 +32,8 @@ from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest, NodeConfig, PrivacySection
 from starling.node.engine import formats, model_file, tensor_file
 from starling.node.engine.devices import device
-from starling.node.engine.engine import Engine
 from starling.node.engine.generation import generate
+from starling.node.engine.worker import Worker
 from starling.node.identity import Identity
 from starling.node.rpc import calls
 from starling.node.storage.run_dir import RunDir
@@ -52,7 +52,7 @@ def export(run_dir: Path, file: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder) / place.checkpoint.name  # a session writes its checkpoint
         shutil.copyfile(place.checkpoint, copied)
-        engine = Engine()
+        engine = Worker()
         opening = calls.Open(
             manifest=manifest, data=config.data, shard=shard, device=config.device, threads=config.threads, checkpoint=str(copied),
             node=me, privacy=PrivacySection(), start=config.start,

@@ -23,19 +23,19 @@ from starling.node.rpc.pipe import Failed, Pipe
 
 if TYPE_CHECKING:
     from starling.node.engine.beside import Beside
-    from starling.node.engine.engine import Engine
+    from starling.node.engine.worker import Worker
 
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # the daemon's end of the pipe is closed
 
 
-def serve(engine: Engine, pipe: Pipe) -> None:
+def serve(worker: Worker, pipe: Pipe) -> None:
     """Answer calls until Stop. Raises EOFError, BrokenPipeError, ConnectionResetError if the daemon is gone."""
     train = evaluate = 0  # ids of the calls that `step` will answer
     requests: Pipe | Beside = pipe
     try:
         while True:
-            if engine.busy and not requests.ready():
-                match engine.step():
+            if worker.busy and not requests.ready():
+                match worker.step():
                     case Trained() as reply:
                         pipe.send(train, reply)
                     case Evaluated() as reply:
@@ -44,10 +44,10 @@ def serve(engine: Engine, pipe: Pipe) -> None:
             call_id, request = requests.receive()
             if isinstance(request, Open) and request.nice:
                 lower_priority(request.nice)
-            match request, engine.handle(request):
+            match request, worker.handle(request):
                 case Open(), Opened() as answer:
-                    if engine.session.long_steps:
-                        requests = _beside(engine, pipe)
+                    if worker.opened.long_steps:
+                        requests = _beside(worker, pipe)
                     pipe.send(call_id, answer)
                 case Train(), None:
                     train = call_id
@@ -61,16 +61,16 @@ def serve(engine: Engine, pipe: Pipe) -> None:
     except GONE:
         raise
     except Exception as error:
-        pipe.send(0, Failed(describe(error), engine.during, place(error)))
+        pipe.send(0, Failed(describe(error), worker.during, place(error)))
         raise
 
 
-def _beside(engine: Engine, pipe: Pipe) -> Beside:
+def _beside(worker: Worker, pipe: Pipe) -> Beside:
     """A second thread for calls that come while a gradient is computed."""
     from starling.node.engine.beside import Beside  # noqa: PLC0415 — imports torch, which an opened engine has
 
-    beside = Beside(engine, pipe)
-    engine.session.around_gradient = beside.around_gradient
+    beside = Beside(worker, pipe)
+    worker.opened.window.around = beside.around_gradient
     return beside
 
 
@@ -88,10 +88,10 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    from starling.node.engine.engine import Engine  # noqa: PLC0415 — torch takes a second, in which a Ctrl-C must not end us
+    from starling.node.engine.worker import Worker  # noqa: PLC0415 — torch takes a second, in which a Ctrl-C must not end us
 
     with socket.socket(fileno=int(sys.argv[1])) as sock, suppress(*GONE):  # the daemon is gone
-        serve(Engine(work=time.thread_time), Pipe(sock))
+        serve(Worker(work=time.thread_time), Pipe(sock))
     sys.stderr.flush()
     os._exit(0)  # everything is saved, and an orderly exit of torch takes half a second
 

@@ -24,7 +24,7 @@ from starling.gossip.catalogue import Scalar
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.node.config.schema import Manifest, PartitionSection, TaskSection
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.engine.rehearsal import calling
 from starling.node.rpc import calls
 from starling.node.tasks.api import Task
@@ -67,20 +67,20 @@ def check(kind: str, *, params: Mapping[str, Scalar] | None = None, data: str = 
 
 def _steps(manifest: Manifest, data: str, code: str, folder: Path) -> Iterator[tuple[str, Callable[[], str]]]:
     """(name, what to run -> its figures), in order; each is run before the next is asked for."""
-    engine = Engine()
+    engine = Worker()
     opening = calls.Open(manifest, data, 0, "cpu", 0, "", "task check", code=code)
     yield "open", lambda: _opened(engine, opening)
-    learner = engine.session.learner
+    model = engine.trainer.model
     file = folder / "model.safetensors"
-    yield "model", lambda: _same_model(manifest, learner.task)
-    yield "batch", lambda: _same_batches(manifest, learner.data)
+    yield "model", lambda: _same_model(manifest, model.task)
+    yield "batch", lambda: _same_batches(manifest, model.data)
     yield "step", lambda: _trained(engine)
-    yield "score", lambda: _scored(engine, learner.task)
+    yield "score", lambda: _scored(engine, model.task)
     yield "export", lambda: _exported(engine, file)
     yield "reload", lambda: _reloaded(engine, manifest, file)
 
 
-def _opened(engine: Engine, opening: calls.Open) -> str:
+def _opened(engine: Worker, opening: calls.Open) -> str:
     opened = _ask(engine, opening)
     assert isinstance(opened, calls.Opened)
     return f"{opened.parameters:,} parameters, {opened.samples:,} training samples"
@@ -109,8 +109,8 @@ def _same_batches(manifest: Manifest, data: Any) -> str:
     return f"batches of {size}, {len(held_out[0])} held-out batches of up to 256"
 
 
-def _trained(engine: Engine) -> str:
-    learner = engine.session.learner
+def _trained(engine: Worker) -> str:
+    model = engine.trainer.model
     before = engine.vector
     trained = _ask(engine, calls.Train(0, STEPS))
     assert isinstance(trained, calls.Trained)
@@ -119,11 +119,11 @@ def _trained(engine: Engine) -> str:
     moved = engine.vector != before
     still = [
         name
-        for name, (start, end) in zip(learner.layout.names, pairwise(learner.layout.offsets), strict=True)
+        for name, (start, end) in zip(model.layout.names, pairwise(model.layout.offsets), strict=True)
         if not bool(moved[start:end].any())
     ]
     named = f"{', '.join(still[:5])}{f' and {len(still) - 5} more' if len(still) > 5 else ''}"
-    if len(still) == len(learner.layout.names):
+    if len(still) == len(model.layout.names):
         raise ConfigError(
             f"{STEPS} steps did not change {named}: the loss does not depend on any parameter, or detaches it"
         )
@@ -135,7 +135,7 @@ def _trained(engine: Engine) -> str:
     return f"{STEPS} local steps, mean loss {trained.figures.loss:.4g}{''.join(remarks)}"
 
 
-def _scored(engine: Engine, task: Task) -> str:
+def _scored(engine: Worker, task: Task) -> str:
     one, other = (_ask(engine, calls.Evaluate()) for _ in range(2))
     assert isinstance(one, calls.Evaluated)
     if not _same_figures(one, other):
@@ -149,16 +149,16 @@ def _same_figures(one: calls.Reply, other: calls.Reply) -> bool:
     return structs.astuple(one) == structs.astuple(other) or repr(one) == repr(other)
 
 
-def _exported(engine: Engine, file: Path) -> str:
+def _exported(engine: Worker, file: Path) -> str:
     _ask(engine, calls.Save(str(file)))
     return f"{file.stat().st_size:,} bytes of safetensors"
 
 
-def _reloaded(engine: Engine, manifest: Manifest, file: Path) -> str:
-    learner = engine.session.learner
-    model = _model(learner.task, manifest)
+def _reloaded(engine: Worker, manifest: Manifest, file: Path) -> str:
+    local = engine.trainer.model
+    model = _model(local.task, manifest)
     model.load_state_dict(safetensors.torch.load_file(file))
-    *_, result = evaluate(learner.task, model, learner.data, 256)
+    *_, result = evaluate(local.task, model, local.data, 256)
     evaluated = _ask(engine, calls.Evaluate())
     assert isinstance(result, Result)
     assert isinstance(evaluated, calls.Evaluated)
@@ -167,14 +167,14 @@ def _reloaded(engine: Engine, manifest: Manifest, file: Path) -> str:
             f"the reloaded model has loss {result.loss:.6g}, the exported one {evaluated.loss:.6g}: "
             "something that it computes with is neither a parameter nor a buffer"
         )
-    return f"load_state_dict is strict, {learner.task.metric} {result.value:.4g} again"
+    return f"load_state_dict is strict, {local.task.metric} {result.value:.4g} again"
 
 
 def _model(task: Task, manifest: Manifest) -> torch.nn.Module:
     return task.model(generator(manifest.seed, "model"))
 
 
-def _ask(engine: Engine, call: calls.Request) -> calls.Reply:
+def _ask(engine: Worker, call: calls.Request) -> calls.Reply:
     reply = engine.handle(call)
     while reply is None:
         reply = engine.step()

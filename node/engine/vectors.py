@@ -69,6 +69,11 @@ class FrozenVectors:
         self.committed: list[Committed] = []
 
     @property
+    def ready(self) -> bool:
+        """Between the end of Train and Mix."""
+        return self.frozen is not None
+
+    @property
     def unbooked(self) -> Sequence[Committed]:
         """Effects since the last Mix."""
         return self.committed
@@ -142,6 +147,7 @@ class LiveVectors:
     """
 
     exclusive = True
+    ready = True
 
     def __init__(
         self, replica: Replica, outgoing: Outgoing, phase: Callable[[int, float], Phase], steps: Callable[[], int],

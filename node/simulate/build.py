@@ -15,6 +15,7 @@ from starling.gossip.compress.budget import FILL
 from starling.gossip.mix.base import origin
 from starling.gossip.mix.catalogue import broadcasts, swaps, tracks
 from starling.gossip.mix.exchange_codec import ExchangeCodec
+from starling.gossip.mix.kinds import kind_of
 from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout
 from starling.node.config.schema import Manifest
@@ -48,7 +49,7 @@ def exchange(
     rate = min(scenario.network.rates, default=scenario.network.bytes_per_s)
     budget = 0 if scenario.compress.params().get("budget_bytes") else int(rate * scenario.pace.slot_s * FILL)
     request = codec.response if swaps(mixer.edge) or broadcasts(mixer.edge) else codec.request
-    wishes, directions = selector_facts(agreed.compress, mixer.edge).wishes, tracks(mixer.edge)
+    wishes, directions = selector_facts(agreed.compress, kind_of(mixer.edge)).wishes, tracks(mixer.edge)
     select = selection(
         scenario.compress, request, codec.response, parts(layout, dim), wishes=wishes, directions=directions
     )

@@ -10,7 +10,7 @@ from torch import Tensor, cat
 from starling.gossip.errors import ConfigError
 from starling.gossip.pipeline.stage import Apply, Command, Compute, Part, Pass, Step, fine, shortened
 from starling.node.config.schema import Manifest
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 
 
@@ -27,7 +27,7 @@ class InlineCrew:
     ) -> None:
         """`on_the_way` may change what is sent."""
         self._manifest, self._number, self._on_the_way = manifest, number, on_the_way
-        self.engines = [Engine() for _ in range(manifest.crew.stages)]
+        self.engines = [Worker() for _ in range(manifest.crew.stages)]
         self.steps, self.bytes, self.forward = 0, 0, 0
         for stage, engine in enumerate(self.engines):
             opened = engine.handle(calls.Open(manifest, "", 0, "cpu", 1, "", f"stage {stage}", stage=stage))

@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from starling.node.config.schema import CrewSection, NumericsSection
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 
 PLAIN = {"activation": "float32", "gradient": "float32", "micro_batches": 4}
@@ -19,7 +19,7 @@ def text_in(folder):
 
 def one_machine(manifest):
     """An engine with the whole model, which adds up the gradients of batches of 8 as crews with `PLAIN` do, and draws what crew 0 draws."""
-    engine, numerics = Engine(), NumericsSection(micro_batch=2)
+    engine, numerics = Worker(), NumericsSection(micro_batch=2)
     alone = structs.replace(manifest, crew=CrewSection())
     opened = engine.handle(calls.Open(alone, "", 0, "cpu", 1, "", "crew 0", numerics=numerics))
     assert isinstance(opened, calls.Opened), opened

@@ -15,7 +15,7 @@ from starling.node.config.schema import (
     PartitionSection,
     TaskSection,
 )
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 
 
@@ -39,7 +39,7 @@ def opening(agreed, shard=0, node="a", checkpoint=""):
 
 def opened(agreed, shard=0, node="a", checkpoint=""):
     """An engine after Open."""
-    engine = Engine(clock=lambda: 0.0)
+    engine = Worker(clock=lambda: 0.0)
     assert isinstance(engine.handle(opening(agreed, shard, node, checkpoint)), calls.Opened)
     return engine
 
@@ -47,13 +47,13 @@ def opened(agreed, shard=0, node="a", checkpoint=""):
 @contextmanager
 def island(agreed, ranks=2, node="a", **changes):
     """An engine whose batches several processes compute; they are gone afterwards."""
-    engine = Engine(clock=lambda: 0.0)
+    engine = Worker(clock=lambda: 0.0)
     reply = engine.handle(structs.replace(opening(agreed, node=node), ranks=ranks, **changes))
     assert isinstance(reply, calls.Opened), reply
     try:
         yield engine
     finally:
-        engine.session.learner.island.close()
+        engine.trainer.means.island.close()
 
 
 def failing_rank(folder, monkeypatch, method, does):
@@ -109,7 +109,7 @@ def x_of(engine):
 
 def state_of(engine):
     """The flows of its edges."""
-    return engine.session.learner.ledger
+    return engine.replica.memory.ledger
 
 
 def exchange(engines, i, j, *, seq, round=0, theta=0.5, inc=0, budget=0):
@@ -137,10 +137,10 @@ def play(engines, agreed, schedule):
 
 
 class Inside:
-    """An engine of this process, called as `starling.kernels.memory.Engine` is."""
+    """An engine of this process, called as `starling.kernels.memory.Worker` is."""
 
-    def __init__(self, call):
-        self.engine = Engine(clock=lambda: 0.0)
+    def __init__(self, call, clock=lambda: 0.0, work=None):
+        self.engine = Worker(clock=clock, work=work)
         self.parameters = self.done(call).parameters
 
     def done(self, call):

@@ -75,7 +75,7 @@ def values(swarm: VirtualSwarm) -> list[float]:
 
 def flows_with(swarm: VirtualSwarm, peer: str) -> list[int]:
     """Nodes that hold a flow of `peer`, open or settled."""
-    ledgers = {index: virtual.engine.session.learner.ledger for index, virtual in swarm.nodes.items()}
+    ledgers = {index: virtual.engine.replica.memory.ledger for index, virtual in swarm.nodes.items()}
     return [index for index, ledger in ledgers.items() if peer in ledger.flows.keys() | ledger.settled.keys()]
 
 
@@ -116,7 +116,7 @@ def assert_flows_cancel(swarm: VirtualSwarm) -> float:
 
     Settled flows count: an edge closed in order keeps its flow on both ends. -> the largest |c| there is
     """
-    held = {virtual.peer_id: virtual.engine.session.learner.ledger for virtual in swarm.nodes.values()}
+    held = {virtual.peer_id: virtual.engine.replica.memory.ledger for virtual in swarm.nodes.values()}
     for me, ledger in held.items():
         for peer, other in held.items():
             if me < peer:

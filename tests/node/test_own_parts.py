@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from starling.node.config import presets
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.simulate.engines import simulate
 from starling.node.simulate.rules import check_one
@@ -70,7 +70,7 @@ def test_an_attack_of_the_current_folder_needs_no_package(folder, tmp_path):
     module = f"own_attack_{folder}".lower()
     (tmp_path / f"{module if folder else 'other'}.py").write_text((PARTS / "echo.py").read_text())
     call = structs.replace(opening(manifest(mix="gather")), attack=f"{module}:Echo", code=str(tmp_path))
-    reply = Engine().handle(call)
+    reply = Worker().handle(call)
     if folder:
         assert isinstance(reply, calls.Opened)
     else:

@@ -108,8 +108,8 @@ def test_over_shaped_lines_it_learns_bit_for_bit_what_one_machine_does_though_a_
             learned |= load_file(file)
         alone = one_machine(RunDir(tmp_path / "a").read_manifest())
     for _ in range(ROUNDS * STEPS):
-        alone.session.learner.local_step(0)
-    expected = alone.session.learner.state_dict()
+        alone.trainer.step(0)
+    expected = alone.trainer.exported()
     assert learned.keys() == expected.keys()
     assert all(torch.equal(learned[name], value) for name, value in expected.items())
     assert took_s <= GOES_ON_S

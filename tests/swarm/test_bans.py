@@ -64,9 +64,9 @@ def undisturbed() -> tuple[float, float]:
 
 def lie(virtual) -> None:
     """From now on a node exchanges as if its model were turned around and twice as large."""
-    session = virtual.engine._session
-    honest = session.vector_for
-    session.vector_for = lambda peer: -2.0 * honest(peer)
+    vectors = virtual.engine.session.rounds.vectors
+    honest = vectors.vector
+    vectors.vector = lambda peer: -2.0 * honest(peer)
 
 
 @virtual(1)

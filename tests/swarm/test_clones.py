@@ -41,8 +41,8 @@ def one_voice(swarm):
 
 def named_as_wanted(virtual):
     """The share of held-out samples of class 1 that a node takes for 7."""
-    learner = virtual.engine._session.learner
-    counts = [success(Clones())(learner._model, batch) for batch in learner.data.held_out(256)]
+    model = virtual.engine.trainer.model
+    counts = [success(Clones())(model.module, batch) for batch in model.data.held_out(256)]
     return sum(hits for hits, _ in counts) / sum(samples for _, samples in counts)
 
 

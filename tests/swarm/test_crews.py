@@ -45,7 +45,7 @@ def alone(text):
     """(d,) the model of one machine that accumulates the same micro-batches."""
     engine = one_machine(gpt(text))
     for _ in range(ROUNDS * STEPS):
-        engine.session.learner.local_step(0)
+        engine.trainer.step(0)
     return engine.vector
 
 
@@ -115,7 +115,7 @@ async def test_two_crews_of_two_gossip_and_beat_each_alone():
         await drain(swarm)
         for stage in (0, 1):
             pair = [virtual for virtual in swarm.nodes.values() if virtual.node.running.crew.mates.stage == stage]
-            held = [virtual.engine.session.learner.ledger for virtual in pair]
+            held = [virtual.engine.replica.memory.ledger for virtual in pair]
             assert torch.equal(held[0].flows[pair[1].peer_id], -held[1].flows[pair[0].peer_id])
     apart = []
     for shard in (0, 1):

@@ -105,10 +105,10 @@ async def test_an_engine_that_dies_is_restarted_and_its_edges_begin_anew_at_both
             hurt = swarm.nodes[3]
             first = hurt.engine
             lives = {peer: edge.inc for peer, edge in hurt.node.running.exchange.edges.items()}
-            assert first.session.learner.ledger.flows
+            assert first.replica.memory.ledger.flows
             kill_engine(hurt)
             await until(
-                lambda: hurt.node.running.engine.restarts == 1 and hurt.engine.session.learner.ledger is not None, 5.0
+                lambda: hurt.node.running.engine.restarts == 1 and hurt.engine.replica.memory.ledger is not None, 5.0
             )
             assert hurt.engine is not first
             await until(lambda: rounds_done(swarm, 20))

@@ -32,7 +32,7 @@ async def test_what_travels_in_fragments_survives_a_crash_and_a_late_join(seed):
             assert late.node.progress.joined_late
             assert "state_fetched" in events(late)
             assert assert_flows_cancel(swarm) > 0.0
-            ledgers = [virtual.engine.session.learner.ledger for virtual in swarm.nodes.values()]
+            ledgers = [virtual.engine.replica.memory.ledger for virtual in swarm.nodes.values()]
             flows = [flow for ledger in ledgers for flow in ledger.flows.values()]
             quarter = len(flows[0]) // 4
             assert all(bool(flow[at : at + quarter].any()) for flow in flows for at in range(0, 4 * quarter, quarter))

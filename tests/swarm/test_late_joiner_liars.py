@@ -26,16 +26,18 @@ LIES = {
 
 def poison(virtual, lie, *, claim: int | None = None) -> list[int]:
     """From now on a node gives another model than its own. -> the rounds in which it was asked for it"""
-    session, asked = virtual.engine._session, []
+    session, asked = virtual.engine.session, []
 
     def snapshot(_call):
-        asked.append(session._round)
-        facts = {"kind": "model", "round": session._round, "schema": session._schema.hex()}
-        session._held = held = Snapshot(None, {"x": lie(session.learner.x.clone())}, facts)
-        at = session._round if claim is None else claim
-        return calls.Held(held.number, held.size, held.root, at, session._schema, held.digests)
+        asked.append(session.round)
+        schema = virtual.engine.trainer.schema
+        facts = {"kind": "model", "round": session.round, "schema": schema.hex()}
+        held = Snapshot(None, {"x": lie(session.replica.x.clone())}, facts)
+        session.answers[calls.ReadChunk] = lambda call: calls.ChunkRead(held.read(call.offset, call.length))
+        at = session.round if claim is None else claim
+        return calls.Held(held.number, held.size, held.root, at, schema, held.digests)
 
-    session.snapshot = snapshot
+    session.answers[calls.Snapshot] = snapshot
     return asked
 
 
@@ -142,6 +144,7 @@ async def test_of_two_models_that_contradict_each_other_none_is_taken_until_they
     swarm = story(bowls(4, 2), 1)
     async with swarm.running(2):
         await until(lambda: rounds_done(swarm, 8))
+        honest = dict(swarm.nodes[1].engine.session.answers)
         asked = poison(swarm.nodes[1], lambda x: -x)
         late = await swarm.start(2)
         await until(lambda: len(asked) >= 3)  # it asks again, and again
@@ -150,7 +153,7 @@ async def test_of_two_models_that_contradict_each_other_none_is_taken_until_they
         assert not late.vector.any()
         assert "state_contradicted" in events(late)
         assert "state_fetched" not in events(late)
-        del swarm.nodes[1].engine._session.snapshot  # the liar gives up
+        swarm.nodes[1].engine.session.answers.update(honest)  # the liar gives up
         await until(lambda: late.node.progress.state == "training")
         assert late.node.progress.joined_late
         assert float((late.vector - swarm.nodes[0].vector).norm()) < 0.5 * float(swarm.nodes[0].vector.norm())

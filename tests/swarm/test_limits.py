@@ -59,12 +59,12 @@ async def test_another_number_of_threads_survives_the_engine():
         await until(lambda: rounds_done(swarm, 5))
         virtual, node = swarm.nodes[0], swarm.nodes[0].node
         assert (await carry_out(node, "limits", {"threads": 2}))["threads"] == 2
-        assert virtual.engine.session._threads.number == 2
+        assert virtual.engine.opened.threads.number == 2
         kill_engine(virtual)
         await until(lambda: node.running.engine.restarts == 1 and node.running.engine.opened is not None)
         after = node.progress.round + 2
         await until(lambda: rounds_done(swarm, after))
-        assert virtual.engine.session._threads.number == 2
+        assert virtual.engine.opened.threads.number == 2
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,11 @@ async def frozen_vectors(swarm) -> dict[int, dict[str, object]]:
     seen: dict[int, dict[str, object]] = {}
     while not rounds_done(swarm, ROUNDS) or any(it.node.progress.state == "training" for it in swarm.nodes.values()):
         for it in swarm.nodes.values():
-            session = it.engine._session if it.engine is not None else None
-            if session is not None and session._frozen is not None:
-                seen.setdefault(session._round, {})[it.peer_id] = session._frozen.clone()
+            if it.engine is None or not it.engine.is_open:
+                continue
+            vectors = it.engine.session.rounds.vectors
+            if vectors.frozen is not None:
+                seen.setdefault(vectors.round, {})[it.peer_id] = vectors.frozen.vector.clone()
         await trio.sleep(0.001)
     return seen
 
@@ -130,7 +132,7 @@ async def test_in_clock_pace_a_node_draws_its_own_sticky_edges(seed):
     swarm = story(digits(5, seed=seed, pace="clock", rounds=30), seed)
     async with swarm.running(5):
         await until(lambda: rounds_done(swarm, 1))
-        swarm.nodes[0].engine._session._gpu = SimpleNamespace(look=lambda: (0.5, 1 << 30))
+        swarm.nodes[0].engine.opened.gpu = SimpleNamespace(look=lambda: (0.5, 1 << 30))
         await until(lambda: rounds_done(swarm, 20))
         assert take_snapshot(swarm.nodes[0].node).resources == Resources(gpu=0.5, gpu_memory_bytes=1 << 30, threads=1)
         for peer, it in snapshots(swarm).items():
@@ -251,12 +253,12 @@ async def test_a_node_whose_local_steps_are_all_undone_says_so_once():
     swarm = story(digits(3, rounds=40), 1)
     async with swarm.running(3):
         await until(lambda: rounds_done(swarm, 2))
-        bad, learner = swarm.nodes[0], swarm.nodes[0].engine._session.learner
-        learns, learner._learn = learner._learn, lambda _chance, _gradient: (math.nan, False)
+        bad, step = swarm.nodes[0], swarm.nodes[0].engine.trainer.local_step
+        learns, step.source = step.source, lambda _step, _round, _into: (math.nan, False)
         await until(lambda: rounds_done(swarm, 12))
         assert events(bad).count("steps_undone") == 1
         assert "steps_undone" not in events(swarm.nodes[1])
         assert "`starling task check`" in take_snapshot(bad.node).problem
-        learner._learn = learns
+        step.source = learns
         await until(lambda: rounds_done(swarm, 15))
         assert take_snapshot(bad.node).problem is None

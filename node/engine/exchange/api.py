@@ -36,6 +36,10 @@ class Vectors(Protocol):
         """The round that is done, or is next."""
 
     @property
+    def ready(self) -> bool:
+        """Whether there is a vector for exchanges now."""
+
+    @property
     def exclusive(self) -> bool:
         """Whether effects are added one by one as they are committed; else all exchanges of a round read one frozen vector."""
 
@@ -63,6 +67,7 @@ class Site:
     phase: Callable[[int, float], Phase]  # of (round, local steps), equal at all nodes: without a late joiner's ramp
     losses: Losses | None  # of models, on the batch of the last local step; None where losses would reveal data
     distances: ConsensusDistance
+    work: Callable[[], float]  # processor seconds of the calling thread, for what exchanges take
 
 
 @dataclass(frozen=True, slots=True)

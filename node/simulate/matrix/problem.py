@@ -173,7 +173,7 @@ class TorchTask:
         return done / of if of else None
 
     def _set_scored(self, x: Tensor, rows: Sequence[int]) -> None:
-        """Parameters, and normalisation statistics as `starling.node.engine.learner` estimates them, of the data of `rows` in turn."""
+        """Parameters, and normalisation statistics as `starling.node.engine.local` estimates them, of the data of `rows` in turn."""
         self._scored_flat.copy_(x)
         drawn = ((rows[number % len(rows)], number) for number in range(BATCHES))
         for _ in estimate(self.task, self._scored, (self._batch(*each, "statistics") for each in drawn)):

@@ -25,6 +25,7 @@ from starling.gossip.compress.select.coordinates import Everything, kept
 from starling.gossip.mix.base import origin
 from starling.gossip.mix.dsgd import Dsgd
 from starling.gossip.mix.exchange_codec import ExchangeCodec
+from starling.gossip.mix.kinds import kind_of
 from starling.gossip.mix.personal import SHARES, Personal, chosen
 from starling.gossip.mix.seeds import Seeds
 from starling.gossip.overlay.stages import stage, turn
@@ -143,7 +144,7 @@ class _Run:
                 attack, self.byzantine, start, shared.dim, agreed.pace.rounds, agreed.seed,
                 lambda: local.gradients, lambda rows: byzantine.thresholds(mixing, self.swarm.state, rows),
             )  # fmt: skip
-        facts = selector_facts(agreed.compress, mixing.edge)
+        facts = selector_facts(agreed.compress, kind_of(mixing.edge))
         swarm = Swarm(
             self._peers, x, mixing, codec, selector, agreed.seed, torch.arange(count) < scenario.simulate.nodes,
             losses=local.losses, byzantine=attackers,

@@ -13,7 +13,7 @@ import trio
 
 from starling.gossip.errors import EngineError
 from starling.node.daemon.engine.client import beside
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.rpc.calls import Evaluate, Evaluated, Reply, Request, Stop, Train, Trained
 
 
@@ -36,7 +36,7 @@ class InlineEngine:
     A local step or a slice of an evaluation costs `step_cost_s` > 0 virtual seconds, any call `call_cost_s` >= 0.
     """
 
-    def __init__(self, worker: Engine, *, step_cost_s: float, call_cost_s: float) -> None:
+    def __init__(self, worker: Worker, *, step_cost_s: float, call_cost_s: float) -> None:
         if step_cost_s <= 0.0:
             raise ValueError(f"step_cost_s must be > 0 or time stands still, got {step_cost_s}")
         self._worker, self._step_cost_s, self._call_cost_s = worker, step_cost_s, call_cost_s
@@ -97,7 +97,7 @@ class InlineEngine:
 
 
 @asynccontextmanager
-async def open_inline(worker: Engine, *, step_cost_s: float, call_cost_s: float = 0.0) -> AsyncIterator[InlineEngine]:
+async def open_inline(worker: Worker, *, step_cost_s: float, call_cost_s: float = 0.0) -> AsyncIterator[InlineEngine]:
     """Run `worker` inline while the body runs. Its first call must be `Open`."""
     engine = InlineEngine(worker, step_cost_s=step_cost_s, call_cost_s=call_cost_s)
     async with beside(engine.run):

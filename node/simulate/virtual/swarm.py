@@ -23,7 +23,7 @@ from starling.node.config.start import sealed
 from starling.node.daemon.app import Node
 from starling.node.daemon.context import AdmissionStore, NodeSetup
 from starling.node.daemon.events import Events
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.identity import Identity
 from starling.node.interfaces import EngineHandle, Reporter
 from starling.node.net.api import Network
@@ -44,7 +44,7 @@ class VirtualNode:
     """One running node of a virtual swarm."""
 
     node: Node
-    engine: Engine | None = None  # its engine as it is now; None before the first has opened
+    engine: Worker | None = None  # its engine as it is now; None before the first has opened
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)  # cancelled by a crash
     ended: trio.Event = field(default_factory=trio.Event)  # the daemon ran to its end
 
@@ -146,7 +146,7 @@ class VirtualSwarm:
 
         @asynccontextmanager
         async def engine() -> AsyncIterator[EngineHandle]:
-            virtual.engine = Engine(trio.current_time)
+            virtual.engine = Worker(trio.current_time)
             async with open_inline(virtual.engine, step_cost_s=self._step_cost_s(index)) as handle:
                 yield handle
 

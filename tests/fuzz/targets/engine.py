@@ -10,7 +10,8 @@ from torch import nn
 from starling.gossip.compress.header import HEADER
 from starling.gossip.errors import RemoteProtocolError
 from starling.node.config.schema import CompressSection, Manifest, MixSection
-from starling.node.engine.engine import Engine
+from starling.node.engine.compression import exchange_codec
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.tasks.convex import Quadratic
 from tests.fuzz.target import Choices, Target, reason_of
@@ -61,7 +62,7 @@ def _agreed(setting: int) -> Manifest:
     )  # fmt: skip
 
 
-def _started(setting: int) -> Engine:
+def _started(setting: int) -> Worker:
     """An engine in the middle of its run, ready for exchanges."""
     engine = opened(_agreed(setting), 0, "b")
     if SETTINGS[setting][1] == "steps":
@@ -74,18 +75,18 @@ def _started(setting: int) -> Engine:
     return engine
 
 
-_ENGINES: dict[int, Engine] = {}  # unchanged since they were started
+_ENGINES: dict[int, Worker] = {}  # unchanged since they were started
 
 
-def _bits(engine: Engine) -> list[tuple[str, bytes]]:
+def _bits(engine: Worker) -> list[tuple[str, bytes]]:
     """All numbers that an exchange could change: model, flows, the mixer's state, what is kept of edges."""
-    assert engine._session is not None
-    learner = engine._session.learner
-    found = [("x", learner.x), ("total", learner.ledger.total)]
-    found += [(f"flow {peer}", flow) for peer, flow in sorted(learner.ledger.flows.items())]
-    found += [(f"kept {peer}", each) for peer, each in sorted(learner.kept.items())]
-    for name in getattr(learner.state, "__dataclass_fields__", ()):
-        found.append((name, getattr(learner.state, name)))
+    replica = engine.replica
+    memory, copies = replica.memory, getattr(replica.memory, "copies", {})
+    found = [("x", replica.x), ("total", memory.ledger.total)]
+    found += [(f"flow {peer}", flow) for peer, flow in sorted(memory.ledger.flows.items())]
+    found += [(f"kept {peer}", each) for peer, each in sorted(copies.items())]
+    for name in getattr(replica.state, "__dataclass_fields__", ()):
+        found.append((name, getattr(replica.state, name)))
     return [(name, tensor.numpy().tobytes()) for name, tensor in found]
 
 
@@ -130,14 +131,14 @@ def _hostile(data: bytes) -> bool:
     return True
 
 
-def _mix(engine: Engine, setting: int, round: int) -> None:
+def _mix(engine: Worker, setting: int, round: int) -> None:
     """In steps pace the round's exchanges take effect, and the next round's may begin."""
     if SETTINGS[setting][1] == "steps":
         done(engine, calls.Mix(round))
         done(engine, calls.Train(round + 1, 0))
 
 
-def _check_alive(engine: Engine) -> None:
+def _check_alive(engine: Worker) -> None:
     """The model is finite, and others can exchange with us."""
     for name, held in _finite(engine).items():
         assert bool(torch.isfinite(held).all()), f"{name} is not finite"
@@ -145,11 +146,11 @@ def _check_alive(engine: Engine) -> None:
     assert isinstance(reply, calls.Offered), reply
 
 
-def _finite(engine: Engine) -> dict[str, torch.Tensor]:
+def _finite(engine: Worker) -> dict[str, torch.Tensor]:
     return {name: torch.frombuffer(bytearray(held), dtype=torch.float32) for name, held in _bits(engine) if held}
 
 
-def _ask(engine: Engine, payload: bytes, choices: Choices) -> Any:
+def _ask(engine: Worker, payload: bytes, choices: Choices) -> Any:
     """A request from an initiator; the daemon has checked that theta is that of the link, in [0, 1]."""
     theta, gain = (
         choices.of((0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.0, 1.0, 1e-300)),
@@ -158,21 +159,20 @@ def _ask(engine: Engine, payload: bytes, choices: Choices) -> Any:
     return engine.handle(calls.Answer("a", 5, 1, 0, theta, gain, payload))
 
 
-def _answer(engine: Engine, payload: bytes) -> Any:
+def _answer(engine: Worker, payload: bytes) -> Any:
     done(engine, calls.Offer("c", 5, 1, 0, 0.5, 0))
     return engine.handle(calls.Apply("c", 5, 1, payload))
 
 
-def _same_header(engine: Engine, setting: int, payload: bytes) -> None:
+def _same_header(engine: Worker, setting: int, payload: bytes) -> None:
     """What we answer is a payload."""
-    assert engine._session is not None
-    codec = engine._session.exchanges.codec
+    codec = exchange_codec(_agreed(setting), engine.replica.form.dtype)
     if payload:
         _, _, code, dim = HEADER.unpack_from(payload)
-        assert (code, dim) == (codec.response.code, engine._session.exchanges._dim)
+        assert (code, dim) == (codec.response.code, engine.replica.form.numel())
 
 
-def _check_moved(engine: Engine, setting: int, before: list[tuple[str, bytes]], *, installed: bool) -> None:
+def _check_moved(engine: Worker, setting: int, before: list[tuple[str, bytes]], *, installed: bool) -> None:
     """A difference moved the model by no more than was agreed."""
     if SETTINGS[setting][0] in SWAPPING or installed:
         return

@@ -110,7 +110,7 @@ def test_a_limit_of_the_address_space_is_a_limit_of_memory(monkeypatch):
 def test_an_engine_refuses_before_it_makes_the_task(monkeypatch):
     made = []
     monkeypatch.setattr(memory, "there", lambda: GB // 2)
-    monkeypatch.setattr("starling.node.engine.learner.task", lambda *it: made.append(it))
+    monkeypatch.setattr("starling.node.engine.local.placing.task", lambda *it: made.append(it))
     reply = engines.Engine().handle(engines.opening(engines.manifest(params={"hidden": 65_536, "batch_size": 65_536})))
     assert isinstance(reply, calls.Refused)
     assert reply.kind == "config"

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from starling.node.config.schema import NumericsSection
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.simulate.api import simulate
 from tests.harness.tasks import REAL_DATA, needs_real_data
 
@@ -19,13 +19,13 @@ STEPS, APART = (
 
 def losses(monkeypatch, flows, moments):
     """Of each seed, in nats a byte: a GPT of two layers and width 64, equal shares of one text, whole vectors every 20 steps, AdamW."""
-    plain = Engine._open
+    plain = Worker._open
 
     def lowered(self, request):
         return plain(self, structs.replace(request, numerics=NumericsSection(moments=moments)))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "_open", lowered)
+        patch.setattr(Worker, "_open", lowered)
         runs = simulate(
             task="text", engine="virtual", nodes=2, rounds=STEPS // APART, seeds=SEEDS,
             set={

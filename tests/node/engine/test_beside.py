@@ -10,8 +10,8 @@ import torch
 from starling.node.config.large import LARGE
 from starling.node.config.schema import CompressSection, OptimizerSection
 from starling.node.engine.beside import Beside
-from starling.node.engine.engine import Engine
 from starling.node.engine.process import serve
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Failed, Pipe
 from tests.harness.engines import done, every, manifest, opened, opening, state_of, x_of
@@ -38,7 +38,7 @@ def step_with(engine, *wanted):
         replies.extend(engine.handle_beside(call) for call in wanted)
         yield
 
-    engine.session.around_gradient = driver
+    engine.opened.window.around = driver
     engine.step()
     return replies
 
@@ -142,7 +142,7 @@ def test_a_look_ahead_is_no_model_to_send():
             answered.append(engine.handle_beside(calls.Drop("b", 0, 1)))
             return self._data.batch(size, chance)
 
-    engine.session.learner.data = Seen(engine.session.learner.data)
+    engine.trainer.model.data = Seen(engine.trainer.model.data)
     engine.step()
     assert answered == [calls.Done(), None]
 
@@ -174,7 +174,7 @@ class Served:
         self.thread = threading.Thread(target=self._run, args=(theirs,))
         self.thread.start()
         assert isinstance(self.call(opening(agreed)), calls.Opened)
-        self.gate = engine.session.learner.data = Gated(engine.session.learner.data)
+        self.gate = engine.trainer.model.data = Gated(engine.trainer.model.data)
 
     def _run(self, sock):
         with sock:
@@ -212,7 +212,7 @@ class Served:
 @contextmanager
 def served(pace="clock", dim=LARGE + 1):
     agreed = manifest("diagonal", mix="dsgd", pace=pace, params={"dim": dim, "nodes": 4})
-    it = Served(Engine(clock=lambda: 0.0), agreed)
+    it = Served(Worker(clock=lambda: 0.0), agreed)
     try:
         yield it
     finally:
@@ -318,7 +318,7 @@ def test_what_breaks_in_the_second_thread_ends_the_engine(monkeypatch):
         def breaks(*_, **__):
             raise ZeroDivisionError("a bug")
 
-        monkeypatch.setattr(it.engine.session.exchanges, "offer", breaks)
+        monkeypatch.setitem(it.engine.session.answers, calls.Offer, breaks)
         it.send(calls.Offer("b", 0, 1, 0, 0.5, 0))
         assert it.silent
         it.gate.let.release()

@@ -14,7 +14,7 @@ from starling.node.attach import Attached
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.engine import tensor_file
 from starling.node.engine.best import NAME, Best
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.engine.measured_model import MeasuredModel
 from starling.node.rpc import calls
 from tests.harness.engines import done, manifest, opened, opening, refused_as, x_of
@@ -125,7 +125,7 @@ def test_an_engine_keeps_the_model_that_it_measured(tmp_path):
         held = load_file(file)
         assert held.keys() == measured.keys()
         assert all(torch.equal(held[name], measured[name]) for name in held)
-    again = Engine()
+    again = Worker()
     reply = again.handle(opening(agreed, checkpoint=tmp_path / "c"))
     assert (reply.best, reply.best_round) == (good.value, 1)
     assert not x_of(again).any()

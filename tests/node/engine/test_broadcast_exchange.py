@@ -8,7 +8,7 @@ from starling.gossip.exchange.attestation import digest
 from starling.gossip.mix.broadcast_codec import ANCHOR_BYTES
 from starling.node.config.schema import CompressSection, OverlaySection, PrivacySection
 from starling.node.engine import tensor_file
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.engines import done, manifest, opened, opening, refused_as, run, x_of
 from tests.harness.sections import taken
@@ -135,4 +135,4 @@ def test_without_a_peer_a_node_goes_on_alone():
 
 def test_noise_on_messages_that_add_up_is_refused():
     asked = msgspec.structs.replace(opening(AGREED), privacy=PrivacySection(exchange_noise=0.1))
-    refused_as("config", run(Engine(clock=lambda: 0.0), asked), "privacy.exchange_noise")
+    refused_as("config", run(Worker(clock=lambda: 0.0), asked), "privacy.exchange_noise")

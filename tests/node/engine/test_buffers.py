@@ -37,7 +37,7 @@ def trained(agreed, rounds=8, checkpoint=""):
 def test_an_exported_model_loads_strictly_scores_as_the_node_said_and_changes_nothing_in_training(network, tmp_path):
     agreed = pictures(network)
     engine = trained(agreed)["a"]
-    before = {name: tensor.clone() for name, tensor in engine._session.learner.tensors().items()}
+    before = {name: tensor.clone() for name, tensor in engine.trainer.tensors().items()}
     said = done(engine, calls.Evaluate())
     fresh = NETWORKS[network]()
     done(engine, calls.Save(export=str(tmp_path / "model.safetensors")))
@@ -45,14 +45,14 @@ def test_an_exported_model_loads_strictly_scores_as_the_node_said_and_changes_no
     data = Pictures(network).data(Source(None, agreed.partition, 0, agreed.seed), "cpu")
     *_, result = evaluate(Pictures(network), fresh, data, 256)
     assert (result.value, result.loss) == (said.value, pytest.approx(said.loss, rel=1e-5))
-    assert all(torch.equal(before[name], tensor) for name, tensor in engine._session.learner.tensors().items())
+    assert all(torch.equal(before[name], tensor) for name, tensor in engine.trainer.tensors().items())
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
 def test_statistics_are_those_of_the_training_data_under_the_parameters_of_now():
     agreed = pictures("resnet")
     engine = trained(agreed, rounds=12)["a"]
-    model = copy.deepcopy(engine._session.learner._model)
+    model = copy.deepcopy(engine.trainer.model.module)
     data = Pictures("resnet").data(Source(None, agreed.partition, 0, agreed.seed), "cpu")
     for layer in model.modules():
         if isinstance(layer, nn.BatchNorm2d):
@@ -69,7 +69,7 @@ def test_buffers_survive_a_restart_and_others_are_refused(tmp_path):
     engine = trained(agreed, checkpoint=tmp_path / "checkpoint")["a"]
     done(engine, calls.Stop())
     again = opened(agreed, 0, "a", f"{tmp_path}/checkpoint-a")
-    ours, theirs = again._session.learner.tensors(), engine._session.learner.tensors()
+    ours, theirs = again.trainer.tensors(), engine.trainer.tensors()
     assert any(name.endswith("running_mean") for name in ours)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert int(ours["buffer.1.num_batches_tracked"]) == 40
@@ -80,7 +80,7 @@ def test_buffers_survive_a_restart_and_others_are_refused(tmp_path):
         ours | {"buffer.more": torch.zeros(3)},
     ):
         with pytest.raises(ValueError, match="buffers"):
-            again._session.learner.restore(changed, 0)
+            again.trainer.restore(changed, 0)
 
 
 def test_a_late_joiner_evaluates_the_model_it_took_over(tmp_path):
@@ -100,14 +100,14 @@ def test_a_late_joiner_evaluates_the_model_it_took_over(tmp_path):
 def test_undone_steps_and_losses_of_peers_models_leave_nothing_in_the_buffers():
     """A batch with an infinite number would spoil running statistics for good; ours belong to our parameters."""
     engine = trained(pictures("resnet"), rounds=4)["a"]
-    learner = engine._session.learner
-    before = {name: buffer.clone() for name, buffer in learner._buffers.items()}
-    losses = learner._losses()(torch.stack([learner.x, learner.x + 0.01]))
+    trainer = engine.trainer
+    before = {name: buffer.clone() for name, buffer in trainer.model.buffers.items()}
+    losses = trainer.losses()(torch.stack([trainer.replica.x, trainer.replica.x + 0.01]))
     assert torch.isfinite(losses).all()
     assert float(losses[0]) < 2.3
-    learner.data.x.fill_(math.inf)
+    trainer.model.data.x.fill_(math.inf)
     assert done(engine, calls.Train(4, 3)).undone == 3
-    assert all(torch.equal(learner._buffers[name], buffer) for name, buffer in before.items())
+    assert all(torch.equal(trainer.model.buffers[name], buffer) for name, buffer in before.items())
 
 
 def test_a_model_with_buffers_opens_and_says_how_many_parameters_travel():
@@ -120,17 +120,17 @@ def test_a_model_with_buffers_opens_and_says_how_many_parameters_travel():
 def test_the_matrix_simulation_trains_and_scores_as_a_node_does():
     agreed = pictures("resnet")
     engine = opened(agreed)
-    learner = engine._session.learner
+    trainer = engine.trainer
     many = problem(agreed, ["a", "b"])
     gradients = many.gradients(torch.tensor([0, 1]), torch.tensor([0, 0]), many.start.repeat(2, 1))
-    before = learner.x.clone()
-    learner.local_step(0)
-    torch.testing.assert_close(gradients[0], learner._gradient)
-    assert not torch.equal(before, learner.x)
+    before = trainer.replica.x.clone()
+    trainer.step(0)
+    torch.testing.assert_close(gradients[0], trainer.model.gradient())
+    assert not torch.equal(before, trainer.replica.x)
     said = done(engine, calls.Evaluate())
-    ours, _theirs = many.values(torch.stack([learner.x, many.start]), [0, 1])
+    ours, _theirs = many.values(torch.stack([trainer.replica.x, many.start]), [0, 1])
     assert ours == said.value
-    assert many.score(learner.x, [0])[1] == pytest.approx(said.loss, rel=1e-5)
+    assert many.score(trainer.replica.x, [0])[1] == pytest.approx(said.loss, rel=1e-5)
 
 
 @pytest.mark.slow

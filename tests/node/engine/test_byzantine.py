@@ -8,9 +8,7 @@ from starling.gossip.compress import codec
 from starling.gossip.compress.catalogue import quantizer
 from starling.gossip.exchange.attestation import digest
 from starling.node.config.schema import CompressSection, MixSection, PrivacySection
-from starling.node.engine.byzantine import MAX_RECEIVED, ByzantineSession
-from starling.node.engine.engine import Engine
-from starling.node.engine.session import Session
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.attack_scenes import targeting
 from tests.harness.engines import done, every, exchange, manifest, opened, opening, refused_as, run
@@ -25,7 +23,7 @@ def agreed(mix="dsgd", clip=0.0, **given):
 
 
 def reply_to(swarm, attack, node="a", shard=0, privacy=PrivacySection(), **params):  # noqa: B008
-    engine = Engine(clock=lambda: 0.0)
+    engine = Worker(clock=lambda: 0.0)
     call = msgspec.structs.replace(opening(swarm, shard, node), attack=attack, attack_params=params, privacy=privacy)
     return engine, engine.handle(call)
 
@@ -153,15 +151,15 @@ def test_forged_drift_is_for_the_other_end_alone_and_within_its_reach(me, other,
     swarm = manifest(mix=MixSection(track="drift", drift_reach=limit), compress=EXACT)
     engines = {me: liar(swarm, "drift_const", node=me), other: opened(swarm, 1, other)}
     own, theirs = (trained(engines[peer], swarm) for peer in (me, other))
-    honest = engines[other].session.learner
+    honest = engines[other].replica
     reach = limit * float(honest.state.mean.norm())
     mixed(engines, me, other)
     assert torch.allclose(engines[me].vector, (own + theirs) / 2, atol=1e-5)
-    assert not engines[me].session.learner.ledger.total.any()
-    flow = float(honest.ledger.total.norm())
+    assert not engines[me].replica.memory.ledger.total.any()
+    flow = float(honest.memory.ledger.total.norm())
     assert flow == pytest.approx(reach, rel=1e-4) if limit else flow > 2.0 * float(honest.state.mean.norm())
-    uphill = engines[me].session.learner.state.mean
-    assert float(honest.ledger.total @ uphill) > 0.9 * flow * float(uphill.norm()), "steps go along g − c"
+    uphill = engines[me].replica.state.mean
+    assert float(honest.memory.ledger.total @ uphill) > 0.9 * flow * float(uphill.norm()), "steps go along g − c"
 
 
 @BOTH_ENDS
@@ -178,19 +176,6 @@ def test_a_forged_difference_that_is_clipped_does_not_drag_the_attacker_along(me
     own, theirs, mine, victim = mixed_with_a_liar(agreed(clip=0.1), "foe", me, other)
     assert torch.allclose(mine, own if me < other else (own + theirs) / 2, atol=1e-5)
     assert 0.03 < float((victim - theirs).norm()) <= 0.05 + 1e-6
-
-
-def test_an_attacker_remembers_a_bounded_number_of_vectors():
-    swarm = agreed()
-    engine, honest = liar(swarm, "alie", node="zz"), opened(swarm, 1, "b")
-    trained(engine, swarm)
-    trained(honest, swarm)
-    payload = offered(honest, "zz").payload
-    for number in range(3 * MAX_RECEIVED):
-        done(engine, calls.Answer(f"peer-{number:02}", 0, 0, 0, 0.5, 0.0, payload))
-    adversary = engine.session.adversary
-    assert list(adversary._received) == [f"peer-{n:02}" for n in range(2 * MAX_RECEIVED, 3 * MAX_RECEIVED)]
-    assert len(adversary._forged) <= MAX_RECEIVED
 
 
 def test_an_attack_with_random_numbers_replays():
@@ -275,9 +260,3 @@ def test_an_attacker_that_pulls_forges_from_what_it_received_in_the_round_before
     own = trained(engine, swarm, 1)
     forged = read(done(engine, calls.Publish(1)).payload)
     assert torch.allclose(forged, -(own + theirs) / 2, atol=1e-6)
-
-
-def test_only_a_node_that_was_asked_to_attack_has_an_adversary():
-    swarm = agreed()
-    assert type(opened(swarm).session) is Session
-    assert type(liar(swarm, "sign_flip").session) is ByzantineSession

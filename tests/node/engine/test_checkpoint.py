@@ -7,7 +7,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.config.schema import OptimizerSection
 from starling.node.engine import tensor_file
 from starling.node.engine.checkpoint import Checkpoint, Checkpoints
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.engines import done, every, exchange, manifest, opened, opening, refused_as, state_of, x_of
 
@@ -34,7 +34,7 @@ def test_a_resumed_node_walks_the_path_of_one_that_never_stopped(tmp_path, optim
             done(engine, calls.Train(turn, 5))
             done(engine, calls.Mix(turn))
     done(first, calls.Stop())
-    second = Engine()
+    second = Worker()
     reply = second.handle(opening(agreed, checkpoint=tmp_path / "c"))
     assert (reply.resumed, reply.round, reply.figures.local_steps) == (True, 3, 15)
     for turn in range(3, 6):
@@ -103,7 +103,7 @@ def test_with_nothing_readable_the_node_says_what_to_do_and_touches_nothing(tmp_
     with pytest.raises(ConfigError, match=r"c: .*not written by Starling.*\(mv ") as error:
         files(path).load()
     assert "\n" not in str(error.value)
-    reply = Engine().handle(opening(manifest(), checkpoint=path))
+    reply = Worker().handle(opening(manifest(), checkpoint=path))
     refused_as("config", reply, "mv")
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"c": b"precious", "c.previous": b"too"}
 

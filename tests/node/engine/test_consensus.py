@@ -68,7 +68,7 @@ def test_a_sample_of_the_coordinates_stands_for_all_of_them():
     apart, squares = true_distance(engines), []
     for turn in range(4):
         exchange(engines, "a", "b", seq=turn + 1)
-        squares.append(engines["a"]._session._distances.figure() ** 2)
+        squares.append(engines["a"].session.distances.figure() ** 2)
     assert sum(squares) / 4 == pytest.approx(apart**2)
     assert min(squares) < max(squares)
 

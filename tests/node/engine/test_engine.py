@@ -8,8 +8,9 @@ import safetensors.torch
 import torch
 
 from starling.node.config.schema import OptimizerSection
-from starling.node.engine.engine import Engine
-from starling.node.engine.session import KEPT_S
+from starling.node.engine.late_join import KEPT_S
+from starling.node.engine.optimizers import schedule
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.engines import done, every, exchange, manifest, opened, opening, refused_as, state_of, x_of
 
@@ -23,13 +24,13 @@ EVERY_CALL = (
 
 @pytest.mark.parametrize("call", EVERY_CALL, ids=lambda call: type(call).__name__)
 def test_before_open_every_call_is_refused(call):
-    engine = Engine()
+    engine = Worker()
     assert engine.handle(call) == calls.Refused("state", "the engine is not open")
     assert not engine.busy
 
 
 def test_open_says_what_was_opened_and_works_once():
-    engine = Engine()
+    engine = Worker()
     reply = engine.handle(opening(manifest()))
     assert isinstance(reply, calls.Opened)
     assert (reply.parameters, reply.metric, reply.higher_is_better, reply.device) == (4810, "accuracy", True, "cpu")
@@ -47,7 +48,7 @@ def test_open_says_what_was_opened_and_works_once():
     ],
 )
 def test_what_a_person_got_wrong_is_refused_in_one_line_that_names_the_key(agreed, word):
-    reply = Engine().handle(opening(agreed))
+    reply = Worker().handle(opening(agreed))
     refused_as("config", reply, word)
 
 
@@ -168,7 +169,8 @@ def test_a_late_joiner_takes_over_a_snapshot_with_zero_flows_and_a_climbing_rate
     done(joiner, calls.Train(7, 1))
     done(twin, calls.Train(16, 1))
     early, late = (float((x_of(engine) - before).norm()) for engine in (joiner, twin))
-    rates = [joiner._session.learner._schedule.at(turn) for turn in (7, 16)]
+    agreed = manifest(ramp_rounds=10)
+    rates = [schedule(agreed.optimizer, agreed.pace.rounds).at(turn) for turn in (7, 16)]
     assert early / late == pytest.approx(0.1 * rates[0] / rates[1], rel=1e-4)
 
 
@@ -187,7 +189,7 @@ def test_equal_models_give_equal_snapshots_and_an_old_one_is_let_go():
 def test_a_snapshot_that_nobody_reads_any_more_is_let_go_at_a_save():
     """It is as large as the model; who still reads it, however slowly, keeps it."""
     now = [0.0]
-    engine = Engine(clock=lambda: now[0])
+    engine = Worker(clock=lambda: now[0])
     done(engine, opening(manifest()))
     held = done(engine, calls.Snapshot())
 
@@ -220,6 +222,6 @@ def test_a_state_that_is_none_of_ours_is_refused_and_nothing_changes():
     ):
         assert engine.handle(calls.Consider("b", 3, state)) == calls.Refused("peer", reason)
         assert torch.equal(x_of(engine), before)
-    engine._session.learner.x[0] = math.inf
+    engine.replica.x[0] = math.inf
     _, infinite = snapshot(engine)
     assert opened(manifest()).handle(calls.Consider("b", 3, infinite)) == calls.Refused("peer", "state_unusable")

@@ -16,7 +16,7 @@ from starling.node.config import manifest as manifests
 from starling.node.config import toml
 from starling.node.config.schema import FINGERPRINT_CHARACTERS, FINGERPRINT_LINES, Manifest, NodeConfig
 from starling.node.engine import fingerprint
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.engines import opening, refused_as
 
@@ -246,10 +246,10 @@ def test_founding_writes_it_and_a_node_with_another_model_does_not_open(tmp_path
     founded = place.read_manifest()
     assert founded.task.fingerprint[-2:] == ("float32 trained 1x3 weight", "float32 trained 1 bias")
     call = structs.replace(opening(founded), code=str(tmp_path))
-    assert isinstance(Engine().handle(call), calls.Opened)
+    assert isinstance(Worker().handle(call), calls.Opened)
     (tmp_path / f"{name}.py").write_text(MODULE.format(width=12))
     del sys.modules[name]
-    refused_as("config", Engine().handle(call), "weight has shape (12, 3), the swarm's has (1, 3); ask the founder")
+    refused_as("config", Worker().handle(call), "weight has shape (12, 3), the swarm's has (1, 3); ask the founder")
     (tmp_path / f"{name}.py").write_text(
         "import starling\ndef net() -> starling.Task:\n    raise OSError('no weights')\n"
     )

@@ -17,8 +17,9 @@ from starling.node.catalogues import task
 from starling.node.config.schema import Manifest, OptimizerSection, PartitionSection, TaskSection
 from starling.node.engine import forecast as forecasts
 from starling.node.engine.forecast import apart, forecast, kernels, operations
-from starling.node.engine.learner import Learner
+from starling.node.engine.local.opening import trainer_of
 from starling.node.engine.privacy.csprng import Csprng
+from starling.node.engine.vectors import GradientWindow
 from starling.node.rpc import calls
 from starling.node.tasks.api import Source
 from starling.node.tasks.reserved import data_of
@@ -143,15 +144,15 @@ def test_a_forecast_has_all_of_a_step_and_leaves_no_chance_behind(one_thread, fo
 @pytest.mark.acceptance
 @pytest.mark.parametrize("name", ["mlp", "cnn", "gpt"])
 def test_predicted_over_measured_is_within_a_fifth_and_three_tenths(name, one_thread, folder):
-    """Median of five, each with steps of a learner right after its forecast, in seconds of the processor: others' load meets both."""
+    """Median of five, each with steps of a trainer right after its forecast, in seconds of the processor: others' load meets both."""
     agreed = manifests(folder)[name]
     made, data = parts(agreed)
-    learner = Learner(calls.Open(agreed, "", 0, "cpu", 1, "", "a"), Csprng(bytes))
+    trainer = trainer_of(calls.Open(agreed, "", 0, "cpu", 1, "", "a"), Csprng(bytes), GradientWindow())
     ratios = []
     for _ in range(5):
         predicted = forecast(agreed, made, data, time.thread_time).step_s
         gc.collect()
-        taken = list(forecasts.times(lambda: learner.local_step(0), time.thread_time, 60))
+        taken = list(forecasts.times(lambda: trainer.step(0), time.thread_time, 60))
         ratios.append(predicted / median(taken[10:]))
     sys.stderr.write(f"{name}: {', '.join(f'{ratio:.2f}' for ratio in ratios)}\n")
     assert 0.8 <= median(ratios) <= 1.3, ratios

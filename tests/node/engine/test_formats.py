@@ -16,7 +16,7 @@ from starling.node.config import manifest as manifests
 from starling.node.config import toml
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.engine import model_file, offline
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.identity import Identity
 from starling.node.rpc import calls
 from starling.node.status.card import card
@@ -53,16 +53,16 @@ def trained(folder, kind):
     place, _ = operate.found(
         folder / "n", toml.apply_set(Manifest(), keys), NodeConfig(device="cpu", trust=True, shard=0)
     )
-    agreed, me, engine = place.read_manifest(), Identity.load_or_create(place.key).peer_id, Engine()
+    agreed, me, engine = place.read_manifest(), Identity.load_or_create(place.key).peer_id, Worker()
     shard = manifests.shard_of(agreed, 0, me)
     done(engine, calls.Open(agreed, "", shard, "cpu", 1, str(place.checkpoint), me))
     done(engine, calls.Train(0, 3))
     done(engine, calls.Mix(0))
     done(engine, calls.Save(""))
-    learner = engine.session.learner
-    model = learner.task.model(generator(agreed.seed, "model"))
+    trainer = engine.trainer
+    model = trainer.model.task.model(generator(agreed.seed, "model"))
     before = {name: each.clone() for name, each in model.state_dict().items()}
-    model_file.fill(model, learner.state_dict())
+    model_file.fill(model, trainer.exported())
     assert any(not torch.equal(before[name], each) for name, each in model.state_dict().items())
     return place, model.eval()
 

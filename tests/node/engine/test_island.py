@@ -8,7 +8,7 @@ import torch
 from msgspec import structs
 
 from starling.node.config.schema import NumericsSection, PrivacySection
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.engines import (
     done,
@@ -50,7 +50,7 @@ def test_one_node_of_two_processes_walks_the_trajectory_of_one_until_a_process_d
             moved = float((x_of(alone[name]) - x_of(opened(agreed))).norm())
             assert float((x_of(ours[name]) - x_of(alone[name])).norm()) < 1e-3 * moved
         assert not torch.equal(x_of(together), x_of(alone["a"])), "sums in another order round otherwise"
-        (process,) = together.session.learner.island._processes
+        (process,) = together.trainer.means.island._processes
         os.kill(process.pid, signal.SIGKILL)
         with pytest.raises(RuntimeError, match=r"[Cc]onnection"):
             run(together, calls.Train(4, 5))
@@ -63,7 +63,7 @@ def test_statistics_of_layers_are_those_of_the_whole_batch_about():
     with island(agreed, ranks=3) as together:
         for engine in (alone, together):
             done(engine, calls.Train(0, 10))
-        one, other = (engine.session.learner._buffers for engine in (alone, together))
+        one, other = (engine.trainer.model.buffers for engine in (alone, together))
         for name in one:
             assert torch.allclose(one[name].double(), other[name].double(), rtol=0.2, atol=0.05), name
 
@@ -76,7 +76,7 @@ def test_statistics_of_layers_are_those_of_the_whole_batch_about():
     ],
 )
 def test_what_processes_cannot_share_is_refused(changes, words):
-    reply = Engine().handle(structs.replace(opening(manifest()), ranks=2, **changes))
+    reply = Worker().handle(structs.replace(opening(manifest()), ranks=2, **changes))
     refused_as("config", reply, words)
 
 
@@ -90,4 +90,4 @@ def test_what_processes_cannot_share_is_refused(changes, words):
 def test_a_rank_that_does_not_start_says_why(tmp_path, monkeypatch, does, why):
     """The reason is the task's own, where it has one."""
     asked = failing_rank(tmp_path, monkeypatch, "model", does)
-    refused_as("config", Engine().handle(asked), why)
+    refused_as("config", Worker().handle(asked), why)

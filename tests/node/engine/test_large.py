@@ -17,7 +17,7 @@ from starling.gossip.mix.pet import Pet
 from starling.kernels import memory
 from starling.node.config import large
 from starling.node.config.schema import CompressSection, Manifest, MixSection, OptimizerSection, TaskSection
-from starling.node.engine import learner
+from starling.node.engine.local import local_model
 from starling.node.rpc import calls
 from tests.harness.engines import Inside, opening
 from tests.harness.sections import taken
@@ -76,10 +76,10 @@ def test_exchanges_that_take_as_long_as_local_steps_are_about_fewer_coordinates(
     monkeypatch.setattr(budget, "WHOLE", 4096)
     agreed = memory.manifest("plain", 20_000, tmp_path)
     agreed = structs.replace(agreed, compress=CompressSection())
-    ends = [Inside(opening(agreed, shard, label)) for shard, label in enumerate(("hub", "peer"))]
-    for end in ends:
-        end.engine._clock = end.engine.session._clock = itertools.count(0.0, 1.0).__next__
-        end.engine._work = itertools.count(0.0, work_s).__next__
+    ends = [
+        Inside(opening(agreed, shard, label), itertools.count(0.0, 1.0).__next__, itertools.count(0.0, work_s).__next__)
+        for shard, label in enumerate(("hub", "peer"))
+    ]
     sent = []
     for turn in range(8):
         for end in ends:
@@ -100,7 +100,7 @@ def test_drift_in_fragments_moves_each_part_alike_at_both_ends_and_is_settled_an
     large_, tmp_path, monkeypatch
 ):
     """Flows are opposite to the bit; a settled one stays in the sum, a revoked one leaves it, parts and all."""
-    monkeypatch.setattr(learner, "LARGE", 1000 if large_ else 1 << 20)
+    monkeypatch.setattr(local_model, "LARGE", 1000 if large_ else 1 << 20)
     agreed = memory.manifest("drift", 20_000, tmp_path)
     agreed = structs.replace(agreed, compress=taken(CompressSection, select="fragment", parts=PARTS))
     one, other = (Inside(opening(agreed, shard, label)) for shard, label in enumerate(("hub", "peer")))
@@ -111,17 +111,17 @@ def test_drift_in_fragments_moves_each_part_alike_at_both_ends_and_is_settled_an
             memory.exchange(one, other, f"p{number}", turn, leads=number % 2 == 0)
         for end in (one, other):
             end.done(calls.Mix(turn))
-    ours, theirs = (end.engine.session.learner for end in (one, other))
+    ours, theirs = (end.engine.replica for end in (one, other))
     for number in range(2):
-        flow = ours.ledger.flows[f"p{number}"]
-        assert torch.equal(flow, -theirs.ledger.flows[f"hub of p{number}"])
+        flow = ours.memory.ledger.flows[f"p{number}"]
+        assert torch.equal(flow, -theirs.memory.ledger.flows[f"hub of p{number}"])
         for part in range(PARTS):
             assert Fragment(part, PARTS).take(flow).any()
-    before = ours.ledger.total.clone()
+    before = ours.memory.ledger.total.clone()
     one.done(calls.Settle("p0"))
-    assert torch.equal(ours.ledger.total, before)
+    assert torch.equal(ours.memory.ledger.total, before)
     one.done(calls.Revoke("p0"))
-    assert torch.equal(ours.ledger.total, ours.ledger.flows["p1"])
+    assert torch.equal(ours.memory.ledger.total, ours.memory.ledger.flows["p1"])
     one.done(calls.Revoke("p1"))
-    assert not ours.ledger.total.any()
-    assert ours.state.c is ours.ledger.total
+    assert not ours.memory.ledger.total.any()
+    assert ours.state.c is ours.memory.ledger.total

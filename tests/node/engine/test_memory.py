@@ -9,7 +9,7 @@ from msgspec import structs
 from starling.kernels import memory
 from starling.node.config import large
 from starling.node.config.schema import NumericsSection
-from starling.node.engine import learner
+from starling.node.engine.local import local_model
 from starling.node.rpc import calls
 from tests.harness.engines import Inside, opening
 
@@ -29,7 +29,7 @@ def alive():
 @pytest.mark.parametrize("name", HELD)
 def test_an_engine_holds_what_the_table_says(name, tmp_path, monkeypatch):
     """Model, moments, flows of three edges and their sum, and nothing that only one phase of a round needs."""
-    monkeypatch.setattr(learner, "LARGE", 1000)
+    monkeypatch.setattr(local_model, "LARGE", 1000)
     if name == "default":  # the others have flows in float32 where they do not say so
         monkeypatch.setattr(large, "LARGE", 1000)
     before = alive()  # and kept: what other tests left would else be freed meanwhile, and not be ours

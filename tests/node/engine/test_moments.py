@@ -9,9 +9,9 @@ from msgspec import structs
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import NumericsSection, OptimizerSection
 from starling.node.engine import tensor_file
-from starling.node.engine.engine import Engine
 from starling.node.engine.moments import BLOCK, FAMILY, Bfloat16, Int8, by_chance, kept
 from starling.node.engine.optimizers import optimizer
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.engines import done, manifest, opening, refused_as, x_of
 from tests.strategies import examples, seeds
@@ -133,7 +133,7 @@ def test_a_checkpoint_with_other_moments_is_told_apart():
 @pytest.mark.parametrize("moments", FORMS)
 def test_an_engine_keeps_moments_as_its_owner_says(moments, tmp_path):
     agreed = manifest("synthetic", optimizer=OptimizerSection(kind="adamw", lr=0.01))
-    engine = Engine(clock=lambda: 0.0)
+    engine = Worker(clock=lambda: 0.0)
     asked = opening(agreed, checkpoint=tmp_path / "checkpoint")
     done(engine, structs.replace(asked, numerics=NumericsSection(moments=moments)))
     done(engine, calls.Train(0, 5))
@@ -154,4 +154,4 @@ def test_only_adam_s_family_has_such_moments(kind):
         asked = structs.replace(
             opening(manifest(optimizer=OptimizerSection(kind=kind))), numerics=NumericsSection(moments="int8")
         )
-        refused_as("config", Engine(clock=lambda: 0.0).handle(asked), "numerics.moments")
+        refused_as("config", Worker(clock=lambda: 0.0).handle(asked), "numerics.moments")

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from starling.node.config.schema import NumericsSection
-from starling.node.engine.engine import Engine
 from starling.node.engine.noise_scale import LEAST, NoiseScale
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.engines import done, manifest, opened, opening, refused_as, x_of
 
@@ -71,7 +71,7 @@ def test_numbers_that_are_not_finite_are_left_out():
 
 def test_a_node_that_measures_learns_what_it_learns_without_and_shows_the_figure():
     agreed = manifest()
-    plain, own = opened(agreed), Engine(clock=lambda: 0.0)
+    plain, own = opened(agreed), Worker(clock=lambda: 0.0)
     done(own, msgspec.structs.replace(opening(agreed), numerics=NumericsSection(noise_every=2)))
     seen = [
         [done(each, calls.Train(0, steps)).figures.noise_scale for steps in (2 * LEAST - 1, 1)] for each in (plain, own)
@@ -85,4 +85,4 @@ def test_a_node_that_measures_learns_what_it_learns_without_and_shows_the_figure
 
 def test_batches_that_cannot_be_split_are_refused():
     asked = msgspec.structs.replace(opening(manifest("quadratic")), numerics=NumericsSection(noise_every=2))
-    refused_as("config", Engine().handle(asked), "numerics.noise_every: the task's batches cannot be split")
+    refused_as("config", Worker().handle(asked), "numerics.noise_every: the task's batches cannot be split")

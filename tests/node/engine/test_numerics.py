@@ -15,7 +15,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.vector import bind, layout
 from starling.node.catalogues import task
 from starling.node.config.schema import NumericsSection, PartitionSection, PrivacySection
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.engine.loss_scale import FIRST, GROWTH_STEPS, MOST, LossScale
 from starling.node.engine.numerics import DRAW_NOTHING, Gradients, inductor, slowdown
 from starling.node.rpc import calls
@@ -268,7 +268,7 @@ def test_a_precision_that_a_processor_only_imitates_is_told_to_the_owner(monkeyp
     assert slowdown("cpu", torch.float16, lambda: next(ticks)) == 10.0
     assert slowdown("cuda", torch.float16) == 1.0
     monkeypatch.setattr("starling.node.engine.numerics.slowdown", lambda *_: 10.4)
-    engine = Engine(clock=lambda: 0.0)
+    engine = Worker(clock=lambda: 0.0)
     done(engine, msgspec.structs.replace(opening(manifest()), numerics=NumericsSection(precision="float16")))
     [note] = done(engine, calls.Train(0, 1)).notes
     assert "float16 is 10 times slower than float32 on this machine's cpu" in note
@@ -305,14 +305,14 @@ def test_a_damaged_scale_of_a_checkpoint_is_refused(state):
 
 def test_a_resumed_run_in_float16_goes_on_at_its_scale(tmp_path):
     agreed, numerics = manifest(), NumericsSection(precision="float16")
-    first, second = Engine(clock=lambda: 0.0), Engine(clock=lambda: 0.0)
+    first, second = Worker(clock=lambda: 0.0), Worker(clock=lambda: 0.0)
     asked = msgspec.structs.replace(opening(agreed, checkpoint=tmp_path / "c.safetensors"), numerics=numerics)
     done(first, asked)
-    first.session.learner._gradients.scale.scale = 64.0
+    first.trainer.means.gradients.scale.scale = 64.0
     done(first, calls.Train(0, 3))
     done(first, calls.Save())
     done(second, asked)
-    assert second.session.learner._gradients.scale == LossScale(64.0, 3)
+    assert second.trainer.means.gradients.scale == LossScale(64.0, 3)
 
 
 def interpreted(loss):
@@ -360,7 +360,7 @@ def test_an_error_of_the_task_is_the_task_s_where_it_is_compiled_too():
 
 def test_what_was_changed_by_itself_is_told_once():
     engine = opened(manifest())
-    engine.session.learner._gradients.notes.append("out of memory: …")
+    engine.trainer.means.gradients.notes.append("out of memory: …")
     assert [done(engine, calls.Train(turn, 1)).notes for turn in (0, 1)] == [("out of memory: …",), ()]
 
 
@@ -393,7 +393,7 @@ print(resets, *notes)
 @pytest.mark.parametrize("numerics", [{"micro_batch": 5}, {"precision": "bfloat16"}, {"precision": "float16"}])
 def test_a_node_with_other_numerics_learns_what_the_swarm_learns(numerics):
     agreed = manifest()
-    plain, own = opened(agreed), Engine(clock=lambda: 0.0)
+    plain, own = opened(agreed), Worker(clock=lambda: 0.0)
     done(own, msgspec.structs.replace(opening(agreed), numerics=NumericsSection(**numerics)))
     losses = [done(each, calls.Train(0, 20)).figures.loss for each in (plain, own)]
     moved = x_of(plain) - opened(agreed).vector
@@ -405,7 +405,7 @@ def test_a_node_with_other_numerics_learns_what_the_swarm_learns(numerics):
 def test_what_a_machine_or_a_model_has_not_is_refused_in_one_line(monkeypatch):
     def refused(words, agreed=None, **keys):
         asked = msgspec.structs.replace(opening(agreed or manifest()), **keys)
-        refused_as("config", Engine().handle(asked), words)
+        refused_as("config", Worker().handle(asked), words)
 
     bf16 = NumericsSection(precision="bfloat16")
     refused("bfloat16 is for models in float32", manifest("quadratic"), numerics=bf16)

@@ -16,7 +16,7 @@ from starling.node.config import manifest as manifests
 from starling.node.config import toml
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.engine import offline
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.identity import Identity
 from starling.node.rpc import calls
 from starling.node.storage.run_dir import RunDir
@@ -31,7 +31,7 @@ def trained(folder, *settings):
     place, _ = operate.found(folder / "n", manifest, NodeConfig(device="cpu", trust=True))
     me = Identity.load_or_create(place.key).peer_id
     shard = manifests.shard_of(manifest, -1, me)
-    engine = Engine()
+    engine = Worker()
     done(engine, calls.Open(place.read_manifest(), "", shard, "cpu", 1, str(place.checkpoint), me))
     done(engine, calls.Train(0, 3))
     done(engine, calls.Save(str(folder / "at_once.safetensors")))

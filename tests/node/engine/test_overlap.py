@@ -52,7 +52,7 @@ def test_vectors_are_mixed_as_they_were_and_local_steps_added():
         frozen = {name: mixed[name] + stepped[name] - frozen[name] for name in frozen}
         for name, engine in alone.items():
             assert torch.allclose(models[name], frozen[name], rtol=0, atol=1e-12)
-            engine.session.learner.x.copy_(frozen[name])
+            engine.replica.x.copy_(frozen[name])
 
 
 def test_flows_cancel_and_reach_the_local_steps_after_next():
@@ -67,12 +67,12 @@ def test_a_vector_that_is_exchanged_does_not_move_until_its_mix():
     _, engines = pair("dsgd")
     engine = engines["a"]
     done(engine, calls.Train(0, STEPS))
-    before = engine.session.vector_for("b").clone()
+    before = engine.session.rounds.vectors.vector("b").clone()
     done(engine, calls.Train(1, STEPS, ahead=True))
-    assert torch.equal(engine.session.vector_for("b"), before)
+    assert torch.equal(engine.session.rounds.vectors.vector("b"), before)
     assert not torch.equal(x_of(engine), before)
     done(engine, calls.Mix(0))
-    assert torch.equal(engine.session.vector_for("b"), x_of(engine)), "that of the next round"
+    assert torch.equal(engine.session.rounds.vectors.vector("b"), x_of(engine)), "that of the next round"
 
 
 def test_nothing_is_mixed_while_local_steps_are_left():
@@ -81,7 +81,7 @@ def test_nothing_is_mixed_while_local_steps_are_left():
     done(engine, calls.Train(0, STEPS))
     engine.handle(calls.Train(1, STEPS, ahead=True))
     with pytest.raises(LocalProtocolError, match="left to do"):
-        engine.session.mix(calls.Mix(0))
+        engine.session.handle(calls.Mix(0))
 
 
 def test_without_a_frozen_vector_there_is_nothing_to_be_ahead_of():
@@ -89,4 +89,4 @@ def test_without_a_frozen_vector_there_is_nothing_to_be_ahead_of():
     _, engines = pair("dsgd")
     engine = engines["a"]
     done(engine, calls.Train(3, STEPS, ahead=True))
-    assert torch.equal(engine.session.vector_for("b"), x_of(engine))
+    assert torch.equal(engine.session.rounds.vectors.vector("b"), x_of(engine))

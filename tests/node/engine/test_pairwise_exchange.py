@@ -1,7 +1,6 @@
 """Exchanges between engines: what both ends apply, and that bad bytes change nothing."""
 
 import struct
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -14,7 +13,7 @@ from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.pet import chosen_kappa
 from starling.gossip.rng import generator
 from starling.node.config.schema import CompressSection, MixSection, OptimizerSection, PrivacySection
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.robust.clip import clip
 from tests.harness.engines import done, every, exchange, manifest, opened, play, refused_as, state_of, x_of
@@ -82,46 +81,6 @@ def test_a_byte_budget_is_kept(track):
     assert len(offer(engines, seq=1).payload) > 4810 * 2
 
 
-def test_drift_chosen_coordinates_take_the_other_ends_wish_into_the_next_exchange():
-    """Half of the ratio is the initiator's choice and half the responder's, from its last answer."""
-    agreed = manifest(compress=CompressSection(select="drift_top_k", ratio=0.1))
-    engines = pair(agreed)
-    sizes = []
-    for seq in (1, 2):
-        exchange(engines, "a", "b", seq=seq)
-        engines["b"]._session._frozen[:200] += 1.0  # b drifts where a does not
-    engines["a"].handle(calls.Offer("b", 0, 3, 0, 0.5, 0))
-    support = engines["a"]._session.exchanges._offers["b"].support
-    sizes.append(support.size(4810))
-    assert int((support.indices < 200).sum()) >= 100
-    assert max(sizes) <= 481
-
-
-def test_drift_chosen_coordinates_count_as_sent_once_they_were_exchanged():
-    """What an exchange tells of the peer's values counts as known, at both ends: what was averaged is no difference any more."""
-    agreed = manifest(
-        mix=MixSection(kind="dsgd", clip_norm=0.0),
-        compress=CompressSection(select="drift_top_k", ratio=0.1, request="identity", response="identity"),
-    )
-    engines = pair(agreed, train=False)
-    for sign, engine in zip((1.0, -0.5), engines.values(), strict=True):
-        x = engine._session.learner.x
-        x.copy_(torch.full_like(x, 0.01))
-        x[:200] = 100.0 * sign
-        done(engine, calls.Train(0, 0))
-    exchange(engines, "a", "b", seq=1)
-    for engine in engines.values():
-        done(engine, calls.Mix(0))
-        done(engine, calls.Train(1, 0))
-        assert torch.allclose(x_of(engine)[:200], torch.tensor(25.0))
-    offered = done(engines["b"], calls.Offer("a", 0, 2, 1, 0.5, 0))
-    chosen = engines["b"]._session.exchanges._offers["a"].support
-    assert not (chosen.indices < 200).any()
-    answered = done(engines["a"], calls.Answer("b", 0, 2, 1, 0.5, offered.gain, offered.payload))
-    done(engines["b"], calls.Apply("a", 0, 2, answered.payload))
-    assert not (engines["b"]._session.exchanges._wishes["a"].indices < 200).any()
-
-
 COMPARING = [name for name in SELECTORS.built_in if SELECTORS.facts(name).compares]
 
 
@@ -138,7 +97,7 @@ def test_nodes_that_do_not_train_come_to_agree_on_every_coordinate(select, theta
     )
     engines = pair(agreed, train=False)
     for name in "ab" if theta == 0.5 else "a":
-        x = engines[name]._session.learner.x
+        x = engines[name].replica.x
         x += torch.randn(x.shape, generator=generator(0, name))
     before = x_of(engines["a"]) - x_of(engines["b"])
     for turn in range(60):
@@ -149,12 +108,6 @@ def test_nodes_that_do_not_train_come_to_agree_on_every_coordinate(select, theta
     assert float(apart.abs().max()) < (1e-4 if theta == 0.5 else 0.2) * float(before.abs().max())
 
 
-@pytest.mark.parametrize(("mix", "share"), [("dsgd", 0.05), ("choco", 0.1)])
-def test_half_is_left_to_wishes_where_responders_have_any(mix, share):
-    agreed = manifest(mix=mix, compress=CompressSection(select="drift_top_k", ratio=0.1))
-    assert opened(agreed)._session.exchanges._select(0, 4810).ratio == share
-
-
 @pytest.mark.parametrize("ratio", [0.01, 0.1, 0.5])
 def test_layers_without_a_budget_take_the_bytes_of_top_k(ratio):
     sizes = []
@@ -162,18 +115,6 @@ def test_layers_without_a_budget_take_the_bytes_of_top_k(ratio):
         engine = pair(manifest(compress=CompressSection(select=select, ratio=ratio)))["a"]
         sizes.append(len(done(engine, calls.Offer("b", 0, 1, 0, 0.5, 0)).payload))
     assert 0.9 * sizes[0] <= sizes[1] <= 1.1 * sizes[0]
-
-
-def test_a_peer_never_met_is_known_to_have_begun_like_us():
-    agreed = manifest(compress=CompressSection(select="top_k", ratio=0.01))
-    engines = pair(agreed, train=False)
-    x = engines["a"]._session.learner.x
-    x[100:140] += 1e-3
-    done(engines["a"], calls.Train(0, 0))
-    done(engines["a"], calls.Offer("b", 0, 1, 0, 0.5, 0))
-    support = engines["a"]._session.exchanges._offers["b"].support
-    assert set(range(100, 140)) <= set(support.indices.tolist())
-    assert support.size(4810) == 49
 
 
 def test_exchanges_of_a_round_read_the_frozen_vector_and_move_nothing_before_mix():
@@ -364,8 +305,8 @@ def test_the_gain_of_an_exchange_is_that_of_its_round_at_both_ends(pace):
         mix=MixSection(kappa=0.2),
     )
     engines, gains = pair(agreed), []
+    done(engines["b"], calls.Train(22, 0) if pace == "steps" else calls.Free(on=True, round=22))
     for turn in (20, 25, 28):  # ours is 20 in clock pace, 0 in steps pace would refuse them in the daemon
-        engines["b"]._session._round = 22
         offered = done(engines["a"], calls.Offer("b", 0, turn + 1, turn, 0.5, 0))
         call = calls.Answer("a", 0, turn + 1, turn, 0.5, offered.gain, offered.payload)
         done(engines["b"], call)
@@ -382,7 +323,7 @@ def test_an_initiator_cannot_gain_by_naming_a_round_far_from_ours():
     """In clock pace nobody checks a request's round: late ones have the largest gain, as do those of warm-up."""
     agreed = manifest(local_steps=5, optimizer=OptimizerSection(warmup=0.2, floor=0.3), mix=MixSection(kappa=0.1))
     engines = pair(agreed)
-    engines["b"]._session._round = 12
+    done(engines["b"], calls.Train(12, 0))
     for turn, accepted in ((12, True), (20, True), (21, False), (49, False), (0, False)):
         offered = done(engines["a"], calls.Offer("b", 0, turn + 1, turn, 0.5, 0))
         reply = engines["b"].handle(calls.Answer("a", 0, turn + 1, turn, 0.5, offered.gain, offered.payload))
@@ -413,8 +354,8 @@ def bowls(**settings):
 
 
 def direction_of(engine):
-    learner = engine.session.learner
-    return learner.mixer.edge.direction(learner.state)
+    replica = engine.replica
+    return replica.mixer.edge.direction(replica.state)
 
 
 def test_an_exchange_moves_flows_by_the_difference_of_mean_gradients_and_averages_no_less_for_it():
@@ -441,7 +382,7 @@ def test_with_adamw_directions_are_of_raw_gradients_and_correct_gradients():
     exchange(engines, "a", "b", seq=1)
     every(engines, calls.Mix(0))
     torch.testing.assert_close(state_of(engines["a"]).flows["b"], -weight * u)
-    assert engines["a"].session.learner._optimizer.corrected(u, lambda gradient: gradient - 1.0)[1] is None
+    assert engines["a"].trainer.means.descent.optimizer.corrected(u, lambda gradient: gradient - 1.0)[1] is None
 
 
 @pytest.mark.parametrize("who", ["a", "b"])
@@ -467,27 +408,6 @@ def test_what_a_peer_committed_is_revoked_and_settled_with_its_flow():
         assert bool(state_of(engines["a"]).total.any()) == stays
         done(engines["a"], calls.Revoke("b"))
         assert not state_of(engines["a"]).total.any()
-
-
-@pytest.mark.parametrize("select", ["full", "mask"])
-def test_a_second_answer_under_way_counts_what_the_first_will_change(select):
-    chosen = CompressSection(
-        select=select, request="identity", response="identity", **({"ratio": 0.6} if select == "mask" else {})
-    )
-    agreed = manifest("quadratic", nodes=3, mix=DRIFTING, compress=chosen, pace="clock", params={"dim": 640})
-    engines = {peer: opened(agreed, k, peer) for k, peer in enumerate("abc")}
-    for engine in engines.values():
-        done(engine, calls.Free(on=True, round=0))
-        for _ in range(5):
-            engine.step()
-    (z_b, _), (z_c, _) = (direction_of(engines[peer]) for peer in "bc")
-    for peer in "ab":
-        offered = done(engines[peer], calls.Offer("c", 0, 1, 0, 0.5, 0))
-        done(engines["c"], calls.Answer(peer, 0, 1, 0, 0.5, offered.gain, offered.payload))
-    first, second = (engines["c"].session.exchanges._pending[peer].done for peer in "ab")
-    changed = first.support.add(torch.zeros_like(z_c), first.drift.weight * first.drift.value)
-    assert second.support.take(changed).any()
-    torch.testing.assert_close(-second.drift.value, second.support.take(z_c + changed - z_b))
 
 
 def forged(payload, *, number=None, cut=0, values=None):
@@ -559,7 +479,7 @@ def test_a_flow_that_goes_further_than_its_reach_is_refused():
     done(engines["a"], calls.Apply("b", 0, 1, answered.payload))
     done(engines["b"], calls.Commit("a", 0, 1))
     for turn in range(1, 6):
-        reach = 0.3 * min(float(engine.session.learner.state.mean.norm()) for engine in engines.values())
+        reach = 0.3 * min(float(engine.replica.state.mean.norm()) for engine in engines.values())
         before = float(state_of(engines["a"]).total.norm())
         every(engines, calls.Mix(turn - 1))
         assert float(state_of(engines["a"]).total.norm()) <= max(before, reach) * (1 + 1e-9)
@@ -568,26 +488,7 @@ def test_a_flow_that_goes_further_than_its_reach_is_refused():
     assert state_of(engines["a"]).total.any()
 
 
-def test_a_responder_that_learns_late_of_a_commit_counts_it_before_it_answers():
-    """Else its w' would be for another flow than the initiator's, which would refuse it."""
-    mix = MixSection(track="drift", clip_norm=0.0, drift_reach=0.3)
-    engines = pair(manifest("quadratic", nodes=2, mix=mix, compress=EXACT))
-    answered = done(engines["b"], offer(engines))
-    done(engines["a"], calls.Apply("b", 0, 1, answered.payload))
-    every(engines, calls.Mix(0))
-    every(engines, calls.Train(1, 5))
-    done(engines["b"], calls.Commit("a", 0, 1))
-    held = engines["b"].session.exchanges._held
-    effect = engines["b"].session._committed[0]
-    assert not state_of(engines["b"]).flows
-    flow = held(engines["b"].session.learner.mixer.edge, replace(effect, gain=0.0, drift=None), [effect]).flow
-    torch.testing.assert_close(flow, -state_of(engines["a"]).flows["b"])
-    exchange(engines, "a", "b", seq=2, round=1)
-    every(engines, calls.Mix(1))
-    assert torch.equal(state_of(engines["a"]).total, -state_of(engines["b"]).total)
-
-
 def test_noise_on_numbers_sent_is_refused_where_it_would_add_up_in_flows():
     opening = calls.Open(manifest(mix=MixSection(track="both")), "", 0, "cpu", 1, "", "a")
     noised = msgspec.structs.replace(opening, privacy=PrivacySection(exchange_noise=0.1))
-    refused_as("config", Engine(clock=lambda: 0.0).handle(noised), "mix.track = 'both'")
+    refused_as("config", Worker(clock=lambda: 0.0).handle(noised), "mix.track = 'both'")

@@ -138,9 +138,7 @@ def test_mix_names_the_peers_whose_vectors_were_held_back_if_the_rule_says_so():
 
 def known(engine):
     return {
-        name.removeprefix("known."): it
-        for name, it in engine._session.learner.tensors().items()
-        if name.startswith("known.")
+        name.removeprefix("known."): it for name, it in engine.trainer.tensors().items() if name.startswith("known.")
     }
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from starling.node.engine.session import MAX_CANDIDATES
+from starling.node.engine.late_join import MAX_CANDIDATES
 from starling.node.rpc import calls
 from tests.harness.engines import done, manifest, opened, state_of, x_of
 
@@ -24,7 +24,7 @@ def snapshot(engine) -> bytes:
 
 
 def poisoned(engine, scale: float) -> bytes:
-    engine._session.learner.x.mul_(scale)
+    engine.replica.x.mul_(scale)
     return snapshot(engine)
 
 
@@ -55,7 +55,7 @@ def test_a_poisoned_model_is_named_and_does_not_count(scale):
     agreed = done(joiner, calls.Agree())
     assert agreed == calls.Agreed(14, ("b", "c"), ("d",))
     for giver in honest:
-        assert (x_of(joiner) - x_of(giver)).norm() < 0.5 * (x_of(giver) - opened(manifest())._session.learner.x).norm()
+        assert (x_of(joiner) - x_of(giver)).norm() < 0.5 * (x_of(giver) - opened(manifest()).replica.x).norm()
 
 
 @pytest.mark.slow
@@ -87,4 +87,4 @@ def test_what_was_collected_before_does_not_count_in_another_turn():
 @pytest.mark.parametrize("mix", ["pet", "gradient_tracking", "psgd"])
 def test_every_node_knows_where_training_began(mix):
     one, other = (opened(manifest(mix=mix), 0, label) for label in "ab")
-    assert torch.equal(one._session.learner.beginning(), x_of(other))
+    assert torch.equal(one.replica.beginning(), x_of(other))

@@ -13,7 +13,7 @@ import torch
 from msgspec import structs
 
 from starling.node.config.schema import NumericsSection, PartitionSection
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.engines import (
     done,
@@ -114,11 +114,11 @@ def test_two_that_store_half_a_model_each_walk_the_trajectory_of_one_that_has_it
         done(alone["a"], calls.Train(0, 1))
         done(together, calls.Train(0, 1))
         assert near(x_of(alone["a"]), x_of(together)), "the reference has 4e-9"
-        assert together.session.learner.island.shards.held == x_of(together).numel() / 2
+        assert together.trainer.means.island.shards.held == x_of(together).numel() / 2
         done(together, calls.Save())
         done(together, calls.Train(1, 4))
         gone_on = x_of(together)
-        (process,) = together.session.learner.island._processes
+        (process,) = together.trainer.means.island._processes
         os.kill(process.pid, signal.SIGKILL)
         with pytest.raises(RuntimeError, match=r"[Cc]onnection"):
             run(together, calls.Train(2, 5))
@@ -138,7 +138,7 @@ def test_three_that_compute_two_heads_each_walk_the_trajectory_of_one_that_compu
         done(together, calls.Train(0, 1))
         assert near(x_of(alone["a"]), x_of(together))
         w, cut = 48, 2 * (12 * 48 * 48 + 7 * 48)  # weights, and biases of what is cut by columns
-        assert together.session.learner.island.shards.held == x_of(together).numel() - cut * 2 // 3
+        assert together.trainer.means.island.shards.held == x_of(together).numel() - cut * 2 // 3
         assert w * 256 < x_of(together).numel() - cut, "tables are whole"
         walk(alone, ours, 1)
 
@@ -149,19 +149,19 @@ def test_what_is_hard_to_cut_is_computed_as_by_processes_with_the_whole_model(od
     numerics = NumericsSection(micro_batch=9)
     with island(agreed, code=code, numerics=numerics) as whole:
         done(whole, calls.Train(0, 1))
-        first, buffers = x_of(whole), [each.clone() for each in whole.session.learner._buffers.values()]
+        first, buffers = x_of(whole), [each.clone() for each in whole.trainer.model.buffers.values()]
         done(whole, calls.Train(1, 20))
         last = x_of(whole)
     with island(agreed, parallel="fsdp", code=code, numerics=numerics) as parts:
         done(parts, calls.Train(0, 1))
         assert near(first, x_of(parts))
-        for one, other in zip(buffers, parts.session.learner._buffers.values(), strict=True):
+        for one, other in zip(buffers, parts.trainer.model.buffers.values(), strict=True):
             assert torch.allclose(one.double(), other.double(), rtol=1e-6)
         done(parts, calls.Train(1, 20))
         assert float((x_of(parts) - last).norm()) < 1e-3 * float((last - first).norm())
-        shapes = parts.session.learner.layout.shapes
+        shapes = parts.trainer.model.layout.shapes
         held = sum(math.prod(shape[1:]) * -(-shape[0] // 2) if shape else 1 for shape in shapes)
-        assert parts.session.learner.island.shards.held == held
+        assert parts.trainer.means.island.shards.held == held
 
 
 @pytest.mark.acceptance
@@ -180,7 +180,7 @@ def test_a_rank_without_a_sample_in_a_pass_changes_nothing(words, parallel):
 @pytest.mark.acceptance
 def test_by_columns_and_rows_batchnorm_looks_at_the_whole_batch(odd):
     agreed, code = odd
-    alone = Engine(clock=lambda: 0.0)
+    alone = Worker(clock=lambda: 0.0)
     assert isinstance(alone.handle(structs.replace(opening(agreed), code=code)), calls.Opened)
     with island(agreed, parallel="tensor", code=code) as together:
         for engine in (alone, together):
@@ -188,7 +188,7 @@ def test_by_columns_and_rows_batchnorm_looks_at_the_whole_batch(odd):
         assert near(x_of(alone), x_of(together), 1e-7), "the last place of a number of 0.9"
         for engine in (alone, together):
             done(engine, calls.Train(1, 20))
-        one, other = (engine.session.learner._buffers for engine in (alone, together))
+        one, other = (engine.trainer.model.buffers for engine in (alone, together))
         assert all(torch.allclose(one[name].double(), other[name].double(), rtol=1e-4) for name in one)
 
 
@@ -197,11 +197,11 @@ def test_by_columns_and_rows_batchnorm_looks_at_the_whole_batch(odd):
 def test_a_loss_scaled_too_much_is_scaled_less_by_all_ranks(words, parallel):
     numerics = NumericsSection(precision="float16", activation_checkpointing=True)
     with island(words, parallel=parallel, numerics=numerics) as together:
-        before, scale = x_of(together), together.session.learner._gradients.scale
+        before, scale = x_of(together), together.trainer.means.gradients.scale
         scale.scale = 2.0**24
         assert math.isfinite(done(together, calls.Train(0, 5)).figures.loss)
         assert 1.0 <= scale.scale < 2.0**24
-        assert together.session.learner.undone == 0
+        assert together.trainer.local_step.undone == 0
         assert not torch.equal(before, x_of(together))
 
 
@@ -215,7 +215,7 @@ def test_a_loss_scaled_too_much_is_scaled_less_by_all_ranks(words, parallel):
 def test_what_a_part_of_the_model_cannot_compute_is_said_before_the_first_step(tmp_path, monkeypatch, raised, why):
     """By the rank that fails to rank 0, which waits for it in a collective operation."""
     asked = structs.replace(failing_rank(tmp_path, monkeypatch, "loss", f"raise {raised}"), parallel="fsdp")
-    refused_as("config", Engine().handle(asked), why)
+    refused_as("config", Worker().handle(asked), why)
 
 
 @pytest.mark.acceptance
@@ -225,7 +225,7 @@ def test_ranks_end_with_their_engine(number):
     program = (
         "import time\nfrom tests.harness.engines import island, manifest\n"
         "with island(manifest(), parallel='fsdp') as engine:\n"
-        "    print(engine.session.learner.island._processes[0].pid, flush=True)\n"
+        "    print(engine.trainer.means.island._processes[0].pid, flush=True)\n"
         "    time.sleep(100)\n"
     )
     command = [sys.executable, "-c", program]

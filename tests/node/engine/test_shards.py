@@ -13,8 +13,8 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.gossip.vector import layout
 from starling.node.config.schema import NumericsSection, PrivacySection
-from starling.node.engine.engine import Engine
 from starling.node.engine.shards import Cut, blocks, passes, plan_of, reserve, vectors
+from starling.node.engine.worker import Worker
 from starling.node.tasks.api import Columns, Rows
 from starling.node.tasks.text import Text
 from tests.harness.engines import manifest, opening, refused_as
@@ -167,5 +167,5 @@ def test_what_cannot_be_cut_by_columns_and_rows_is_refused_with_what_can_be_done
 )
 def test_settings_that_an_island_that_shares_its_model_cannot_have_are_refused(changes, words):
     asked = {"ranks": 2, "parallel": "fsdp"} | changes
-    reply = Engine().handle(structs.replace(opening(manifest(params={"batch_size": 32})), **asked))
+    reply = Worker().handle(structs.replace(opening(manifest(params={"batch_size": 32})), **asked))
     refused_as("config", reply, words)

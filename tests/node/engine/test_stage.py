@@ -46,7 +46,7 @@ def test_a_cut_replica_learns_bit_for_bit_what_a_whole_one_does_with_the_same_mi
     crew, alone = InlineCrew(manifest), one_machine(manifest)
     assert torch.equal(crew.vector, alone.vector), "they begin with one model"
     for _ in range(3):
-        loss, whole = crew.step(), alone.session.learner.local_step(0)
+        loss, whole = crew.step(), alone.trainer.step(0)
         assert loss == whole
     assert torch.equal(crew.vector, alone.vector)
 
@@ -56,7 +56,7 @@ def test_a_gradient_is_shortened_by_what_all_stages_have_of_it(text):
     crew, alone = InlineCrew(manifest), one_machine(manifest)
     before = alone.vector
     crew.step()
-    alone.session.learner.local_step(0)
+    alone.trainer.step(0)
     moved = (alone.vector - before).norm()
     assert torch.allclose(crew.vector, alone.vector, rtol=0, atol=1e-5 * float(moved))
 
@@ -163,7 +163,7 @@ def test_a_label_that_no_class_has_is_refused(text):
 
 def test_numbers_that_are_not_finite_undo_the_step_at_all_stages(text):
     crew = InlineCrew(agreed(text))
-    crew.engines[1].session.learner.x[0] = float("nan")
+    crew.engines[1].replica.x[0] = float("nan")
     before = crew.vector
     crew.step()
     assert torch.equal(crew.vector.nan_to_num(7.0), before.nan_to_num(7.0))
@@ -219,11 +219,11 @@ def test_settings_that_do_not_fit_a_crew_are_refused(text, settings, line):
 
 
 def test_a_stage_that_this_machine_cannot_hold_is_refused_with_those_it_can(text, monkeypatch):
-    monkeypatch.setattr("starling.node.engine.learner.memory.there", lambda: 260_000)
+    monkeypatch.setattr("starling.node.engine.local.placing.memory.there", lambda: 260_000)
     with pytest.raises(
         ConfigError, match=r"stage: \d needs at least .* of memory here, .* are there; try `--stage \d`"
     ):
         InlineCrew(agreed(text))
-    monkeypatch.setattr("starling.node.engine.learner.memory.there", lambda: 1000)
+    monkeypatch.setattr("starling.node.engine.local.placing.memory.there", lambda: 1000)
     with pytest.raises(ConfigError, match=r"no stage fits this machine"):
         InlineCrew(agreed(text))

@@ -13,7 +13,7 @@ from starling.node.config.parts import shown
 from starling.node.config.schema import NodeConfig
 from starling.node.config.start import sealed
 from starling.node.engine import offline
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.simulate.matrix.problem import problem
 from starling.node.storage.run_dir import RunDir
@@ -46,15 +46,15 @@ def from_file(agreed, file):
 def test_every_node_and_simulation_begins_with_the_file_bit_for_bit(trained):
     made, file, x = trained
     named, founded, config = from_file(made(), file)
-    engines = [Engine(clock=lambda: 0.0) for _ in "ab"]
+    engines = [Worker(clock=lambda: 0.0) for _ in "ab"]
     for shard, (engine, label) in enumerate(zip(engines, "ab", strict=True)):
         done(engine, opening(founded, shard, label, config.start))
         assert torch.equal(x_of(engine), x)
-        assert torch.equal(engine.session.learner.beginning(), x)
+        assert torch.equal(engine.replica.beginning(), x)
     assert torch.equal(problem(named, "ab").start, x)
     assert not torch.equal(x_of(opened(made())), x)
     done(engines[0], calls.Train(0, 2))
-    assert torch.equal(engines[0].session.learner.beginning(), x)  # what a late joiner compares with
+    assert torch.equal(engines[0].replica.beginning(), x)  # what a late joiner compares with
 
 
 def _renamed(tensors):
@@ -89,7 +89,7 @@ def test_a_model_of_another_task_is_refused_in_one_line(tmp_path, change, words)
     done(engine, calls.Save(str(file)))
     save_file(change(load_file(file)), file)
     _, founded, config = from_file(manifest(params=SMALL), file)
-    refused = refused_as("config", Engine().handle(opening(founded, 0, "a", config.start)), words)
+    refused = refused_as("config", Worker().handle(opening(founded, 0, "a", config.start)), words)
     assert refused.reason.startswith(f"task.start: {shown(str(file))} ")
     assert refused.reason.endswith("as `starling export MODEL.safetensors` writes it")
 
@@ -101,7 +101,7 @@ def test_what_is_no_safetensors_file_is_never_unpickled(tmp_path):
             (tmp_path / file).write_bytes(data)
         _, founded, config = from_file(manifest(params=SMALL), tmp_path / file)
         refused_as(
-            "config", Engine().handle(opening(founded, 0, "a", config.start)), "is no safetensors file, or cut short"
+            "config", Worker().handle(opening(founded, 0, "a", config.start)), "is no safetensors file, or cut short"
         )
 
 
@@ -109,14 +109,14 @@ def test_a_node_without_the_file_is_told_which_and_how(tmp_path):
     (tmp_path / "warm").write_bytes(b"x")
     _, founded, _ = from_file(manifest(params=SMALL), tmp_path / "warm")
     digest = hashlib.sha256(b"x").hexdigest()
-    refused_as("config", Engine().handle(opening(founded, 0, "a", "")), f"begins with the model of sha256:{digest}")
+    refused_as("config", Worker().handle(opening(founded, 0, "a", "")), f"begins with the model of sha256:{digest}")
 
 
 def test_a_file_that_nobody_asked_for_is_not_ignored():
     """Its owner may think that training goes on from there."""
     refused_as(
         "config",
-        Engine().handle(opening(manifest(params=SMALL), 0, "a", "my.safetensors")),
+        Worker().handle(opening(manifest(params=SMALL), 0, "a", "my.safetensors")),
         "begins with a random model",
     )
 
@@ -130,7 +130,7 @@ def test_a_run_directory_knows_where_the_file_is(tmp_path, monkeypatch):
     place, _ = operate.found(tmp_path / "n", named, NodeConfig(device="cpu"))
     config, founded = RunDir(tmp_path / "n").read_config(), place.read_manifest()
     assert config.start == str(tmp_path / "warm.safetensors")
-    other = Engine()
+    other = Worker()
     done(other, calls.Open(founded, "", 0, "cpu", 1, str(place.checkpoint), "me", start=config.start))
     done(other, calls.Train(0, 1))
     done(other, calls.Save(""))

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from starling.node.config.schema import CompressSection, OptimizerSection
-from starling.node.engine.engine import Engine
 from starling.node.engine.own_code import describe
 from starling.node.engine.task_check import check
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.engines import done, manifest, opened, opening, refused_as
 
@@ -141,7 +141,7 @@ def test_a_module_with_a_syntax_error_is_named_with_its_line(tmp_path):
 
 
 def opened_in(folder, kind="digits", **sections):
-    return Engine().handle(calls.Open(manifest(kind, **sections), "", 0, "cpu", 1, "", "a", code=str(folder)))
+    return Worker().handle(calls.Open(manifest(kind, **sections), "", 0, "cpu", 1, "", "a", code=str(folder)))
 
 
 def test_a_module_that_is_nowhere_is_refused_with_what_to_do(tmp_path):
@@ -161,13 +161,13 @@ def test_a_part_of_any_kind_is_found_in_the_folder_and_refused_without_consent(t
         "optimizer": {"optimizer": OptimizerSection(kind=kind), "mix": "dsgd"},
         "compress": {"compress": CompressSection(response=kind)},
     }[section]
-    refused = refused_as("config", Engine().handle(opening(manifest(**sections))), "--set trust=true")
+    refused = refused_as("config", Worker().handle(opening(manifest(**sections))), "--set trust=true")
     assert refused.reason.startswith(f"{key}: '{kind}' is not found")
     assert isinstance(opened_in(tmp_path, **sections), calls.Opened)
 
 
 def test_without_consent_no_folder_is_searched(tmp_path):
-    refused_as("config", Engine().handle(opening(manifest(written(tmp_path, "own_task_unasked")))))
+    refused_as("config", Worker().handle(opening(manifest(written(tmp_path, "own_task_unasked")))))
     assert str(tmp_path) not in sys.path
 
 

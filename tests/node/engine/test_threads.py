@@ -1,19 +1,20 @@
 """On how many threads an engine computes, and that it changes no byte of a payload."""
 
 import itertools
-from types import SimpleNamespace
 
 import pytest
 import torch
 from msgspec import structs
 
+from starling.gossip.compress import codec as payloads_of
 from starling.gossip.rng import generator
 from starling.kernels import codec
 from starling.kernels.schema import CODECS
-from starling.node.engine.engine import Engine
+from starling.node.config.schema import MixSection
 from starling.node.engine.threads import REST_S, RESTS, STEPS, Threads, one_thread
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
-from tests.harness.engines import done, manifest, opened, opening
+from tests.harness.engines import done, exchange, manifest, opened, opening
 
 
 @pytest.fixture(autouse=True)
@@ -43,18 +44,33 @@ def test_one_thread_is_for_the_time_being_also_where_it_fails():
     assert torch.get_num_threads() == 3
 
 
-@pytest.mark.parametrize("method", ["offer", "answer", "apply", "commit", "publish", "verify"])
-def test_payloads_are_coded_on_one_thread(method, monkeypatch):
+@pytest.mark.parametrize("kind", ["dsgd", "gather"])
+def test_payloads_are_coded_on_one_thread(kind, monkeypatch):
     """Beside a busy process two are forty times slower; local steps keep theirs."""
-    session = opened(manifest()).session
-    session.train(calls.Train(0, 0))  # there is a vector to exchange
-    owner = session.pulls if method in ("publish", "verify") else session.exchanges
-    seen = []
-    monkeypatch.setattr(owner, method, lambda *_, **__: seen.append(torch.get_num_threads()))
-    monkeypatch.setattr(session, "take", lambda _: None)
+    agreed, seen = manifest(mix=MixSection(kind=kind)), []
+
+    def seeing(call):
+        def sees(*given, **more):
+            seen.append(torch.get_num_threads())
+            return call(*given, **more)
+
+        return sees
+
+    engines = {name: opened(agreed, shard, name) for shard, name in enumerate("ab")}
+    for engine in engines.values():
+        done(engine, calls.Train(0, 0))
+        vectors = engine.session.rounds.vectors
+        for each in ("vector", "take"):
+            monkeypatch.setattr(vectors, each, seeing(getattr(vectors, each)))
+    monkeypatch.setattr(payloads_of, "decode", seeing(payloads_of.decode))
     torch.set_num_threads(2)
-    getattr(session, method)(SimpleNamespace(peer="b"))
-    assert seen == [1]
+    if kind == "gather":
+        published = done(engines["a"], calls.Publish(0))
+        done(engines["b"], calls.VerifyUpdate("a", published.digest, published.payload))
+    else:
+        exchange(engines, "a", "b", seq=1, round=0)
+    assert len(seen) >= (2 if kind == "gather" else 4)
+    assert set(seen) == {1}
     assert torch.get_num_threads() == 2
 
 
@@ -140,9 +156,9 @@ def test_a_number_that_the_owner_gives_is_not_changed(asked, used, monkeypatch):
     """Equal runs give equal bits; left out, it adapts, and the status says how many there are."""
     torch.set_num_threads(2)
     machine = Machine(on1=0.1, on2=1.0)
-    engine = Engine(clock=lambda: machine.now)
+    engine = Worker(clock=lambda: machine.now)
     assert isinstance(engine.handle(structs.replace(opening(manifest()), threads=asked)), calls.Opened)
-    monkeypatch.setattr(engine.session.learner, "local_step", lambda _: float(machine.step()))
+    monkeypatch.setattr(engine.trainer, "step", lambda _: float(machine.step()))
     assert done(engine, calls.Train(0, 2 * STEPS)).figures.threads == used[-1]
     assert [number for number, _ in itertools.groupby(machine.used)] == used
 
@@ -151,9 +167,9 @@ def test_the_owner_changes_the_number_while_it_computes(monkeypatch):
     """0 is again as many as are fastest, of as many as torch had at first."""
     torch.set_num_threads(2)
     machine = Machine(on1=1.0, on2=0.1)
-    engine = Engine(clock=lambda: machine.now)
+    engine = Worker(clock=lambda: machine.now)
     assert isinstance(engine.handle(structs.replace(opening(manifest()), threads=1)), calls.Opened)
-    monkeypatch.setattr(engine.session.learner, "local_step", lambda _: float(machine.step()))
+    monkeypatch.setattr(engine.trainer, "step", lambda _: float(machine.step()))
     for number, (asked, used) in enumerate([(None, [1]), (2, [2]), (1, [1]), (0, [2, 1, 2])]):
         machine.used.clear()
         if asked is not None:

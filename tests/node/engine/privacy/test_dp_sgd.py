@@ -13,10 +13,10 @@ from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
 from starling.node.config import schema
-from starling.node.engine.engine import Engine
 from starling.node.engine.privacy import dp_sgd
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.privacy.dp_sgd import PrivateGradients, clipped_sum
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.tasks.api import Sampled, Source
 from starling.node.tasks.digits import Digits
@@ -37,7 +37,7 @@ def counted(label):
 
 
 def private_engine(section, agreed=None, *, node="a", shard=0, checkpoint="", entropy=ZEROS):
-    engine = Engine(clock=lambda: 0.0, entropy=entropy)
+    engine = Worker(clock=lambda: 0.0, entropy=entropy)
     call = msgspec.structs.replace(opening(agreed or digits(), shard, node, checkpoint), privacy=section)
     return engine, engine.handle(call)
 
@@ -169,7 +169,7 @@ def test_the_same_node_never_draws_the_same_noise_again():
     """From the operating system: not from the swarm's seed, which every peer has and could subtract."""
 
     def after_one_step(**entropy):
-        engine = Engine(clock=lambda: 0.0, **entropy)
+        engine = Worker(clock=lambda: 0.0, **entropy)
         assert isinstance(engine.handle(msgspec.structs.replace(opening(digits()), privacy=PRIVATE)), calls.Opened)
         done(engine, calls.Train(0, 1))
         return engine.vector.numpy().tobytes()
@@ -344,7 +344,7 @@ def test_noise_on_vectors_sent_leaves_exchanges_antisymmetric(pace):
         every(engines, calls.Mix(0))
     moved = {name: engine.vector - before[name] for name, engine in engines.items()}
     torch.testing.assert_close(moved["a"], -moved["b"], rtol=0, atol=1e-6)
-    assert torch.equal(engines["a"].session.learner.ledger.total, -engines["b"].session.learner.ledger.total)
+    assert torch.equal(engines["a"].replica.memory.ledger.total, -engines["b"].replica.memory.ledger.total)
     meant = 0.5 * (before["b"] - before["a"])
     assert float((moved["a"] - meant).std()) == pytest.approx(0.5 * math.sqrt(2) * 0.01, rel=0.1)
 

@@ -38,7 +38,7 @@ def agreement(case, **task_keys):
 
 
 def own_gradient(agreed, row, step, x):
-    """As `starling.node.engine.learner` computes it, with autograd."""
+    """As `starling.node.engine.local` computes it, with autograd."""
     made = task(agreed.task.kind, agreed.task.params())
     model = made.model(generator(agreed.seed, "model"))
     data = made.data(Source(None, agreed.partition, row, agreed.seed), "cpu")

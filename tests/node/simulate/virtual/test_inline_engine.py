@@ -5,7 +5,7 @@ import trio
 import trio.testing
 
 from starling.gossip.errors import EngineError
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.simulate.virtual.inline_engine import InlineEngine, open_inline
 from tests.harness.engines import manifest, opening
@@ -13,7 +13,7 @@ from tests.harness.virtual import virtual
 
 
 def inline(step_cost_s=0.1, call_cost_s=0.01):
-    return open_inline(Engine(clock=trio.current_time), step_cost_s=step_cost_s, call_cost_s=call_cost_s)
+    return open_inline(Worker(clock=trio.current_time), step_cost_s=step_cost_s, call_cost_s=call_cost_s)
 
 
 @virtual
@@ -84,4 +84,4 @@ async def test_what_the_body_raises_comes_out_as_it_is():
 
 def test_a_step_that_costs_nothing_would_stop_time():
     with pytest.raises(ValueError, match="step_cost_s"):
-        InlineEngine(Engine(), step_cost_s=0.0, call_cost_s=0.0)
+        InlineEngine(Worker(), step_cost_s=0.0, call_cost_s=0.0)

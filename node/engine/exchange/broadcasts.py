@@ -1,0 +1,101 @@
+"""Exchanges in which each node pulls a message of all others, and all add the same sum.
+
+A message is what `starling.gossip.mix.broadcast_codec` makes of the shared vector.
+
+Shapes: d parameters, D numbers of the shared vector, n members.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from starling.gossip.compress.budget import Effort
+from starling.gossip.edge_memory import Committed
+from starling.gossip.exchange.attestation import digest
+from starling.gossip.mix.broadcast_codec import BroadcastCodec, anchor_digest
+from starling.gossip.replica import Replica
+from starling.node.engine.exchange.api import Frozen, Handlers, Mixed, Site
+from starling.node.engine.exchange.pulled import Inbox, bounded, check, excluded
+from starling.node.engine.exchange.terms import Terms
+from starling.node.engine.exchange.transactions import fault_of, fault_of_ours
+from starling.node.engine.threads import one_thread
+from starling.node.rpc import calls
+
+
+class Broadcasts:
+    """Our message to all members, and theirs, a round at a time. Satisfies `Exchange`."""
+
+    def __init__(self, replica: Replica, site: Site, effort: Effort, terms: Terms, inbox: Inbox) -> None:
+        self.replica, self.effort = replica, effort
+        self._vectors, self._terms, self._inbox = site.vectors, terms, inbox
+        self._codec = BroadcastCodec(terms.select(0, terms.form.dim), terms.codec.response)
+        self._sent: Tensor | None = None  # (D,) our own message of the round, as decoded
+        self._anchors: dict[str, bytes] = {}  # digests of the anchors from which received messages start
+
+    def handlers(self) -> Handlers:
+        """Answer Publish and VerifyUpdate."""
+        return {calls.Publish: one_thread()(self.publish), calls.VerifyUpdate: one_thread()(self.verify)}
+
+    def publish(self, call: calls.Publish) -> calls.Published:
+        """Return our message from our anchor. Raises LocalProtocolError if our own numbers cannot be sent."""
+        shared, dim = self._vectors.vector(""), self._terms.form.dim
+        with fault_of_ours():
+            payload = self._codec.encode(shared, anchor_digest(self._anchor))
+            _, sent = self._codec.decode(payload, dim, self._terms.form.dtype)
+            self._sent = self._terms.form.ours(bounded(sent))
+        return calls.Published(payload, digest(payload), self._codec.longest(dim))
+
+    def verify(self, call: calls.VerifyUpdate) -> calls.Done:
+        """Decode a peer's message and keep it until Mix, the last of each, whichever round it is from.
+
+        Raises RemoteProtocolError if it is not whole and usable.
+        """
+        check(self._vectors, call)
+        with fault_of(call.peer):
+            anchor, vector = self._codec.decode(call.payload, self._terms.form.dim, self._terms.form.dtype)
+            self._inbox.put(call.peer, bounded(vector))
+        self._anchors[call.peer] = anchor
+        return calls.Done()
+
+    def mix(self, frozen: Frozen, committed: Sequence[Committed], asked: Sequence[str], *, own: bool) -> Mixed:
+        """Make the step of the sum of all messages; ours counts as zeros if none went out."""
+        parted = self._parted(self._anchor)
+        order = sorted({*asked, self._terms.node})
+        messages, present = self._inbox.received(order)
+        sent = torch.zeros_like(messages[0]) if self._sent is None else self._sent
+        ours = order.index(self._terms.node)
+        messages[ours], present[ours] = sent, self._sent is not None
+        self.forget_all()
+        shortened = self.replica.advance(frozen.vector, sent, messages, present, order, frozen.phase)
+        return Mixed(excluded(order, shortened, asked), parted)
+
+    def forget(self, peer: str) -> None:
+        """Delete the message of a peer that is gone or banned."""
+        self._inbox.pop(peer)
+        self._anchors.pop(peer, None)
+
+    def forget_all(self) -> None:
+        """Delete all messages."""
+        self._inbox.clear()
+        self._anchors.clear()
+        self._sent = None
+
+    @property
+    def _anchor(self) -> Tensor:
+        anchor = self.replica.anchor
+        assert anchor is not None
+        return anchor
+
+    def _parted(self, anchor: Tensor) -> tuple[str, ...]:
+        """Those who began the round from the anchor that most did, two at least, if ours is another; else nobody.
+
+        Of anchors that equally many have the one whose digest is the least counts, so that not all give way.
+        """
+        ours = anchor_digest(anchor)
+        counts = Counter([ours, *self._anchors.values()])
+        common = min(counts, key=lambda found: (-counts[found], found))
+        if common == ours or counts[common] < 2:
+            return ()
+        return tuple(sorted(peer for peer, found in self._anchors.items() if found == common))

@@ -1,0 +1,156 @@
+"""A Byzantine node's exchanges, for experiments: an adversary between an honest node and its peers.
+
+The node trains like every other, and an exchange changes its own model as an honest exchange would have.
+
+Shapes: D numbers of the shared vector, k of one exchange.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from msgspec import structs
+from torch import Tensor
+
+from starling.gossip.api import Swapped
+from starling.gossip.compress.support import Support
+from starling.gossip.edge_memory import Committed
+from starling.gossip.exchange.attestation import digest
+from starling.gossip.mix.encoded_effects import decoded
+from starling.gossip.replica import Replica
+from starling.node.engine.exchange.adversary import Adversary
+from starling.node.engine.exchange.api import Exchange, Frozen, Handlers, Mixed, Vectors
+from starling.node.rpc import calls
+
+Answer = Callable[[Any], Any]
+
+
+class ForgedVectors:
+    """What a Byzantine node sends of its vectors, and what honest exchanges would have done to it. Satisfies `Vectors`."""
+
+    def __init__(self, vectors: Vectors, adversary: Adversary) -> None:
+        self._vectors, self._adversary = vectors, adversary
+        self.taken: Committed | None = None  # what was taken last
+
+    @property
+    def round(self) -> int:
+        """As it is."""
+        return self._vectors.round
+
+    @property
+    def ready(self) -> bool:
+        """As it is."""
+        return self._vectors.ready
+
+    @property
+    def exclusive(self) -> bool:
+        """As it is."""
+        return self._vectors.exclusive
+
+    @property
+    def local_steps(self) -> float:
+        """As they are."""
+        return self._vectors.local_steps
+
+    @property
+    def unbooked(self) -> Sequence[Committed]:
+        """As they were taken."""
+        return self._vectors.unbooked
+
+    def vector(self, peer: str) -> Tensor:
+        """Return (D,) forged."""
+        return self._adversary.forge(self._vectors.vector(peer), self._vectors.round, peer)
+
+    def misdirect(
+        self, z: Tensor, noise: Tensor, reach: Tensor | None, peer: str
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the direction to send instead, as `Adversary.misdirect`."""
+        return self._adversary.misdirect(z, noise, reach, self._vectors.round, peer)
+
+    def take(self, done: Committed) -> None:
+        """Add the effect of the honest exchange."""
+        self.taken = self._adversary.correct(done if isinstance(done, Swapped) else decoded(done))
+        self._vectors.take(self.taken)
+
+
+Told = tuple[Support, Tensor | None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overheard:
+    """What an adversary reads of a kind of exchange."""
+
+    values: Callable[[calls.Answer], Told] = lambda _: None
+    """(k,) of the initiator's vector on a support, as its request tells them. Raises ValueError if it cannot be decoded."""
+    directions: Callable[[calls.Answer], Told] = lambda _: None
+    """The same of its direction."""
+    vectors: Callable[[Sequence[str]], Mapping[str, Tensor]] = lambda _: {}
+    """Of peers asked, (D,) of each whose vector was pulled, in order of peer id."""
+    outcome: Callable[[Any], calls.Done] = lambda _: calls.Done()
+    """What the daemon is told of an effect."""
+
+
+class Byzantine:
+    """Exchanges with an adversary between them and the peers. Satisfies `Exchange`."""
+
+    def __init__(self, exchange: Exchange, adversary: Adversary, vectors: ForgedVectors, overheard: Overheard) -> None:
+        """`vectors` are those that `exchange` was made with."""
+        self.effort = exchange.effort
+        self._exchange, self._adversary, self._vectors, self._overheard = exchange, adversary, vectors, overheard
+        self._told = overheard.directions if adversary.targets == "drift" else overheard.values
+
+    @property
+    def replica(self) -> Replica:
+        """Whose they are."""
+        return self._exchange.replica
+
+    def handlers(self) -> Handlers:
+        """Answer as the exchange does, with what the adversary makes of it."""
+        around: dict[type[calls.Call], Callable[[Answer, Any], Any]] = {
+            calls.Publish: self._publish, calls.Offer: self._offer, calls.Answer: self._answer,
+            calls.Apply: self._take, calls.Commit: self._take,
+        }  # fmt: skip
+        honest = self._exchange.handlers()
+        return {kind: partial(around[kind], it) if kind in around else it for kind, it in honest.items()}
+
+    def mix(self, frozen: Frozen, committed: Sequence[Committed], asked: Sequence[str], *, own: bool) -> Mixed:
+        """Combine; the attacker knows from now on what it received."""
+        for peer, vector in self._overheard.vectors(asked).items():
+            self._adversary.record(peer, vector)
+        mixed = self._exchange.mix(frozen, committed, asked, own=own)
+        self._adversary.start_round(self.replica.shared())
+        return mixed
+
+    def forget(self, peer: str) -> None:
+        """Delete what is under way with a peer; what is known of it stays."""
+        self._exchange.forget(peer)
+
+    def forget_all(self) -> None:
+        """Delete what is under way."""
+        self._exchange.forget_all()
+
+    def _publish(self, honest: Answer, call: calls.Publish) -> calls.Published:
+        """A forged vector, with the digest of the bytes that are sent: an attacker signs what it sends."""
+        published: calls.Published = honest(call)
+        reply = self._adversary.distort(published)
+        return structs.replace(reply, digest=digest(reply.payload))
+
+    def _offer(self, honest: Answer, call: calls.Offer) -> calls.Offered:
+        """Initiator: forged values."""
+        offered: calls.Offered = honest(call)
+        return self._adversary.distort(offered)
+
+    def _answer(self, honest: Answer, call: calls.Answer) -> calls.Answered:
+        """Responder: a forged difference, made when the request is known. One that cannot be decoded is refused by the answer."""
+        with suppress(ValueError):
+            if (told := self._told(call)) is not None and told[1] is not None:
+                self._adversary.record_values(call.peer, told[0], told[1])
+        answered: calls.Answered = honest(call)
+        return self._adversary.distort(answered)
+
+    def _take(self, honest: Answer, call: calls.Apply | calls.Commit) -> calls.Done:
+        """The effect of the honest exchange, and what the daemon is told of it."""
+        honest(call)
+        return self._overheard.outcome(self._vectors.taken)

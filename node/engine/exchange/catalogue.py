@@ -1,0 +1,97 @@
+"""From the kind of a replica's edges to its exchanges: the only place that asks for the kind."""
+
+from dataclasses import replace
+from typing import Any
+
+from starling.gossip.compress.budget import Effort
+from starling.gossip.compress.select.coordinates import kept
+from starling.gossip.errors import ConfigError
+from starling.gossip.mix.kinds import SWAPPED, EdgeKind
+from starling.gossip.replica import Replica
+from starling.node.config import frame
+from starling.node.engine.compression import exchange_codec, parts, selection, selector_facts
+from starling.node.engine.exchange.adversary import Adversary
+from starling.node.engine.exchange.api import Exchange, Site
+from starling.node.engine.exchange.broadcasts import Broadcasts
+from starling.node.engine.exchange.byzantine import Byzantine, ForgedVectors, Overheard
+from starling.node.engine.exchange.differences import Differences
+from starling.node.engine.exchange.directions import DifferencesOnly, Directions, Misdirect
+from starling.node.engine.exchange.gathers import Gathers
+from starling.node.engine.exchange.known_peers import LastKnown, NothingKnown
+from starling.node.engine.exchange.pulled import Inbox
+from starling.node.engine.exchange.swaps import Swaps
+from starling.node.engine.exchange.terms import Form, Terms
+from starling.node.engine.exchange.transactions import Pairwise
+from starling.node.rpc import calls
+
+_SUMS = frozenset({EdgeKind.DIRECTIONS, EdgeKind.SWAPS, EdgeKind.CONTROLS, EdgeKind.BROADCASTS})
+"""What is sent adds up over rounds, and noise on it would."""
+
+
+def exchange_of(replica: Replica, site: Site) -> Exchange:
+    """Return the exchanges of a node, Byzantine ones if its owner asked for an attack.
+
+    Raises ConfigError: the manifest, the node's settings or the attack cannot be used.
+    """
+    opening = site.opening
+    check_noise(opening, replica)
+    frame.check(opening.manifest, replica.form.numel())
+    terms, effort = _terms(replica, opening)
+    if not opening.attack:
+        return _honest(replica, site, terms, effort, None)[0]
+    adversary = Adversary(opening, replica)
+    forged = ForgedVectors(site.vectors, adversary)
+    exchange, overheard = _honest(replica, replace(site, vectors=forged), terms, effort, forged.misdirect)
+    return Byzantine(exchange, adversary, forged, overheard)
+
+
+def check_noise(opening: calls.Open, replica: Replica) -> None:
+    """Raise ConfigError if noise shall be on vectors sent, and these are increments, on which it would add up."""
+    if not opening.privacy.exchange_noise or replica.kind not in _SUMS:
+        return
+    edge: Any = replica.mixer.edge
+    tracked = replica.kind is EdgeKind.DIRECTIONS
+    chosen = f"mix.track = {edge.track!r}" if tracked else f"mix.kind = {opening.manifest.mix.kind!r}"
+    raise ConfigError(
+        f"privacy.exchange_noise: must be 0 with {chosen}, whose messages add up, "
+        f"got {opening.privacy.exchange_noise:g}; pet, dsgd, gather and others take it"
+    )
+
+
+def _terms(replica: Replica, opening: calls.Open) -> tuple[Terms, Effort]:
+    manifest, like, kind = opening.manifest, replica.form, replica.kind
+    dim, effort, facts = like.numel(), Effort(), parts(replica.layout, like.numel())
+    codec = exchange_codec(manifest, like.dtype, facts)
+    chosen = selector_facts(manifest.compress, kind)
+    select = selection(
+        manifest.compress, codec.response if kind in SWAPPED else codec.request, codec.response, facts,
+        wishes=chosen.wishes, directions=kind is EdgeKind.DIRECTIONS, effort=effort,
+    )  # fmt: skip
+    wished = kept(manifest.compress.ratio, dim) if chosen.wishes else 0
+    form = Form(dim, like.dtype, like.device, replica.layout.dim)
+    return Terms(opening.node, manifest.seed, codec, select, wished, form), effort
+
+
+def _honest(
+    replica: Replica, site: Site, terms: Terms, effort: Effort, misdirect: Misdirect | None
+) -> tuple[Exchange, Overheard]:
+    """The exchanges of a node, and what an adversary can read of them. `misdirect`: as of `Directions`."""
+    compress = site.opening.manifest.compress
+    match replica.kind:
+        case EdgeKind.GATHERS:
+            inbox = Inbox(terms.form)
+            return Gathers(replica, site, effort, terms, inbox), Overheard(vectors=inbox.of)
+        case EdgeKind.BROADCASTS:
+            inbox = Inbox(terms.form)
+            return Broadcasts(replica, site, effort, terms, inbox), Overheard(vectors=inbox.of)
+        case EdgeKind.SWAPS | EdgeKind.CONTROLS:
+            swaps = Swaps(replica, site, terms)
+            return Pairwise(replica, site, effort, swaps), Overheard(outcome=swaps.outcome)
+        case EdgeKind.DIFFERENCES | EdgeKind.DIRECTIONS as kind:
+            known = LastKnown(replica) if selector_facts(compress, kind).compares else NothingKnown()
+            tracked = kind is EdgeKind.DIRECTIONS
+            besides = Directions(replica, site.vectors, terms, misdirect) if tracked else DifferencesOnly()
+            made = Differences(replica, site, terms, besides, known)
+            return Pairwise(replica, site, effort, made), Overheard(
+                made.told_values, made.told_directions, outcome=made.outcome
+            )

@@ -1,0 +1,228 @@
+"""Exchanges of which both ends apply one difference of their vectors, with opposite signs.
+
+Shapes: d parameters, D = width·d coordinates of the shared vector, k of one exchange.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from starling.gossip.api import Averaging, Effect
+from starling.gossip.compress.select.coordinates import with_wish
+from starling.gossip.compress.support import Full, Indices, Support
+from starling.gossip.mix import edge_ledger
+from starling.gossip.mix.encoded_effects import EncodedEffect, decoded, encoded, norm
+from starling.gossip.replica import Replica
+from starling.node.engine.consensus import of_model, rms
+from starling.node.engine.exchange.api import Site
+from starling.node.engine.exchange.directions import Besides, Carried, Limits
+from starling.node.engine.exchange.known_peers import Known
+from starling.node.engine.exchange.terms import Terms
+from starling.node.engine.exchange.transactions import Table, fault_of, fault_of_ours
+from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Done, Drop, Offer, Offered
+
+_ROUNDING = 1e-6  # relative difference of a gain between two machines
+_APART = 8  # rounds that an honest initiator may be from us in clock pace; in steps pace none
+_FULL = 0.8  # of the clip: a clipped difference is at least so long after most codecs
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """As initiator. `mine` is what `Known.note` will need."""
+
+    support: Support
+    theta: float
+    gain: float
+    limits: Limits
+    mine: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """As responder. `apart` is the distance of the models."""
+
+    done: Effect | EncodedEffect
+    mine: Tensor
+    apart: float | None
+
+
+class Differences:
+    """Offers and pending answers, at most one of each per peer. Satisfies `Transactions`."""
+
+    def __init__(self, replica: Replica, site: Site, terms: Terms, besides: Besides, known: Known) -> None:
+        self._replica, self._site, self._terms, self._besides, self._known = replica, site, terms, besides, known
+        self._edge = cast("Averaging", replica.mixer.edge)
+        self._offers = Table[_Offer]("was offered to")
+        self._pending = Table[_Pending]("is pending with")
+        self._wishes: dict[str, Indices] = {}  # coordinates that a responder asked for
+        self._tables: tuple[Any, ...] = (self._offers, self._pending, self._known, self._wishes)
+
+    def offer(self, call: Offer, shared: Tensor) -> Offered:
+        """Initiator: send our values of `shared` (D,) on a support of our choice."""
+        terms, peer = self._terms, call.peer
+        selector = terms.select(call.budget_bytes, terms.form.dim)
+        support = selector.select(shared, self._known.of(peer), terms.mask_seed(call), call.seq)
+        wish = self._wishes.pop(peer, None)
+        if wish is not None and isinstance(support, Indices):
+            support = with_wish(support, wish, terms.wished)
+        gain = self._gain(
+            call.theta, support.ratio(terms.form.dim), self._site.vectors.local_steps, call.round,
+            self._replica.memory.ledger.speed, max(1, call.members),
+        )  # fmt: skip
+        chance = terms.chance(call)
+        with fault_of_ours():
+            payload = terms.codec.encode_request(shared, support, chance)
+            payload, limits = self._besides.ask(payload, peer, support, call.theta, chance)
+        mine = self._known.remembered(support, shared)
+        self._offers.put(call, _Offer(support, call.theta, gain, limits, mine))
+        return Offered(payload, gain)
+
+    def told_values(self, call: Answer) -> tuple[Support, Tensor]:
+        """Return a request's support and values (k,). Raises ValueError with a snake_case reason."""
+        return self._asked(call)[:2]
+
+    def told_directions(self, call: Answer) -> tuple[Support, Tensor | None]:
+        """Return a request's support and direction (k,), if there is one. Raises ValueError with a snake_case reason."""
+        support, _, carried = self._asked(call)
+        return support, self._besides.told(carried, support)
+
+    def _asked(self, call: Answer) -> tuple[Support, Tensor, Carried]:
+        payload, carried = self._besides.split(call.payload)
+        support, theirs = self._terms.codec.decode_request(payload, self._terms.form.dim, self._terms.form.dtype)
+        return support, theirs, carried
+
+    def answer(self, call: Answer, shared: Tensor) -> Answered:
+        """Responder: send the difference to `shared` (D,).
+
+        Where effects are added one by one as they are committed, those of other pending answers are anticipated, or two of them would
+        overshoot. Not where all exchanges of a round read one frozen vector: its mixing weights sum to at most 1.
+        """
+        under_way = self._under_way(call.peer) if self._site.vectors.exclusive else ()
+        shared = self._after(under_way, shared)
+        with fault_of(call.peer):
+            return self._answer(call, shared, under_way)
+
+    def _answer(self, call: Answer, shared: Tensor, under_way: Sequence[Effect | EncodedEffect]) -> Answered:
+        terms = self._terms
+        support, theirs, carried = self._asked(call)
+        self._check_gain(call, support.ratio(terms.form.dim))
+        mine = (shared if isinstance(support, Full) else support.take(shared)).cpu()
+        torch.sub(mine, theirs, out=theirs)  # the difference, in the memory of what came
+        length, apart = self._measured(theirs, support)
+        wish = self._wish(call, shared)
+        chance = terms.chance(call)
+        payload, v = terms.codec.encode_difference(theirs, support, terms.form.dim, chance, wish)
+        difference = payload
+        del mine, theirs
+        effect = Effect(call.peer, support, terms.form.ours(v.neg_()), call.theta, call.gain)
+        del v
+        payload, effect = self._besides.answer(payload, carried, effect, chance, under_way)
+        done = self._encoded(effect, difference, self._besides.split(payload)[1].values, -1.0)
+        self._pending.put(call, _Pending(done, self._known.remembered(support, shared), apart))
+        limit = terms.codec.clip_norm
+        return Answered(payload, limit / length if 0.0 < limit < length else 1.0)
+
+    def apply(self, call: Apply) -> Effect | EncodedEffect:
+        """Initiator: return the effect of the response."""
+        offer, terms = self._offers.get(call), self._terms
+        support = offer.support
+        with fault_of(call.peer):
+            answer, carried = self._besides.split(call.payload)
+            v, wish = terms.codec.decode_response(answer, support, terms.form.dim, terms.form.dtype, terms.wished)
+            done = Effect(call.peer, support, terms.form.ours(v), offer.theta, offer.gain)
+            done = self._besides.answered(carried, done, offer.limits)
+        self._offers.pop(call.peer)
+        if wish is not None:
+            self._wishes[call.peer] = wish
+        self._known.note(done, offer.mine)
+        self._site.distances.record(call.peer, self._measured(done.value, support)[1])
+        at_once = self._site.vectors.exclusive  # it is booked, so its bytes need not be read again
+        return done if at_once else self._encoded(done, answer, carried.values, 1.0)
+
+    def commit(self, call: Commit) -> Effect | EncodedEffect:
+        """Responder: return the effect of the answer."""
+        pending = self._pending.get(call)
+        self._pending.pop(call.peer)
+        self._known.note(pending.done, pending.mine)
+        self._site.distances.record(call.peer, pending.apart)
+        return pending.done
+
+    def outcome(self, done: Effect | EncodedEffect) -> Done:
+        """Say whether a difference was clipped, judged by its length, which a codec shortens a little."""
+        limit = self._terms.codec.clip_norm
+        clipped = limit > 0.0 and norm(done) >= _FULL * limit
+        return Done(clipped, clip=None if clipped else 1.0)
+
+    def drop(self, call: Drop) -> None:
+        """Forget one transaction, if it is there."""
+        self._offers.drop(call)
+        self._pending.drop(call)
+
+    def forget(self, peer: str) -> None:
+        """Delete the state of an edge."""
+        for kept_by_peer in self._tables:
+            kept_by_peer.pop(peer, None)
+
+    def forget_all(self) -> None:
+        """Delete that of all edges."""
+        for kept_by_peer in self._tables:
+            kept_by_peer.clear()
+
+    def _gain(
+        self, theta: float, ratio: float, local_steps: float, round: int, speed: float, members: int = 1
+    ) -> float:
+        phase = self._site.phase(round, local_steps)
+        return self._edge.gain(theta, ratio, replace(phase, speed=speed, members=members))
+
+    def _check_gain(self, call: Answer, ratio: float) -> None:
+        """Raise ValueError for a gain that is not of the exchange's round."""
+        vectors = self._site.vectors
+        credible = min(max(call.round, vectors.round - _APART), vectors.round + _APART)
+        # In clock pace the initiator measures K: the gain is largest for K = 1, or where a damping left open becomes larger.
+        turn = max(1.0, self._site.phase(credible, 1.0).memory * ratio)
+        steps = (1.0, turn) if vectors.exclusive else (vectors.local_steps,)
+        most = max(self._gain(call.theta, ratio, count, credible, edge_ledger.FASTEST) for count in steps)
+        if not 0.0 <= call.gain <= most * (1.0 + _ROUNDING):
+            raise ValueError("gain_out_of_bounds")
+
+    def _under_way(self, peer: str) -> list[Effect | EncodedEffect]:
+        """Effects of pending answers to others."""
+        return [pending.done for _, pending in self._pending.others(peer)]
+
+    def _after(self, under_way: Sequence[Effect | EncodedEffect], shared: Tensor) -> Tensor:
+        """The vector (D,) after these effects."""
+        changed = shared.clone() if under_way else shared
+        for done in under_way:
+            effect = decoded(done)
+            value = effect.support.spread(effect.value, self._terms.form.dim)
+            changed[effect.support.index(self._terms.form.dim)] += effect.theta * value
+        return changed
+
+    def _wish(self, call: Answer, shared: Tensor) -> Indices | None:
+        terms = self._terms
+        if not terms.wished:
+            return None
+        support = terms.select(0, terms.form.dim).select(shared, self._known.of(call.peer), 0, call.seq)
+        return support if isinstance(support, Indices) else None
+
+    def _encoded(self, effect: Effect, response: bytes, values: bytes, sign: float) -> Effect | EncodedEffect:
+        """An effect as the bytes of its response's difference, and of its drift's values, times `sign`, 1 or −1."""
+        terms, support = self._terms, effect.support  # not the effect, whose values would stay
+
+        def read(data: bytes) -> Tensor:
+            found = terms.codec.decode_response(data, support, terms.form.dim, terms.form.dtype, terms.wished)[0]
+            return terms.form.ours(found.mul_(sign))
+
+        return encoded(effect, lambda: read(response), lambda: read(values))
+
+    def _measured(self, difference: Tensor, support: Support) -> tuple[float, float | None]:
+        """Norm of a difference (k,), and root mean square of its model part; None where that cannot be separated from a tracker."""
+        length = float(difference.norm())
+        about = of_model(difference, support, self._terms.form.dim, self._terms.form.model)
+        if about is difference:
+            return length, length / math.sqrt(difference.numel())
+        return length, None if about is None else rms(about)

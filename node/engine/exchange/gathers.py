@@ -1,0 +1,90 @@
+"""Exchanges in which each node pulls the vectors of its peers and combines what it has by a rule.
+
+Shapes: D numbers of the shared vector.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from starling.gossip.compress import codec
+from starling.gossip.compress.budget import Effort
+from starling.gossip.compress.header import HEADER, Kind
+from starling.gossip.compress.support import Full
+from starling.gossip.edge_memory import Committed
+from starling.gossip.errors import LocalProtocolError
+from starling.gossip.exchange.attestation import digest
+from starling.gossip.mix.gather import message_seed
+from starling.gossip.replica import Replica
+from starling.node.engine.exchange.api import Frozen, Handlers, Mixed, Site
+from starling.node.engine.exchange.pulled import LARGEST, Inbox, bounded, check, excluded
+from starling.node.engine.exchange.terms import Terms
+from starling.node.engine.exchange.transactions import fault_of, fault_of_ours
+from starling.node.engine.threads import one_thread
+from starling.node.rpc import calls
+
+
+class Gathers:
+    """Our vector for all peers, and theirs, a round at a time. Satisfies `Exchange`."""
+
+    def __init__(self, replica: Replica, site: Site, effort: Effort, terms: Terms, inbox: Inbox) -> None:
+        self.replica, self.effort = replica, effort
+        self._site, self._terms, self._inbox = site, terms, inbox
+
+    def handlers(self) -> Handlers:
+        """Answer Publish and VerifyUpdate."""
+        return {calls.Publish: one_thread()(self.publish), calls.VerifyUpdate: one_thread()(self.verify)}
+
+    def publish(self, call: calls.Publish) -> calls.Published:
+        """Return all of our vector, rounded reproducibly. Raises LocalProtocolError if our own numbers cannot be sent."""
+        shared = self._site.vectors.vector("")
+        chance = torch.Generator().manual_seed(message_seed(self._terms.seed, self._terms.node, call.round))
+        if not bool((shared.abs() <= LARGEST).all()):
+            raise LocalProtocolError("our own numbers cannot be sent: not_finite or too_large")
+        with fault_of_ours():
+            payload = self._terms.codec.encode_message(shared, Full(), chance)
+        return calls.Published(payload, digest(payload))
+
+    def verify(self, call: calls.VerifyUpdate) -> calls.Done:
+        """Decode a peer's vector and keep it until Mix, the last of each, whichever round it is from.
+
+        Raises RemoteProtocolError if it is not whole and usable.
+        """
+        check(self._site.vectors, call)
+        with fault_of(call.peer):
+            self._inbox.put(call.peer, self._decode(call.payload))
+        return calls.Done()
+
+    def mix(self, frozen: Frozen, committed: Sequence[Committed], asked: Sequence[str], *, own: bool) -> Mixed:
+        """Combine the vectors of peers `asked` with ours by the rule.
+
+        If not `own`, those were all received, and the first takes the place of ours, which a node that slept does not know better.
+        """
+        order = sorted(asked)
+        received, present = self._inbox.received(asked)
+        self._inbox.clear()
+        self._site.distances.record_vectors(order, received, present, self.replica.shared())
+        first, replaced = None, bool(order) and not own
+        if replaced:
+            order, first, received = order[1:], received[0], received[1:]
+            present = torch.ones(len(received), dtype=torch.bool, device=received.device)
+        bad = self.replica.gather(order, received, present, self._site.losses, frozen.phase, first)
+        return Mixed(excluded(order, bad, asked), replaced=replaced)
+
+    def forget(self, peer: str) -> None:
+        """Delete the vector of a peer that is gone or banned."""
+        self._inbox.pop(peer)
+
+    def forget_all(self) -> None:
+        """Delete all vectors."""
+        self._inbox.clear()
+
+    def _decode(self, payload: bytes) -> Tensor:
+        if len(payload) < HEADER.size or payload[1] != Kind.FULL:  # before anything else is paid for
+            raise ValueError("not_whole")
+        terms = self._terms
+        _, values = codec.decode(
+            payload, terms.form.dim, terms.form.dtype, (terms.codec.response,), device=terms.form.device
+        )
+        return bounded(values).reshape(terms.form.dim)

@@ -1,0 +1,84 @@
+"""What a node knows of its peers' vectors, for selectors that look for what differs from them.
+
+Shapes: D numbers of the shared vector, k of one exchange.
+"""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from starling.gossip.api import Effect
+from starling.gossip.compress.support import Support
+from starling.gossip.mix.encoded_effects import EncodedEffect, decoded
+from starling.gossip.replica import Replica
+
+
+class Known(Protocol):
+    """Vectors of peers, as far as exchanges told."""
+
+    def of(self, peer: str) -> Tensor | None:
+        """Return (D,) what is known of a peer's vector; None: the selector does not compare."""
+
+    def remembered(self, support: Support, shared: Tensor) -> Tensor:
+        """Return what `note` needs to know of `shared` (D,) on the support of an exchange."""
+
+    def note(self, done: Effect | EncodedEffect, mine: Tensor) -> None:
+        """Learn from a committed exchange; `mine` as `remembered` gave it."""
+
+    def pop(self, peer: str, _default: None = None) -> object:
+        """Forget a peer."""
+
+    def clear(self) -> None:
+        """Forget all."""
+
+
+class NothingKnown:
+    """Of selectors that do not compare."""
+
+    def of(self, peer: str) -> Tensor | None:
+        """Return nothing."""
+        return None
+
+    def remembered(self, support: Support, shared: Tensor) -> Tensor:
+        """Return (0,)."""
+        return shared[:0]
+
+    def note(self, done: Effect | EncodedEffect, mine: Tensor) -> None:
+        """Do nothing."""
+
+    def pop(self, peer: str, _default: None = None) -> object:
+        """Do nothing."""
+        return None
+
+    def clear(self) -> None:
+        """Do nothing."""
+
+
+class LastKnown:
+    """A vector of each peer with whom there was an exchange; at first it is what all began with."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._known: dict[str, Tensor] = {}
+
+    def of(self, peer: str) -> Tensor:
+        """Return (D,) what is known of a peer's vector."""
+        known = self._known.get(peer)
+        return self._replica.origin if known is None else known
+
+    def remembered(self, support: Support, shared: Tensor) -> Tensor:
+        """Return (k,) our values."""
+        return support.take(shared)
+
+    def note(self, done: Effect | EncodedEffect, mine: Tensor) -> None:
+        """The peer's values after an exchange are ours before it, (k,), and the difference less the peer's step towards ours."""
+        values = mine + (1.0 - done.theta) * decoded(done).value
+        self._known[done.peer] = done.support.put(self.of(done.peer), values)
+
+    def pop(self, peer: str, _default: None = None) -> object:
+        """Forget a peer."""
+        return self._known.pop(peer, None)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._known.clear()

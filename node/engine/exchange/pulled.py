@@ -1,0 +1,72 @@
+"""What all kinds of exchange share in which vectors are pulled: those received, until Mix.
+
+Shapes: D numbers of the shared vector, k peers asked.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
+from starling.gossip.exchange.attestation import digest
+from starling.node.engine.exchange.api import Vectors
+from starling.node.engine.exchange.terms import Form
+from starling.node.rpc.calls import VerifyUpdate
+
+LARGEST = 1e12  # largest number accepted in a vector: sums of squares of such stay finite in float32
+
+
+class Inbox:
+    """The newest vector of each peer, in a round. `form` is of all."""
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+        self._received: dict[str, Tensor] = {}
+
+    def put(self, peer: str, vector: Tensor) -> None:
+        """Keep a vector (D,)."""
+        self._received[peer] = self._form.ours(vector)
+
+    def of(self, asked: Sequence[str]) -> dict[str, Tensor]:
+        """Return (D,) of each of these peers from whom a vector came, in order of peer id."""
+        return {peer: self._received[peer] for peer in sorted(asked) if peer in self._received}
+
+    def received(self, asked: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Return (k, D) in order of peer id with zeros where none came, and whether one came, (k,) bool."""
+        received = self._form.zeros(len(asked))
+        present = torch.zeros(len(asked), dtype=torch.bool, device=self._form.device)
+        for place, peer in enumerate(sorted(asked)):
+            if peer in self._received:
+                received[place], present[place] = self._received[peer], True
+        return received, present
+
+    def pop(self, peer: str) -> None:
+        """Delete a peer's vector."""
+        self._received.pop(peer, None)
+
+    def clear(self) -> None:
+        """Delete all."""
+        self._received.clear()
+
+
+def check(vectors: Vectors, call: VerifyUpdate) -> None:
+    """Raise LocalProtocolError if this is not the time for updates, RemoteProtocolError if this one is not what was attested."""
+    if not vectors.ready:
+        raise LocalProtocolError("updates are received between the end of Train and Mix")
+    if digest(call.payload) != call.digest:
+        raise RemoteProtocolError(call.peer, "wrong_digest")
+
+
+def bounded(values: Tensor) -> Tensor:
+    """Raise ValueError("too_large") for numbers of which sums of squares might not be finite."""
+    if not bool((values.abs() <= LARGEST).all()):
+        raise ValueError("too_large")
+    return values
+
+
+def excluded(order: Sequence[str], bad: Tensor | None, asked: Sequence[str]) -> tuple[str, ...] | None:
+    """Return who of `asked` is bad; `order` names those of `bad` (n,) bool, which is None where a rule does not say."""
+    if bad is None:
+        return None
+    return tuple(peer for peer, out in zip(order, bad.tolist(), strict=True) if out and peer in asked)

@@ -1,0 +1,150 @@
+"""Exchanges in which each end sends a message of its own.
+
+Shapes: D numbers of the shared vector, E numbers kept per edge.
+"""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from starling.gossip.api import Swapped, Swapping
+from starling.gossip.edge_memory import PublicCopies
+from starling.gossip.replica import Replica
+from starling.node.engine.consensus import rms
+from starling.node.engine.exchange.api import Site
+from starling.node.engine.exchange.terms import Terms
+from starling.node.engine.exchange.transactions import Table, fault_of, fault_of_ours
+from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Done, Drop, Offer, Offered
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """As initiator: `mine` (D,), and the message `sent` (D,) if there is one."""
+
+    give: float
+    take: float
+    mine: Tensor
+    sent: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """As responder. `apart` is the distance of the models."""
+
+    done: Swapped
+    apart: float | None
+
+
+class Swaps:
+    """Offers and pending answers, at most one of each per peer. Satisfies `Transactions`."""
+
+    def __init__(self, replica: Replica, site: Site, terms: Terms) -> None:
+        self._replica, self._terms = replica, terms
+        self._vectors, self._distances = site.vectors, site.distances
+        self._edge = cast("Swapping", replica.mixer.edge)
+        self._offers = Table[_Offer]("was offered to")
+        self._pending = Table[_Pending]("is pending with")
+
+    def offer(self, call: Offer, shared: Tensor) -> Offered:
+        """Initiator: send our message."""
+        mine = self._after_others(shared, call.peer)
+        payload, sent = self._encode(call, mine, call.budget_bytes)
+        give, take = _weights(call)
+        self._offers.put(call, _Offer(give, take, mine.clone(), sent))
+        return Offered(payload, 0.0)
+
+    def answer(self, call: Answer, shared: Tensor) -> Answered:
+        """Responder: send ours."""
+        shared = self._after_others(shared, call.peer)
+        with fault_of(call.peer):
+            if call.gain != 0.0:
+                raise ValueError("gain_out_of_bounds")
+            received = self._decode(call.payload)
+            payload, sent = self._encode(call, shared)
+            give, take = _weights(call)
+            done = Swapped(call.peer, sent, received, shared.clone(), give, take)
+            self._pending.put(call, _Pending(done, self._distance(done)))
+            return Answered(payload)
+
+    def apply(self, call: Apply) -> Swapped:
+        """Initiator: return the effect of both messages."""
+        offer = self._offers.get(call)
+        with fault_of(call.peer):
+            received = self._decode(call.payload)
+        done = Swapped(call.peer, offer.sent, received, offer.mine, offer.give, offer.take)
+        self._offers.pop(call.peer)
+        self._distances.record(call.peer, self._distance(done))
+        return done
+
+    def commit(self, call: Commit) -> Swapped:
+        """Responder: return the effect of both messages."""
+        pending = self._pending.get(call)
+        self._pending.pop(call.peer)
+        self._distances.record(call.peer, pending.apart)
+        return pending.done
+
+    def outcome(self, done: Swapped) -> Done:
+        """Say nothing: messages are not clipped."""
+        return Done(False)
+
+    def drop(self, call: Drop) -> None:
+        """Forget one transaction, if it is there."""
+        self._offers.drop(call)
+        self._pending.drop(call)
+
+    def forget(self, peer: str) -> None:
+        """Delete the state of an edge."""
+        self._offers.pop(peer)
+        self._pending.pop(peer)
+
+    def forget_all(self) -> None:
+        """Delete that of all edges."""
+        self._offers.clear()
+        self._pending.clear()
+
+    def _after_others(self, shared: Tensor, peer: str) -> Tensor:
+        """The vector after the commits of transactions with others, as far as their effects are known, where they are added at once."""
+        if not self._vectors.exclusive:
+            return shared
+        for other, pending in self._pending.others(peer):
+            shared = shared + self._given(other, pending.done.sent, pending.done.mine, pending.done.give)
+        for other, offer in self._offers.others(peer):
+            shared = shared + self._given(other, offer.sent, offer.mine, offer.give)
+        return shared
+
+    def _given(self, peer: str, sent: Tensor | None, mine: Tensor, give: float) -> Tensor:
+        return torch.zeros_like(mine) if sent is None else self._edge.sent(self._kept(peer), sent, mine, give)[1]
+
+    def _encode(self, call: Offer | Answer, mine: Tensor, budget: int = 0) -> tuple[bytes, Tensor | None]:
+        """The payload of our message to a peer, and the message as the peer will decode it."""
+        give, _ = _weights(call)
+        if give == 0.0:
+            return b"", None
+        terms = self._terms
+        message = self._edge.message(self._kept(call.peer), mine, give)
+        support = terms.select(budget, terms.form.dim).select(message, None, terms.mask_seed(call), call.seq)
+        with fault_of_ours():
+            payload = terms.codec.encode_message(message, support, terms.chance(call, terms.node))
+            return payload, self._decode(payload)
+
+    def _decode(self, payload: bytes) -> Tensor | None:
+        message = self._terms.codec.decode_message(payload, self._terms.form.dim, self._terms.form.dtype)
+        return None if message is None else self._terms.form.ours(message)
+
+    def _distance(self, done: Swapped) -> float | None:
+        """Root mean square difference that a swapped message shows; None where it shows none."""
+        if done.received is None:
+            return None
+        difference = self._edge.difference(self._kept(done.peer), done.received, done.mine)
+        return None if difference is None else rms(difference[: self._terms.form.model])
+
+    def _kept(self, peer: str) -> Tensor:
+        """(E,) what is remembered of an edge."""
+        return cast("PublicCopies", self._replica.memory).of(peer)
+
+
+def _weights(call: Offer | Answer) -> tuple[float, float]:
+    """(give, take) of a link: the peer's weight for our message, and ours for the peer's."""
+    return (call.theta if call.give is None else call.give, call.theta if call.take is None else call.take)

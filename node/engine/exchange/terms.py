@@ -1,0 +1,53 @@
+"""What a swarm agreed on for all exchanges, and the form of one node's vectors in them.
+
+Shapes: D numbers of the shared vector.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from starling.gossip.mix.exchange_codec import ExchangeCodec, edge
+from starling.gossip.rng import generator
+from starling.gossip.seeds import derive
+from starling.node.engine.compression import Selection
+from starling.node.rpc.calls import Answer, Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Of shared vectors."""
+
+    dim: int  # D
+    dtype: torch.dtype
+    device: torch.device  # of the model
+    model: int  # of the D numbers, the first so many are of the model
+
+    def ours(self, values: Tensor) -> Tensor:
+        """Return values on the device of the model."""
+        return values.to(self.device)
+
+    def zeros(self, *more: int) -> Tensor:
+        """Return (…, D) zeros."""
+        return torch.zeros(*more, self.dim, dtype=self.dtype, device=self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Of all exchanges of a node."""
+
+    node: str
+    seed: int  # of the swarm
+    codec: ExchangeCodec
+    select: Selection
+    wished: int  # most coordinates that a responder asks for besides its answer; 0: none
+    form: Form
+
+    def mask_seed(self, call: Offer | Answer) -> int:
+        """Return the selector's seed, of an edge's incarnation, equal at both ends."""
+        return derive(self.seed, "mask", edge(self.node, call.peer), call.inc)
+
+    def chance(self, call: Offer | Answer, *labels: str) -> Generator:
+        """Return the quantizers' generator in a transaction, which begins the same at both ends."""
+        return generator(self.seed, "quantize", edge(self.node, call.peer), call.inc, call.seq, *labels)

@@ -1,0 +1,187 @@
+"""The engine's half of pairwise transactions, of any kind: who is timed, who is at fault, and what is under way with whom.
+
+One transaction at a time per peer, in the order that the daemon's edges ensure. The model is not touched: vectors come in, and
+effects go out, so a refused payload changes nothing.
+
+Shapes: D numbers of the shared vector.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from torch import Tensor
+
+from starling.gossip.compress.budget import Effort
+from starling.gossip.edge_memory import Committed
+from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
+from starling.gossip.replica import Replica
+from starling.node.engine.exchange.api import Frozen, Handlers, Mixed, Site
+from starling.node.engine.threads import one_thread
+from starling.node.rpc import calls
+
+T = TypeVar("T")
+Of = calls.Offer | calls.Answer | calls.Apply | calls.Commit | calls.Drop
+
+
+class Transactions(Protocol):
+    """What the messages of one kind of exchange say and mean."""
+
+    def offer(self, call: calls.Offer, shared: Tensor) -> calls.Offered:
+        """Initiator: make the request about `shared` (D,). Raises LocalProtocolError: our own numbers cannot be sent."""
+
+    def answer(self, call: calls.Answer, shared: Tensor) -> calls.Answered:
+        """Responder: make the response about `shared` (D,), whose effect is kept until it is committed or dropped.
+
+        Raises RemoteProtocolError: the payload or the gain is not what an honest initiator could send; LocalProtocolError: our own numbers
+        cannot be sent. Nothing changed then.
+        """
+
+    def apply(self, call: calls.Apply) -> Committed:
+        """Initiator: return the effect of the response; delete the offer.
+
+        Raises RemoteProtocolError: the payload is not what an honest responder could send; nothing changed; LocalProtocolError: there is no
+        such offer.
+        """
+
+    def commit(self, call: calls.Commit) -> Committed:
+        """Responder: return the effect of the answer, which is no longer pending. Raises LocalProtocolError if there is none."""
+
+    def outcome(self, done: Any) -> calls.Done:
+        """Return what the daemon is told of an effect of this kind."""
+
+    def drop(self, call: calls.Drop) -> None:
+        """Forget one transaction, if it is there."""
+
+    def forget(self, peer: str) -> None:
+        """Delete the state of an edge, which is closed or void."""
+
+    def forget_all(self) -> None:
+        """Delete that of all edges."""
+
+
+class Pairwise:
+    """Exchanges between two ends, in transactions of one kind. Satisfies `Exchange`."""
+
+    def __init__(self, replica: Replica, site: Site, effort: Effort, transactions: Transactions) -> None:
+        self.replica, self.effort = replica, effort
+        self._vectors, self._work = site.vectors, site.work
+        self._transactions = transactions
+
+    def handlers(self) -> Handlers:
+        """Answer the calls of a transaction, all but Drop on one thread and timed."""
+        timed: dict[type[calls.Call], Callable[[Any], Any]] = {
+            calls.Offer: self._offer, calls.Answer: self._answer, calls.Apply: self._apply, calls.Commit: self._commit,
+        }  # fmt: skip
+        return {kind: self._timed(answer) for kind, answer in timed.items()} | {calls.Drop: self._drop}
+
+    def mix(self, frozen: Frozen, committed: Sequence[Committed], asked: Sequence[str], *, own: bool) -> Mixed:
+        """Add effects in order of peer id, each peer's in theirs."""
+        self.replica.combine(sorted(committed, key=lambda done: done.peer), frozen.phase)
+        return Mixed()
+
+    def forget(self, peer: str) -> None:
+        """Delete the state of an edge."""
+        self._transactions.forget(peer)
+
+    def forget_all(self) -> None:
+        """Delete that of all edges."""
+        self._transactions.forget_all()
+
+    def _timed(self, answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        alone = one_thread()(answer)
+
+        def timed(call: Any) -> Any:
+            began = self._work()
+            reply = alone(call)
+            self.effort.exchanged(self._work() - began)
+            return reply
+
+        return timed
+
+    def _offer(self, call: calls.Offer) -> calls.Offered:
+        return self._transactions.offer(call, self._vectors.vector(call.peer))
+
+    def _answer(self, call: calls.Answer) -> calls.Answered:
+        shared = self._vectors.vector(call.peer)
+        if not 0.0 < call.theta < 1.0:  # the daemon checks the exact weight; base_k has links above a half
+            raise RemoteProtocolError(call.peer, "theta_out_of_bounds")
+        return self._transactions.answer(call, shared)
+
+    def _apply(self, call: calls.Apply) -> calls.Done:
+        return self._take(self._transactions.apply(call))
+
+    def _commit(self, call: calls.Commit) -> calls.Done:
+        return self._take(self._transactions.commit(call))
+
+    def _take(self, done: Committed) -> calls.Done:
+        self._vectors.take(done)
+        return self._transactions.outcome(done)
+
+    def _drop(self, call: calls.Drop) -> calls.Done:
+        self._transactions.drop(call)
+        return calls.Done()
+
+
+@dataclass(slots=True)
+class Table(Generic[T]):
+    """At most one transaction per peer, with what is kept of it.
+
+    Args:
+        what: was done to the peer, for the error if there is no such transaction.
+    """
+
+    what: str
+    _held: dict[str, tuple[int, int, T]] = field(default_factory=dict)
+
+    def put(self, call: Of, kept: T) -> None:
+        """Begin a transaction, in the place of any other with this peer."""
+        self._held[call.peer] = call.inc, call.seq, kept
+
+    def get(self, call: Of) -> T:
+        """Return what is kept of the call's transaction. Raises LocalProtocolError."""
+        inc, seq, kept = self._held.get(call.peer, (-1, -1, None))
+        if kept is None or (inc, seq) != (call.inc, call.seq):
+            raise LocalProtocolError(f"nothing {self.what} {call.peer} in transaction {call.seq}")
+        return kept
+
+    def others(self, peer: str) -> list[tuple[str, T]]:
+        """Return what is kept of transactions with all others, in order of peer id."""
+        return [(other, kept) for other, (_, _, kept) in sorted(self._held.items(), key=_name) if other != peer]
+
+    def drop(self, call: calls.Drop) -> None:
+        """Delete the call's transaction, if it is there."""
+        inc, seq, _ = self._held.get(call.peer, (-1, -1, None))
+        if (inc, seq) == (call.inc, call.seq):
+            del self._held[call.peer]
+
+    def pop(self, peer: str, _default: None = None) -> None:
+        """Delete any transaction with a peer."""
+        self._held.pop(peer, None)
+
+    def clear(self) -> None:
+        """Delete all."""
+        self._held.clear()
+
+
+def _name(held: tuple[str, object]) -> str:
+    return held[0]
+
+
+@contextmanager
+def fault_of(peer: str) -> Iterator[None]:
+    """Raise a ValueError in it as a RemoteProtocolError of a peer."""
+    try:
+        yield
+    except ValueError as error:
+        raise RemoteProtocolError(peer, str(error)) from error
+
+
+@contextmanager
+def fault_of_ours() -> Iterator[None]:
+    """Raise a ValueError in it as a LocalProtocolError: our own numbers are not finite, or too large."""
+    try:
+        yield
+    except ValueError as error:
+        raise LocalProtocolError(f"our own numbers cannot be sent: {error}") from error

@@ -1,0 +1,141 @@
+"""A node's model for late joiners, and the models that it fetched when it joined late.
+
+Shapes: d parameters.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median_low
+
+from torch import Tensor
+
+from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
+from starling.node.engine import tensor_file
+from starling.node.engine.exchange.api import Handlers
+from starling.node.engine.local.trainer import Trainer
+from starling.node.engine.rounds import Rounds
+from starling.node.engine.snapshot import Snapshot
+from starling.node.engine.vectors import Outgoing
+from starling.node.rpc import calls
+from starling.robust import model_agreement
+
+_MODEL = "model"
+MAX_CANDIDATES = 3  # models of peers held at a time
+KEPT_S = 120.0  # a snapshot that nobody reads; a late joiner on a slow line reads one chunk in a quarter of that
+
+
+class Offered:
+    """The model as it was when a peer asked for it, one at a time, read chunk by chunk from a file in `folder`; None: from memory.
+
+    `schema`: digest of the parameters' names and shapes.
+    """
+
+    def __init__(
+        self, trainer: Trainer, rounds: Rounds, outgoing: Outgoing, schema: bytes, folder: Path | None,
+        clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._trainer, self._rounds, self._outgoing = trainer, rounds, outgoing
+        self._schema, self._folder, self._clock = schema, folder, clock
+        self._held: Snapshot | None = None
+        self._read_at = clock()
+
+    def handlers(self) -> Handlers:
+        """Return what answers Snapshot and ReadChunk."""
+        return {calls.Snapshot: self.snapshot, calls.ReadChunk: self.read}
+
+    def snapshot(self, _call: calls.Snapshot) -> calls.Held | calls.Refused:
+        """Hold the model as it is now, instead of the one before."""
+        facts: dict[str, str | int] = {"kind": _MODEL, "round": self._rounds.round, "schema": self._schema.hex()}
+        self._let_go()  # never two of them
+        self._read_at = self._clock()
+        try:
+            offered = self._outgoing.now(self._trainer.replica.offered)
+            self._held = held = Snapshot(self._folder, {"x": offered}, facts)
+        except OSError as error:
+            return calls.Refused("disk", f"no model for late joiners: {error.strerror or error}")
+        return calls.Held(held.number, held.size, held.root, self._rounds.round, self._schema, held.digests)
+
+    def read(self, call: calls.ReadChunk) -> calls.ChunkRead:
+        """Return bytes of the held model."""
+        held = self._held
+        self._read_at = self._clock()
+        there = held is not None and held.number == call.snapshot
+        return calls.ChunkRead(held.read(call.offset, call.length) if held is not None and there else b"")
+
+    def release_idle(self) -> None:
+        """Hold it no longer if nobody reads it."""
+        if self._held is not None and self._clock() - self._read_at > KEPT_S:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            self._held.close()
+        self._held = None
+
+
+class Fetched:
+    """Models of peers, until enough of them agree."""
+
+    def __init__(self, trainer: Trainer, rounds: Rounds, schema: bytes, forget: Callable[[], None]) -> None:
+        """`schema` as of `Offered`; `forget` voids every edge."""
+        self._trainer, self._rounds, self._schema, self._forget = trainer, rounds, schema, forget
+        self._candidates: dict[str, tuple[int, Mapping[str, Tensor]]] = {}  # by peer: the round and x (d,)
+        self._attempt = 0
+
+    def handlers(self) -> Handlers:
+        """Return what answers Consider and Agree."""
+        return {calls.Consider: self.consider, calls.Agree: self.agree}
+
+    def consider(self, call: calls.Consider) -> calls.Done:
+        """Hold a fetched model; RemoteProtocolError if it does not fit."""
+        try:
+            tensors, facts = tensor_file.load(Path(call.file)) if call.file else tensor_file.unpack(call.state)
+        except ValueError as error:
+            raise RemoteProtocolError(call.peer, "state_damaged") from error
+        except OSError as error:
+            raise LocalProtocolError(f"a model that was fetched cannot be read: {error.strerror or error}") from error
+        if facts.get("kind") != _MODEL or facts.get("schema") != self._schema.hex() or tensors.keys() != {"x"}:
+            raise RemoteProtocolError(call.peer, "state_of_another_model")
+        replica = self._trainer.replica
+        try:
+            replica.check(replica.scope.whole(tensors["x"], replica.x))
+        except ValueError as error:
+            raise RemoteProtocolError(call.peer, "state_unusable") from error
+        tensor_file.release(tensors)
+        if call.turn != self._attempt:
+            self._candidates, self._attempt = {}, call.turn
+        if len(self._candidates) >= MAX_CANDIDATES and call.peer not in self._candidates:
+            raise LocalProtocolError(f"{MAX_CANDIDATES} models are held already")
+        self._candidates[call.peer] = (call.round, tensors)
+        return calls.Done()
+
+    def agree(self, _call: calls.Agree) -> calls.Agreed:
+        """Take over what the models held agree on; every edge starts anew. Raises LocalProtocolError if none is held."""
+        if 0 < self._rounds.granted < math.inf:
+            raise LocalProtocolError("local steps of the round are left to do")
+        if not self._candidates:
+            raise LocalProtocolError("no model is held")
+        peers = sorted(self._candidates)
+        rounds, held = zip(*(self._candidates[peer] for peer in peers), strict=True)
+        self._candidates = {}
+        agreement = self._compared(held, rounds)
+        at = median_low(rounds[i] for i in agreement.cluster) if agreement.cluster else 0
+        if agreement.state is not None:
+            self._trainer.install(agreement.state, at)
+            self._forget()
+            self._rounds.begin(at)
+        names = (tuple(peers[i] for i in which) for which in (agreement.cluster, agreement.outside))
+        return calls.Agreed(at, *names)
+
+    def _compared(self, held: Sequence[Mapping[str, Tensor]], rounds: Sequence[int]) -> model_agreement.Agreement:
+        """Return the agreement of models, of whose files only the part that is being read is in memory."""
+        models = [tensors["x"] for tensors in held]
+        replica = self._trainer.replica
+        origin = replica.scope.part(replica.beginning()).to(models[0].device)
+
+        def release() -> None:
+            for tensors in held:
+                tensor_file.release(tensors)
+
+        return model_agreement.agree(models, origin, rounds, release)

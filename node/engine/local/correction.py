@@ -1,0 +1,180 @@
+"""Where the mixing algorithm's correction meets the optimiser: on the gradient, on the optimiser's update, or nowhere.
+
+    OnGradient   sgd, or an algorithm that knows no rate: the optimiser steps along correct(gradient)
+    OnUpdate     all others: the optimiser steps along the gradient, then x <- x − rate·correct(0)
+
+Shapes: d parameters.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from starling.gossip.mix.base import MixerBase
+from starling.gossip.mix.pet import Pet
+from starling.gossip.replica import Replica
+from starling.gossip.vector import finite
+from starling.node.config.schema import Manifest
+from starling.node.engine.optimizers import clipped, corrects_updates, weighs_updates
+
+Shape = Callable[[Tensor], Tensor]
+"""A gradient (d,) -> as the correction sees it: shortened, weighed."""
+
+
+class Correction(Protocol):
+    """The correction of one local step at a time: `before`, the optimiser's step, `after`, and `keep` if the step counts."""
+
+    def before(self, gradient: Tensor) -> Tensor | None:
+        """Return the direction (d,) to step along; None: it is not finite, and the step must not be taken."""
+
+    def after(self, rate: float) -> None:
+        """Add to the parameters what is not part of the direction."""
+
+    def keep(self) -> None:
+        """Keep the state that the step leaves."""
+
+    def drop(self) -> None:
+        """Go back to the state before the step, as far as it was not changed in place."""
+
+
+def correction_of(manifest: Manifest, replica: Replica, weight: float, *, large: bool) -> Correction:
+    """Return the correction of a swarm's mixing algorithm; `weight` is this node's, `large` asks for little memory."""
+    mixer: Any = replica.mixer
+    shape = _shape(manifest, weight)
+    if getattr(type(mixer), "correct", None) is MixerBase.correct:
+        return Nowhere(shape)
+    if corrects_updates(manifest):
+        offset = getattr(mixer, "offset", None)
+        if offset is not None and offset(replica.state) is not None:
+            return HeldUpdate(replica, shape, offset)
+        return OnUpdate(replica, shape)
+    if large and isinstance(mixer, Pet) and mixer.in_place:
+        return InPlace(replica, shape, mixer)
+    return OnGradient(replica, shape)
+
+
+def _shape(manifest: Manifest, weight: float) -> Shape:
+    norm = manifest.optimizer.clip_norm
+    weighs = weight != 1.0 and not (weighs_updates(manifest) or corrects_updates(manifest))
+
+    def shape(gradient: Tensor) -> Tensor:
+        if norm is not None:
+            gradient = clipped(gradient, norm)
+        return gradient * weight if weighs else gradient
+
+    return (lambda gradient: gradient) if norm is None and not weighs else shape
+
+
+class Nowhere:
+    """The mixing algorithm corrects nothing."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+
+    def before(self, gradient: Tensor) -> Tensor | None:
+        """Return the gradient."""
+        gradient = self._shape(gradient)
+        return gradient if finite(gradient) else None
+
+    def after(self, rate: float) -> None:
+        """Add nothing."""
+
+    def keep(self) -> None:
+        """Keep nothing."""
+
+    def drop(self) -> None:
+        """Drop nothing."""
+
+
+class OnGradient:
+    """The optimiser steps along the corrected gradient."""
+
+    def __init__(self, replica: Replica, shape: Shape) -> None:
+        self._replica, self._shape = replica, shape
+        self._state: Any = None
+
+    def before(self, gradient: Tensor) -> Tensor | None:
+        """Return the corrected gradient."""
+        direction, self._state = self._replica.mixer.correct(self._replica.state, self._shape(gradient))
+        return direction if finite(direction) else None
+
+    def after(self, rate: float) -> None:
+        """Add nothing."""
+
+    def keep(self) -> None:
+        """Take over the state after this gradient."""
+        self._replica.state = self._state
+
+    def drop(self) -> None:
+        """Leave the state as it was."""
+
+
+class InPlace:
+    """The same for a large model, in the memory of the gradient and of the state."""
+
+    def __init__(self, replica: Replica, shape: Shape, mixer: Pet) -> None:
+        self._replica, self._shape, self._mixer = replica, shape, mixer
+        self._state: Any = None
+        self._step = 0
+
+    def before(self, gradient: Tensor) -> Tensor | None:
+        """Return the corrected gradient, where the gradient was; the state has seen it."""
+        gradient = self._shape(gradient)
+        self._step += 1
+        if not finite(gradient):
+            return None
+        direction, self._state = self._mixer.correct_owned(self._replica.state, gradient, self._step)
+        return direction if finite(direction) else None
+
+    def after(self, rate: float) -> None:
+        """Add nothing."""
+
+    def keep(self) -> None:
+        """Take over the state after this gradient."""
+        self._replica.state = self._state
+
+    def drop(self) -> None:
+        """Take over the state after this gradient: its vectors have seen it."""
+        self._replica.state = self._state
+
+
+class OnUpdate:
+    """The optimiser steps along the gradient; the correction is added to the parameters."""
+
+    def __init__(self, replica: Replica, shape: Shape) -> None:
+        self._replica, self._shape = replica, shape
+        self._state: Any = None
+        self._shift: Tensor | None = None
+
+    def before(self, gradient: Tensor) -> Tensor | None:
+        """Return the gradient."""
+        gradient = self._shape(gradient)
+        nothing = gradient.new_zeros(()).expand_as(gradient)
+        shift, self._state = self._replica.mixer.correct(self._replica.state, nothing)
+        self._shift = None if shift is nothing else shift
+        return gradient if finite(gradient) else None
+
+    def after(self, rate: float) -> None:
+        """Step along the correction of a gradient of 0."""
+        if self._shift is not None:
+            self._replica.x.sub_(self._shift, alpha=rate)
+
+    def keep(self) -> None:
+        """Take over the state after this step."""
+        self._replica.state = self._state
+
+    def drop(self) -> None:
+        """Leave the state as it was."""
+
+
+class HeldUpdate(Nowhere):
+    """The same where the mixing algorithm holds what is added anyway, as `offset` (d,) of its state."""
+
+    def __init__(self, replica: Replica, shape: Shape, offset: Callable[[Any], Tensor]) -> None:
+        super().__init__(shape)
+        self._replica, self._offset = replica, offset
+
+    def after(self, rate: float) -> None:
+        """Step along it."""
+        self._replica.x.add_(self._offset(self._replica.state), alpha=rate)

@@ -1,0 +1,177 @@
+"""Where the gradient of a local step comes from: a batch, and around it noise, an island, a second look, a measurement.
+
+A source is called with the number of the step, counted from 0, the round, and the vector (d,) that its gradient replaces. It returns the
+loss and whether the step may be taken: a loss that is no number says no, but for private gradients, whose steps must not depend on data.
+
+Shapes: d parameters.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from starling.gossip.replica import Replica
+from starling.gossip.seeds import derive
+from starling.node.engine import ahead
+from starling.node.engine.island import Island
+from starling.node.engine.local.local_model import LocalModel
+from starling.node.engine.local.rates import Rates
+from starling.node.engine.noise_scale import NoiseScale
+from starling.node.engine.numerics import Gradients
+from starling.node.engine.privacy.dp_sgd import PrivateGradients
+from starling.node.engine.vectors import GradientWindow
+
+Reset = Callable[[], None]
+"""Undoes the changes that a forward pass made to buffers."""
+
+
+class GradientSource(Protocol):
+    """(step, round, into) -> (loss, whether the step may be taken)."""
+
+    def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
+        """Compute a gradient."""
+
+    def forget(self) -> None:
+        """The model is another one: delete what is remembered of earlier gradients."""
+
+
+class Compute(Protocol):
+    """(step, batch, into, seed) -> the loss of a batch, whose gradient replaces what is in `into`; `seed` is of what layers draw."""
+
+    def __call__(self, step: int, batch: Any, into: Tensor, seed: int) -> float:
+        """Compute a gradient."""
+
+
+class Here:
+    """Computed by this process."""
+
+    def __init__(self, gradients: Gradients, reset: Reset) -> None:
+        self._gradients, self._reset = gradients, reset
+
+    def __call__(self, step: int, batch: Any, into: Tensor, seed: int) -> float:
+        """Compute a gradient."""
+        return self._gradients.compute(batch, into, seed, self._reset)
+
+
+class OnIsland:
+    """Computed by all ranks of an island, of the model x (d,)."""
+
+    def __init__(self, island: Island, x: Tensor, gradients: Gradients, reset: Reset) -> None:
+        self.island, self._x, self._gradients, self._reset = island, x, gradients, reset
+
+    def __call__(self, step: int, batch: Any, into: Tensor, seed: int) -> float:
+        """Compute a gradient."""
+        return self.island.compute(step, self._x, self._gradients, batch, into, seed, self._reset)
+
+
+class Measured:
+    """The gradient noise scale is measured now and then."""
+
+    def __init__(self, compute: Compute, noise: NoiseScale) -> None:
+        self._compute, self._noise = compute, noise
+
+    def __call__(self, step: int, batch: Any, into: Tensor, seed: int) -> float:
+        """Compute a gradient, of a batch in two halves where this step measures."""
+        if self._noise.due(step + 1, batch):
+            return self._noise.measure(lambda half, drawn: self._compute(step, half, into, drawn), batch, into, seed)
+        return self._compute(step, batch, into, seed)
+
+
+class Batch:
+    """The gradient of a training batch."""
+
+    def __init__(self, model: LocalModel, compute: Compute) -> None:
+        self._model, self._compute = model, compute
+
+    def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
+        """Draw a batch and compute its gradient."""
+        model = self._model
+        loss = self._compute(step, model.batch(step), into, derive(model.manifest.seed, "layers", model.node, step + 1))
+        return loss, math.isfinite(loss)
+
+    def forget(self) -> None:
+        """Nothing is remembered."""
+
+
+class Windowed:
+    """Marks the time in which a gradient is computed at the model."""
+
+    def __init__(self, source: GradientSource, window: GradientWindow) -> None:
+        self._source, self._window = source, window
+
+    def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
+        """Compute a gradient within the window."""
+        with self._window():
+            return self._source(step, round, into)
+
+    def forget(self) -> None:
+        """Pass it on."""
+        self._source.forget()
+
+
+class Optimistic:
+    """Twice the gradient less the one before (`node.engine.ahead`)."""
+
+    def __init__(self, source: GradientSource) -> None:
+        self._source = source
+        self._before: Tensor | None = None
+
+    def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
+        """Compute a gradient and remember it."""
+        loss, fine = self._source(step, round, into)
+        if fine:
+            before, self._before = self._before, into.clone()
+            into.copy_(ahead.optimistic(into, before))
+        return loss, fine
+
+    def forget(self) -> None:
+        """Delete the last gradient."""
+        self._before = None
+        self._source.forget()
+
+
+class LookAhead:
+    """The gradient at a point ahead, found by a first gradient (`node.engine.ahead`); `second` computes it without a window."""
+
+    def __init__(
+        self, source: GradientSource, second: GradientSource, replica: Replica, model: LocalModel, rates: Rates
+    ) -> None:
+        self._source, self._second, self._replica, self._model, self._rates = source, second, replica, model, rates
+
+    def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
+        """Compute both gradients; the loss is the first's."""
+        loss, fine = self._source(step, round, into)
+        if fine:
+            replica = self._replica
+            x = replica.x.clone()
+            replica.x.copy_(
+                ahead.point(
+                    self._model.manifest.optimizer, x, into,
+                    lambda gradient: replica.mixer.correct(replica.state, gradient)[0], self._rates.at(round),
+                )
+            )  # fmt: skip
+            self._second(step, round, into)
+            replica.x.copy_(x)
+        return loss, fine
+
+    def forget(self) -> None:
+        """Pass it on."""
+        self._source.forget()
+
+
+class Private:
+    """A noised gradient of single samples; whether the step is taken does not depend on the data."""
+
+    def __init__(self, private: PrivateGradients) -> None:
+        self._private = private
+
+    def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
+        """Compute a gradient; the loss is nan where no data are used."""
+        noised, loss = self._private.gradient()
+        into.copy_(noised)
+        return loss, True
+
+    def forget(self) -> None:
+        """Nothing is remembered."""

@@ -1,0 +1,85 @@
+"""The model and its buffers as they were when they were last known to be good, for a step that leaves the finite numbers.
+
+Shapes: d parameters.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+from starling.node.engine.local.local_model import LocalModel
+
+
+class LastGood(Protocol):
+    """Where the last good parameters are kept."""
+
+    def mark(self, x: Tensor) -> None:
+        """These (d,) are good."""
+
+    def get(self) -> Tensor:
+        """Return (d,) the last good ones."""
+
+
+class Copied:
+    """In a copy."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._x = x.clone()
+
+    def mark(self, x: Tensor) -> None:
+        """Copy them."""
+        self._x.copy_(x)
+
+    def get(self) -> Tensor:
+        """Return the copy."""
+        return self._x
+
+
+class Stored:
+    """Of a large model no copy is held: in the last checkpoint, else those that training began with."""
+
+    def __init__(self, checkpoint: Callable[[], Tensor | None], beginning: Callable[[], Tensor]) -> None:
+        self._checkpoint, self._beginning = checkpoint, beginning
+
+    def mark(self, x: Tensor) -> None:
+        """Do nothing: the next checkpoint has them."""
+
+    def get(self) -> Tensor:
+        """Read them."""
+        found = self._checkpoint()
+        return self._beginning() if found is None else found
+
+
+class Guard:
+    """Restores a model after a step that must not count.
+
+    Attributes:
+        checkpoint: reads the model (d,) of the last checkpoint; None if there is none.
+    """
+
+    def __init__(self, model: LocalModel) -> None:
+        self._model = model
+        self.checkpoint: Callable[[], Tensor | None] = lambda: None
+        stored = Stored(self._read, model.beginning)
+        self._last: LastGood = stored if model.large else Copied(model.x)
+        self._buffers = {name: each.clone() for name, each in model.buffers.items()}
+
+    def _read(self) -> Tensor | None:
+        return self.checkpoint()
+
+    def mark(self) -> None:
+        """The model and its buffers are good as they are."""
+        self._last.mark(self._model.x)
+        for name, each in self._model.buffers.items():
+            self._buffers[name] = each.clone()
+
+    def reset_buffers(self) -> None:
+        """Undo the changes of a forward pass."""
+        for name, each in self._buffers.items():
+            self._model.buffers[name].copy_(each)
+
+    def restore(self) -> None:
+        """Go back to the last good model, and its buffers."""
+        self._model.x.copy_(self._last.get())
+        self.reset_buffers()

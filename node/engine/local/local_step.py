@@ -1,0 +1,138 @@
+"""One local step: by a gradient, or by two losses (`seeds`).
+
+A step that would leave a number that is not finite is undone: loss and direction are checked before it, the parameters after it. So no
+NaN is ever sent to a peer, and a faulty batch costs one step.
+
+Shapes: d parameters.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Generator, Tensor
+
+from starling.gossip.mix.seeds import Seeds, slope
+from starling.gossip.replica import Replica
+from starling.gossip.vector import finite
+from starling.node.engine.local.correction import Correction
+from starling.node.engine.local.gradient_source import GradientSource
+from starling.node.engine.local.guard import Guard
+from starling.node.engine.local.local_model import LocalModel
+from starling.node.engine.local.rates import Rates
+from starling.node.engine.optimizers import Optimizer
+
+Chance = Callable[[int], Generator | None]
+"""The number of a step -> what rounds its moments by chance; None where they are kept as they are."""
+
+
+class Descent:
+    """The local optimiser, which can be made anew without memory; `weight` multiplies its steps where updates are weighed."""
+
+    def __init__(self, make: Callable[[], Optimizer], weight: float, chance: Chance) -> None:
+        self._make, self._weight, self._chance = make, weight, chance
+        self.optimizer = make()
+
+    def step(self, number: int, x: Tensor, direction: Tensor, rate: float) -> None:
+        """Change x (d,) along a direction (d,)."""
+        self.optimizer.step(x, direction, rate, None, self._weight, self._chance(number))
+
+    def renew(self) -> None:
+        """Delete what it remembers."""
+        self.optimizer = self._make()
+
+
+class LocalStep(Protocol):
+    """Local steps of one node.
+
+    Attributes:
+        steps: done, undone ones included.
+        undone: of these.
+    """
+
+    steps: int
+    undone: int
+
+    def __call__(self, round: int) -> float | None:
+        """Do one at the rate of `round` -> its loss, nan if it looked at no data; None: it was undone. Either way its batch was used."""
+
+    def forget(self, *, gradients: bool) -> None:
+        """Delete what optimiser, and where `gradients` what sources remember: the model is another one."""
+
+
+class GradientStep:
+    """A step along a gradient. Satisfies `LocalStep`."""
+
+    def __init__(
+        self,
+        model: LocalModel,
+        source: GradientSource,
+        correction: Correction,
+        descent: Descent,
+        guard: Guard,
+        rates: Rates,
+    ) -> None:
+        self._model, self.source, self._correction = model, source, correction
+        self.descent, self._guard, self._rates = descent, guard, rates
+        self.steps = self.undone = 0
+
+    def __call__(self, round: int) -> float | None:
+        """Compute a gradient and apply it."""
+        gradient = self._model.gradient()
+        self._model.module.train()
+        self.steps += 1
+        loss, fine = self.source(self.steps - 1, round, gradient)
+        return self.apply(round, loss, gradient, fine=fine)
+
+    def apply(self, round: int, loss: float, gradient: Tensor, *, fine: bool) -> float | None:
+        """Step along a gradient (d,), which may be overwritten, unless it is not `fine` -> the loss; None: the step was undone."""
+        direction = self._correction.before(gradient)
+        if direction is None or not fine:
+            self.undone += 1
+            self._guard.reset_buffers()
+            return None
+        x, rate = self._model.x, self._rates.at(round)
+        self.descent.step(self.steps, x, direction, rate)
+        self._correction.after(rate)
+        if not finite(x):
+            self.undone += 1
+            self._guard.restore()
+            self.descent.renew()  # its memory is what blew up
+            self._correction.drop()
+            return None
+        self._correction.keep()
+        return loss
+
+    def forget(self, *, gradients: bool) -> None:
+        """Delete what is remembered."""
+        self.descent.renew()
+        if gradients:
+            self.source.forget()
+
+
+class SeedsStep:
+    """A step along a drawn direction, as far as two losses say. Satisfies `LocalStep`."""
+
+    def __init__(self, model: LocalModel, replica: Replica, seeds: Seeds, rates: Rates) -> None:
+        self._model, self._replica, self._seeds, self._rates = model, replica, seeds, rates
+        self.steps = self.undone = 0
+
+    def __call__(self, round: int) -> float | None:
+        """Measure both losses -> their mean; None: they are no numbers, and the step was not taken."""
+        model, replica, seeds = self._model, self._replica, self._seeds
+        batch = model.batch(self.steps)
+        self.steps += 1
+        state: Any = replica.state
+        direction = seeds.direction(model.node, round, int(state.done), model.x)
+        both = torch.stack((model.x + seeds.epsilon * direction, model.x - seeds.epsilon * direction))
+        losses = model.losses(batch, both)
+        scalar = self._rates.at(round) * slope(losses, seeds.epsilon)
+        if not (fine := bool(torch.isfinite(scalar))):
+            self.undone += 1
+            scalar = torch.zeros_like(scalar)
+        _, replica.state = seeds.correct(state, scalar)
+        model.x.sub_(scalar * direction)
+        return float(losses.mean()) if fine else None
+
+    def forget(self, *, gradients: bool) -> None:
+        """Nothing is remembered."""

@@ -1,0 +1,161 @@
+"""From the call that opens an engine to a trainer: every choice that the manifest and the node's settings make for local steps.
+
+Shapes: d parameters.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec import structs
+from torch import Generator
+
+from starling.gossip.errors import ConfigError
+from starling.gossip.mix.seeds import Seeds
+from starling.gossip.replica import Replica
+from starling.gossip.rng import generator
+from starling.node.config import consent
+from starling.node.config.schema import Manifest, NumericsSection
+from starling.node.config.weight import weight
+from starling.node.engine import island
+from starling.node.engine import stage as stages
+from starling.node.engine.ahead import looks_ahead
+from starling.node.engine.local.correction import correction_of
+from starling.node.engine.local.gradient_source import (
+    Batch,
+    Compute,
+    GradientSource,
+    Here,
+    LookAhead,
+    Measured,
+    OnIsland,
+    Optimistic,
+    Private,
+    Windowed,
+)
+from starling.node.engine.local.guard import Guard
+from starling.node.engine.local.local_model import LocalModel
+from starling.node.engine.local.local_step import Chance, Descent, GradientStep, LocalStep, SeedsStep
+from starling.node.engine.local.placing import Machine, island_of, machine_of, model_of, rehearsal_batch
+from starling.node.engine.local.rates import Rates
+from starling.node.engine.local.replicas import replica_of
+from starling.node.engine.local.stage_calls import StageCalls
+from starling.node.engine.local.task_trainer import Means, TaskTrainer
+from starling.node.engine.noise_scale import NoiseScale
+from starling.node.engine.numerics import Gradients
+from starling.node.engine.optimizers import optimizer_of
+from starling.node.engine.privacy.csprng import Csprng
+from starling.node.engine.privacy.dp_sgd import PrivateGradients
+from starling.node.engine.vectors import GradientWindow
+from starling.node.rpc.calls import Open
+
+SPENT = ".privacy.json"  # beside the checkpoint, which ends in something else
+
+
+def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTrainer:
+    """Make task, data, model and replica, and what does local steps. `window` is open while a gradient is computed.
+
+    Raises ConfigError: the manifest or the node's settings cannot be used on this machine.
+    """
+    manifest = opening.manifest
+    if opening.stage >= 0:  # a gradient is shortened by what all stages have of it
+        manifest = structs.replace(manifest, optimizer=manifest.optimizer.changed(clip_norm=None))
+    consent.find(manifest, opening.code)
+    island.check(opening)
+    machine = machine_of(opening, manifest)
+    model, cut = model_of(opening, manifest, machine)
+    gradients, noise = _gradients(opening, model, machine)
+    model.bind()
+    ranks = island_of(opening, model, machine)
+    private = _private(opening, manifest, model, csprng)
+    replica = replica_of(opening, model)
+    if private is not None and manifest.mix.own:
+        raise ConfigError(
+            "mix.own: the share of an exchange that a node takes tells of samples, without noise; must be 0 with privacy.noise"
+        )
+    counts = weight(manifest, model.data.samples)
+    moments = opening.numerics.moments
+    descent = Descent(
+        lambda: optimizer_of(manifest, model.x, model.module, moments), counts, _chance(manifest, opening)
+    )
+    _check_ahead(opening, manifest)
+    guard, rates = Guard(model), Rates(manifest)
+    step: LocalStep
+    if isinstance(replica.mixer, Seeds):
+        step = SeedsStep(model, replica, replica.mixer, rates)
+    else:
+        compute: Compute = Here(gradients, guard.reset_buffers)
+        if ranks is not None:
+            compute = OnIsland(ranks, model.x, gradients, guard.reset_buffers)
+        source = _source(model, replica, rates, compute if noise is None else Measured(compute, noise), window)
+        if private is not None:
+            source = Private(private)
+        correction = correction_of(manifest, replica, counts, large=model.large)
+        step = GradientStep(model, source, correction, descent, guard, rates)
+    trainer = TaskTrainer(model, replica, step, guard, rates, Means(gradients, noise, private, descent, ranks))
+    if cut is not None:
+        assert isinstance(step, GradientStep)
+        _stage(opening, manifest, trainer, step, cut)
+    return trainer
+
+
+def _gradients(opening: Open, model: LocalModel, machine: Machine) -> tuple[Gradients, NoiseScale | None]:
+    numerics = opening.numerics
+    gradients = Gradients(numerics, model.task, model.module, machine.computing)
+    if opening.privacy.noise and numerics != NumericsSection():
+        raise ConfigError(
+            "numerics: with privacy.noise gradients are of single samples, in float32 and in chunks that fit; leave its keys out"
+        )
+    if numerics.micro_batch is not None or numerics.noise_every is not None:
+        gradients.check(rehearsal_batch(model))
+    return gradients, None if numerics.noise_every is None else NoiseScale(numerics.noise_every)
+
+
+def _private(opening: Open, manifest: Manifest, model: LocalModel, csprng: Csprng) -> PrivateGradients | None:
+    if not opening.privacy.noise:
+        return None
+    ledger = Path(opening.checkpoint).with_suffix(SPENT) if opening.checkpoint else None
+    return PrivateGradients(
+        opening.privacy, manifest, model.task, model.module, model.layout, model.data, csprng=csprng, path=ledger
+    )
+
+
+def _check_ahead(opening: Open, manifest: Manifest) -> None:
+    if opening.privacy.noise and (manifest.optimizer.sam or manifest.optimizer.gradient != "plain"):
+        raise ConfigError(
+            "privacy.noise: a second gradient, or an earlier one, in a step is not in its account; must be 0 with optimizer.sam and "
+            "optimizer.gradient, or leave these out"
+        )
+
+
+def _chance(manifest: Manifest, opening: Open) -> Chance:
+    """Return what rounds moments by chance, where they are kept in less than float32."""
+    if opening.numerics.moments == "float32":
+        return lambda _step: None
+
+    def chance(step: int) -> Generator:
+        return generator(manifest.seed, "moments", opening.node, step)
+
+    return chance
+
+
+def _source(
+    model: LocalModel, replica: Replica, rates: Rates, compute: Compute, window: GradientWindow
+) -> GradientSource:
+    section, batch = model.manifest.optimizer, Batch(model, compute)
+    first: GradientSource = Windowed(batch, window)
+    if section.gradient == "optimistic":
+        return Optimistic(first)
+    return LookAhead(first, batch, replica, model, rates) if looks_ahead(section) else first
+
+
+def _stage(opening: Open, manifest: Manifest, trainer: TaskTrainer, step: GradientStep, cut: stages.Cut) -> None:
+    """Give a trainer what answers a crew's calls. States are kept beside the checkpoint."""
+    model = trainer.model
+    file = Path(opening.checkpoint) if opening.checkpoint else None
+    stage = stages.Stage(
+        model.task, manifest, opening.stage, model.module, model.data, model.device, model.gradient, file
+    )
+    trainer.calls = StageCalls(trainer, step, stage).handlers()
+    trainer.facts = replace(
+        trainer.facts, by_calls=True, batches=stage.batches, most_state_bytes=stages.most_state_bytes(cut)
+    )

@@ -1,0 +1,105 @@
+"""From the call that opens an engine to a model on this machine: device, memory, task, data, module, ranks.
+
+Shapes: d parameters.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from starling.gossip.errors import ConfigError
+from starling.gossip.rng import generator
+from starling.node.catalogues import task
+from starling.node.config import memory
+from starling.node.config.schema import Manifest
+from starling.node.engine import stage as stages
+from starling.node.engine.devices import device
+from starling.node.engine.exchange.adversary import poisoned
+from starling.node.engine.island import Island, Whole
+from starling.node.engine.local.local_model import LocalModel
+from starling.node.engine.rehearsal import calling, rehearse
+from starling.node.engine.start import initial
+from starling.node.rpc.calls import Open
+from starling.node.tasks.api import Data, Source, Task
+from starling.node.tasks.reserved import data_of
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where the model is computed."""
+
+    computing: str  # the device of gradients
+    holding: str  # that of the model: the host's memory where ranks share it
+    memory: int  # bytes that a model may take there
+    sharded: bool
+
+    @property
+    def trains(self) -> bool:
+        """Whether gradients are computed in that memory."""
+        return not (self.sharded and self.computing == "cuda")
+
+
+def machine_of(opening: Open, manifest: Manifest) -> Machine:
+    """Return where the model is computed. Raises ConfigError: a device is missing, or memory for the least that it takes."""
+    computing, sharded = device(opening.device), opening.parallel != "data"
+    holding = "cpu" if sharded else computing
+    there = torch.cuda.mem_get_info()[1] if holding == "cuda" else memory.there()
+    machine = Machine(computing, holding, there, sharded)
+    if opening.stage < 0:
+        memory.check(manifest, there, trains=machine.trains)
+    return machine
+
+
+def model_of(opening: Open, manifest: Manifest, machine: Machine) -> tuple[LocalModel, stages.Cut | None]:
+    """Make the task, its data and its model, and try them where they are the owner's."""
+    kind = manifest.task.kind
+    made: Task = calling(kind, "making the task", lambda: task(kind, manifest.task.params()))
+    data = _data(opening, manifest, made, machine)
+    cut = stages.cut(made, manifest, opening.stage, machine.memory) if opening.stage >= 0 else None
+
+    def fresh() -> nn.Module:
+        if cut is not None:
+            return stages.blocks_of(made, manifest, cut).to(machine.holding)
+        return initial(made, manifest, opening.start).to(machine.holding)
+
+    try:
+        model = LocalModel(manifest, opening.node, made, data, fresh, machine.holding)
+    except ValueError as error:
+        raise ConfigError(f"task.kind: {kind!r}: {error}") from error
+    if cut is None:
+        size = sum(each.nbytes for each in model.module.parameters())
+        memory.check(manifest, machine.memory, size, trains=machine.trains)
+        if not machine.trains:
+            there = torch.cuda.mem_get_info()[1]
+            memory.check_part(manifest, there, opening.ranks, opening.numerics.micro_batch, size)
+        if ":" in kind:
+            rehearse(kind, made, model.module, data, manifest.task.batch_size)
+    return model, cut
+
+
+def _data(opening: Open, manifest: Manifest, made: Task, machine: Machine) -> Data:
+    if opening.stage > 0:
+        return stages.Elsewhere()
+    path = Path(opening.data) if opening.data else None
+    source = Source(path, manifest.partition, opening.shard, manifest.seed)
+    data = calling(manifest.task.kind, "data()", lambda: data_of(made, source, machine.holding, manifest.mix.own))
+    return poisoned(opening, data)
+
+
+def rehearsal_batch(model: LocalModel) -> Any:
+    """Return a training batch to try things with, the same each time."""
+    return model.data.batch(model.manifest.task.batch_size, generator(0, "rehearsal"))
+
+
+def island_of(opening: Open, model: LocalModel, machine: Machine) -> Island | None:
+    """Start the other ranks; x and the gradient may lie in memory of theirs from then on."""
+    if opening.ranks == 1:
+        return None
+    whole = Whole(model.task, model.fresh, model.layout, model.x) if machine.sharded else None
+    ranks = Island(opening, machine.computing, model.module, rehearsal_batch(model), whole)
+    if ranks.x is not None:
+        model.move(ranks.x, ranks.gradient)
+    return ranks

@@ -1,0 +1,35 @@
+"""The learning rate of each round at one node, and the phase that exchanges are told."""
+
+from starling.gossip.api import Phase
+from starling.node.config.schema import Manifest
+from starling.node.engine import optimizers
+
+
+class Rates:
+    """The manifest's schedule, with a ramp after this node took over another's model."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._section, self._pace = manifest.optimizer, manifest.pace
+        self._schedule = optimizers.schedule(manifest.optimizer, manifest.pace.rounds)
+        self._joined_at: int | None = None
+
+    def joined(self, round: int) -> None:
+        """Begin the ramp at `round`."""
+        self._joined_at = round
+
+    def at(self, round: int) -> float:
+        """Return the rate of `round`, > 0."""
+        return self._schedule.at(round) * self._ramp(round)
+
+    def phase(self, round: int, local_steps: float) -> Phase:
+        """Return the phase of `round` at this node."""
+        return optimizers.phase(self._section, self._schedule, round, local_steps, self._ramp(round))
+
+    def shared_phase(self, round: int, local_steps: float) -> Phase:
+        """Return the phase of `round` as it is at all nodes: without a ramp."""
+        return optimizers.phase(self._section, self._schedule, round, local_steps)
+
+    def _ramp(self, round: int) -> float:
+        if self._joined_at is None:
+            return 1.0
+        return optimizers.ramp(max(0, round - self._joined_at), self._pace.ramp_rounds)

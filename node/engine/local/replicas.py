@@ -1,0 +1,67 @@
+"""The replica that a manifest asks for, around a model on this machine.
+
+Shapes: d parameters, D numbers of the shared vector.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from starling.gossip.api import Effect
+from starling.gossip.errors import ConfigError
+from starling.gossip.mix.encoded_effects import EncodedEffect, decoded
+from starling.gossip.mix.kinds import AVERAGES, kind_of
+from starling.gossip.mix.personal import SHARES, Personal, chosen
+from starling.gossip.mix.seeds import MOST_NUMBERS, Seeds
+from starling.gossip.replica import Adjust, Replica
+from starling.node.config.schema import NumericsSection
+from starling.node.engine.compression import selector_facts
+from starling.node.engine.local.local_model import LocalModel
+from starling.node.engine.mixing import mixer_of, settled_edges
+from starling.node.rpc.calls import Open
+from starling.node.tasks.reserved import Reserved
+
+
+def replica_of(opening: Open, model: LocalModel) -> Replica:
+    """Return the replica of a model. Raises ConfigError: its mixing algorithm does not fit the model or the node's settings."""
+    manifest = opening.manifest
+    mixer, shared_layout = mixer_of(manifest, model.layout)
+    if isinstance(mixer, Seeds):
+        _check_seeds(opening, model.layout.dim)
+    kind = kind_of(mixer.edge)
+    compares = kind in AVERAGES and selector_facts(manifest.compress, kind).compares
+    put = mixer.put if isinstance(mixer, Personal) else lambda _x, shared: shared
+    adjust = _own_shares(model, model.data.aside, put) if isinstance(model.data, Reserved) else None
+    return Replica(
+        model.x, mixer, shared_layout, model.beginning, settled_edges=settled_edges(manifest), keep_origin=compares,
+        adjust=adjust,
+    )  # fmt: skip
+
+
+def _own_shares(model: LocalModel, aside: Any, put: Callable[[Tensor, Tensor], Tensor]) -> Adjust:
+    """Return what gives an effect the share of its step that is best by the samples set aside."""
+
+    def adjust(effect: Effect | EncodedEffect, shared: Tensor) -> Effect | EncodedEffect:
+        value = decoded(effect).value
+        models = [put(model.x, effect.support.add(shared, share * effect.theta * value)) for share in SHARES]
+        best = chosen(model.losses(aside, torch.stack(models)))
+        return replace(effect, theta=effect.theta * float(best))
+
+    return adjust
+
+
+def _check_seeds(opening: Open, dim: int) -> None:
+    """Raises ConfigError where a setting would be ignored, or steps would take too long."""
+    if opening.privacy.noise or opening.numerics != NumericsSection() or opening.ranks > 1:
+        raise ConfigError(
+            "mix.kind: seeds computes losses and no gradient, for which privacy.noise, numerics and ranks do nothing; leave them out"
+        )
+    members = opening.manifest.pace.quorum
+    if members * dim > MOST_NUMBERS:
+        raise ConfigError(
+            f"mix.kind: with seeds {members} nodes draw {members * dim:,} signs a step, which must be <= {MOST_NUMBERS:,}; "
+            "try adapters (starling.adapters.lora), which train fewer parameters"
+        )

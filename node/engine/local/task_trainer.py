@@ -1,0 +1,203 @@
+"""Local steps of a task. Satisfies `starling.node.engine.local.trainer.Trainer`.
+
+On one machine, with the same number of threads (which adapts unless the owner sets `threads`), equal manifest, node label and exchanges
+give the same bits.
+
+Shapes: d parameters.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+from torch import Tensor
+
+from starling.gossip.api import Losses
+from starling.gossip.replica import Replica
+from starling.node.engine import tensor_file
+from starling.node.engine.exchange.api import Handlers
+from starling.node.engine.island import Island
+from starling.node.engine.local.guard import Guard
+from starling.node.engine.local.local_model import LocalModel
+from starling.node.engine.local.local_step import Descent, LocalStep
+from starling.node.engine.local.rates import Rates
+from starling.node.engine.local.trainer import TrainerFacts, TrainerFigures
+from starling.node.engine.measured_model import MeasuredModel
+from starling.node.engine.model_file import facts
+from starling.node.engine.noise_scale import NoiseScale
+from starling.node.engine.numerics import Gradients
+from starling.node.engine.privacy.dp_sgd import PrivateGradients
+from starling.node.tasks.api import taken_notes
+from starling.node.tasks.evaluate import Result, evaluate
+from starling.node.tasks.reserved import Reserved
+
+EVALUATION_BATCH = 256  # held-out samples of a slice: about the work of a local step
+_X = "x"
+_OPTIMIZER = "optimizer."
+_KNOWN = "known."
+_BUFFER = "buffer."
+_SCALE = "numerics.scale"
+
+
+Noted = Callable[[int, float | None], None]
+"""Is told the round and the result of each local step that a call did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a node has for its local steps beside its model; None: it does without."""
+
+    gradients: Gradients
+    noise: NoiseScale | None
+    private: PrivateGradients | None
+    descent: Descent
+    island: Island | None
+
+
+class TaskTrainer:
+    """Trains a replica on a task's data."""
+
+    def __init__(
+        self, model: LocalModel, replica: Replica, local_step: LocalStep, guard: Guard, rates: Rates, means: Means
+    ) -> None:
+        self.model, self.replica, self.local_step, self.guard, self.rates, self.means = (
+            model, replica, local_step, guard, rates, means,
+        )  # fmt: skip
+        task = model.task
+        self.facts = TrainerFacts(task.metric, task.higher_is_better, model.data.samples, model.device, model.large)
+        self.calls: Handlers = {}
+        self.noted: Noted = lambda _round, _loss: None
+
+    @property
+    def schema(self) -> bytes:
+        """Digest of the parameters' names and shapes."""
+        return self.model.layout.digest
+
+    @property
+    def steps(self) -> int:
+        """Local steps done."""
+        return self.local_step.steps
+
+    def step(self, round: int) -> float | None:
+        """Do a local step."""
+        return self.local_step(round)
+
+    def handlers(self) -> Handlers:
+        """Return what answers a crew's calls, in a crew."""
+        return self.calls
+
+    def losses(self) -> Losses | None:
+        """Return losses on the last batch; None with differential privacy."""
+        if self.means.private is not None:
+            return None
+        return lambda models: self.model.losses(self.model.batch(max(0, self.steps - 1)), models)
+
+    def figures(self) -> TrainerFigures:
+        """Return figures of now."""
+        private, noise = self.means.private, self.means.noise
+        return TrainerFigures(
+            None if private is None else private.accountant.epsilon(),
+            "" if private is None else private.accountant.problem,
+            None if noise is None else noise.figure,
+        )
+
+    def take_notes(self) -> tuple[str, ...]:
+        """Return notes on gradients and on samples."""
+        return taken_notes(self.means.gradients, self.model.data)
+
+    def evaluation(self) -> tuple[MeasuredModel, Iterator[Result | None]]:
+        """Return the model as it is now, and slices of its evaluation; training may go on meanwhile."""
+        model, measured = self.model, MeasuredModel(self.model.module)
+        own = self.replica.scope.personal or isinstance(model.data, Reserved)
+        evaluated = evaluate(model.task, model.module, model.data, EVALUATION_BATCH, own=own)
+        return measured, measured.slices(chain(model.statistics(model.module), evaluated))
+
+    def exported(self) -> dict[str, Tensor]:
+        """Return the model's state; only what is frozen is not a copy."""
+        measured = MeasuredModel(self.model.module)
+        for _ in measured.slices(self.model.statistics(self.model.module)):
+            pass
+        return measured.entries()
+
+    def file_facts(self) -> Mapping[str, str | int]:
+        """Return what a file of the model says of it."""
+        return facts(self.model.module)
+
+    def rest(self) -> None:
+        """Free the gradient."""
+        self.model.rest()
+
+    def trim(self) -> None:
+        """Give freed memory back."""
+        self.model.trim()
+
+    def mark(self) -> None:
+        """Keep the model as the one to restore."""
+        self.guard.mark()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return model, optimiser, buffers, the rule's histories and the loss's scale."""
+        scale = self.means.gradients.scale
+        return {
+            _X: self.replica.settled,
+            **{_OPTIMIZER + name: each for name, each in self.means.descent.optimizer.state_dict().items()},
+            **{_KNOWN + peer: each for peer, each in self.replica.histories().items()},
+            **{_BUFFER + name: each for name, each in self.model.buffers.items()},
+            **({} if scale is None else {_SCALE: scale.state()}),
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor], steps: int) -> None:
+        """Resume; of the mixing algorithm only its rule's histories are kept."""
+        self.replica.check(tensors.get(_X))
+        buffers = _named(tensors, _BUFFER)
+        given, ours = ({name: (b.shape, b.dtype) for name, b in each.items()} for each in (buffers, self.model.buffers))
+        if given != ours:
+            raise ValueError("holds other buffers than the model has")
+        if self.means.gradients.scale is not None and _SCALE in tensors:
+            self.means.gradients.scale.load(tensors[_SCALE])
+        tensor_file.release(tensors)
+        self.means.descent.optimizer.load(_named(tensors, _OPTIMIZER), lambda: tensor_file.release(tensors))
+        for name, buffer in buffers.items():
+            self.model.buffers[name].copy_(buffer)
+        self._replace(tensors[_X])
+        self.local_step.steps = steps
+        self.replica.recall(_named(tensors, _KNOWN))
+        tensor_file.release(tensors)
+
+    def rewind(self, tensors: Mapping[str, Tensor], steps: int) -> None:
+        """Go back to an earlier state of this model. Flows stay: they are the edges', and equal at both ends.
+
+        Raises ValueError: it is another model's; nothing has changed.
+        """
+        self.replica.check(tensors.get(_X))
+        self.means.descent.renew()
+        self.means.descent.optimizer.load(_named(tensors, _OPTIMIZER))
+        self.replica.x.copy_(tensors[_X])
+        self.local_step.steps = steps
+        self.mark()
+
+    def replaced(self) -> None:
+        """Delete the optimiser's memory."""
+        self.local_step.forget(gradients=False)
+
+    def install(self, offered: Tensor, round: int) -> None:
+        """Take over a model."""
+        x = self.replica.scope.whole(offered, self.replica.x)
+        self.replica.check(x)
+        self.local_step.forget(gradients=True)
+        self.rates.joined(round)
+        self._replace(x)
+
+    def close(self) -> None:
+        """Write the account of privacy."""
+        if self.means.private is not None:
+            self.means.private.accountant.write()
+
+    def _replace(self, x: Tensor) -> None:
+        self.replica.install(x)
+        self.mark()
+
+
+def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return those whose names begin with the prefix, named without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

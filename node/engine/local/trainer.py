@@ -1,0 +1,107 @@
+"""What trains a replica between exchanges, as the session sees it.
+
+Shapes: d parameters.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from starling.gossip.api import Losses
+from starling.gossip.replica import Replica
+from starling.node.engine.exchange.api import Handlers
+from starling.node.engine.local.rates import Rates
+from starling.node.engine.measured_model import MeasuredModel
+from starling.node.tasks.evaluate import Result
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerFacts:
+    """What is known of a trainer before the first step."""
+
+    metric: str
+    higher_is_better: bool
+    samples: int  # of training data held here
+    device: str
+    large: bool  # whether copies of the model matter
+    by_calls: bool = False  # local steps are done by calls of their own, and not by `Trainer.step`
+    batches: int = 0  # of held-out data that the first stage of a crew evaluates
+    most_state_bytes: int = 0  # of any stage's state, in a crew
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerFigures:
+    """What a trainer has measured so far."""
+
+    epsilon: float | None  # ε used; None without differential privacy
+    halted: str  # why training on the data has stopped; "" while it goes on
+    noise_scale: float | None  # in samples; None where it is not measured, or not known yet
+
+
+class Trainer(Protocol):
+    """One node's local steps, evaluation, and the part of its state that is not mixed."""
+
+    facts: TrainerFacts
+    replica: Replica
+    rates: Rates
+
+    @property
+    def schema(self) -> bytes:
+        """Digest of the parameters' names and shapes."""
+
+    @property
+    def steps(self) -> int:
+        """Local steps done, undone ones included."""
+
+    def step(self, round: int) -> float | None:
+        """Do a local step at the rate of `round` -> its loss, nan if it looked at no data; None: it was undone."""
+
+    def handlers(self) -> Handlers:
+        """Return what answers calls that only this trainer knows."""
+
+    def losses(self) -> Losses | None:
+        """Return what gives the losses of models on the batch of the last local step; None where they would reveal data."""
+
+    def figures(self) -> TrainerFigures:
+        """Return figures of now."""
+
+    def take_notes(self) -> tuple[str, ...]:
+        """Return what was changed by itself since the last call, each a line for the owner."""
+
+    def evaluation(self) -> tuple[MeasuredModel, Iterator[Result | None]]:
+        """Return the model as it is now, and slices of its evaluation, beside which training may go on."""
+
+    def exported(self) -> dict[str, Tensor]:
+        """Return a copy of the model as `load_state_dict` takes it, with normalisation statistics estimated anew."""
+
+    def file_facts(self) -> Mapping[str, str | int]:
+        """Return what a file of the model says of it."""
+
+    def rest(self) -> None:
+        """Free what only local steps need."""
+
+    def trim(self) -> None:
+        """Give freed memory back to the system."""
+
+    def mark(self) -> None:
+        """The model is good as it is: restore it after a step that leaves the finite numbers."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps."""
+
+    def restore(self, tensors: Mapping[str, Tensor], steps: int) -> None:
+        """Resume from a checkpoint. Raises ValueError: it does not fit, and nothing has changed."""
+
+    def replaced(self) -> None:
+        """The replica took over peers' models in a round: delete what is remembered of another one."""
+
+    def install(self, offered: Tensor, round: int) -> None:
+        """Take over a model that was offered, in `round`, with an empty memory and a rate that climbs from there.
+
+        Raises ValueError: it is another model.
+        """
+
+    def close(self) -> None:
+        """Write what must not be lost; raises OSError."""

@@ -1,0 +1,205 @@
+"""When local steps are done and when exchanges are combined: by rounds, or continuously.
+
+steps   Train grants a round's local steps and freezes the shared vector; exchanges read the frozen one, and Mix adds their effects in
+        order of peer id. An answer committed later than its round's Mix (its Ack was lost) is added at the next. Where rounds overlap,
+        Train of the next runs while the vector is frozen, and Mix freezes anew after adding the effects.
+clock   `starling.node.engine.clock_rounds`
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from starling.gossip.api import Phase
+from starling.gossip.errors import LocalProtocolError
+from starling.node.engine.exchange.api import Exchange, Handlers, Mixed
+from starling.node.engine.local.trainer import Trainer
+from starling.node.engine.vectors import FrozenVectors
+from starling.node.rpc import calls
+
+
+@dataclass(slots=True)
+class Tally:
+    """Local steps since something began."""
+
+    began: float
+    steps: int = 0
+    losses: float = 0.0
+    counted: int = 0
+    undone: int = 0
+
+    def note(self, loss: float | None) -> None:
+        """Count a step; None: it was undone, nan: it has no loss."""
+        self.steps += 1
+        if loss is None:
+            self.undone += 1
+        elif not math.isnan(loss):
+            self.losses += loss
+            self.counted += 1
+
+    @property
+    def mean(self) -> float | None:
+        """Mean loss; None without a step, nan if none has a loss."""
+        if self.counted:
+            return self.losses / self.counted
+        return math.nan if self.steps else None
+
+
+Report = Callable[[int, Tally, float | None], calls.Trained]
+"""(round, steps since the last report, consensus distance) -> the reply."""
+
+
+class Rounds(Protocol):
+    """Which local steps are granted, and what their ends lead to."""
+
+    tally: Tally
+
+    @property
+    def round(self) -> int:
+        """The round that is done, or is next."""
+
+    @property
+    def granted(self) -> float:
+        """Local steps left to do; inf: until further notice."""
+
+    def handlers(self) -> Handlers:
+        """Return what answers the calls of this pace."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether effects wait for the end of the local step."""
+
+    def stepped(self, loss: float | None) -> calls.Trained | None:
+        """A local step is done -> the reply to Train, if it was its last."""
+
+    def noted(self, round: int, loss: float | None) -> None:
+        """A call did a local step of `round`."""
+
+    def begin(self, round: int) -> None:
+        """`round` is next: the model is a checkpoint's, or another node's. Every exchange is void."""
+
+    def book(self, peer: str) -> None:
+        """Add a peer's effects to its edge before that is settled or deleted."""
+
+
+class StepsRounds:
+    """Steps pace. Satisfies `Rounds`."""
+
+    def __init__(
+        self, trainer: Trainer, exchange: Exchange, vectors: FrozenVectors, report: Report, distance: Callable[[], float | None],
+        clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._trainer, self._exchange, self.vectors = trainer, exchange, vectors
+        self._report, self._distance, self._clock = report, distance, clock
+        self.tally = Tally(clock())
+        self._left = 0
+        self._train = calls.Train(0, 0)  # granted last
+        self._unfrozen = False  # local steps are done ahead of the Mix that freezes them
+
+    @property
+    def round(self) -> int:
+        """The round that is done, or is next."""
+        return self.vectors.round
+
+    @property
+    def granted(self) -> float:
+        """Local steps left of the granted round."""
+        return self._left
+
+    @property
+    def waiting(self) -> bool:
+        """None: they wait for Mix."""
+        return False
+
+    def noted(self, round: int, loss: float | None) -> None:
+        """Count a step that a call did."""
+        self.vectors.round = round
+        self.tally.note(loss)
+
+    def handlers(self) -> Handlers:
+        """Return what answers Train and Mix."""
+        return {calls.Train: self.train, calls.Mix: self.mix, calls.Free: self.free}
+
+    def free(self, _call: calls.Free) -> calls.Trained:
+        """Raises LocalProtocolError."""
+        raise LocalProtocolError("training runs free in clock pace")
+
+    def train(self, call: calls.Train) -> calls.Trained | None:
+        """Grant a round's steps; the reply comes out of `stepped`, unless there is none to do."""
+        if self._left:
+            raise LocalProtocolError("a round is granted where there are rounds, one at a time")
+        if call.ahead:
+            self.vectors.detach()
+        else:
+            self._combine()
+        self.vectors.round, self._train = call.round, call
+        if self._trainer.facts.by_calls:  # its steps are done
+            return self._finished()
+        self.tally = Tally(self._clock())
+        self._left = call.steps
+        return None if call.steps > 0 else self._finished()
+
+    def stepped(self, loss: float | None) -> calls.Trained | None:
+        """Count a step."""
+        self.tally.note(loss)
+        self._left -= 1
+        return self._finished() if self._left == 0 else None
+
+    def mix(self, call: calls.Mix) -> calls.Done:
+        """Combine what was committed or received. What was committed after the last round's Mix counts without another Train."""
+        if self._left > 0:
+            raise LocalProtocolError("local steps of the round are left to do")
+        if self.vectors.frozen is None and self.vectors.committed:
+            self.train(calls.Train(call.round, 0))
+        mixed = self._combine(call)
+        self.vectors.round = call.round + 1
+        if self._unfrozen:
+            self._freeze()
+        return calls.Done(clipped_or_excluded=mixed.excluded, distance=self._distance(), parted=mixed.parted)
+
+    def begin(self, round: int) -> None:
+        """Void what is frozen."""
+        self.vectors.forget_all()
+        self.vectors.round, self._unfrozen = round, False
+
+    def book(self, peer: str) -> None:
+        """Add a peer's committed effects to its edge."""
+        self.vectors.book(peer)
+
+    def _combine(self, call: calls.Mix | None = None) -> Mixed:
+        frozen, committed = self.vectors.thawed()
+        if frozen is None:
+            return Mixed()
+        self._trainer.trim()
+        asked, own = ((), True) if call is None else (call.asked, call.own)
+        mixed = self._exchange.mix(frozen, committed, asked, own=own)
+        del committed
+        if mixed.replaced:
+            self._trainer.replaced()
+        self._trainer.mark()
+        self._trainer.trim()
+        return mixed
+
+    def _finished(self) -> calls.Trained:
+        """The local steps of a round are done."""
+        if self._train.ahead and self.vectors.frozen is not None:
+            self._unfrozen = True
+        else:
+            self._freeze()
+        tally, self.tally = self.tally, Tally(self._clock())
+        return self._report(self.round, tally, None)
+
+    def _freeze(self) -> None:
+        self._unfrozen = False
+        phase = self._phase()
+        self._trainer.replica.publish(phase)
+        self._trainer.rest()
+        self.vectors.freeze(phase)
+
+    def _phase(self) -> Phase:
+        granted = self._train
+        return replace(
+            self._trainer.rates.phase(granted.round, float(granted.steps)),
+            first=granted.first, last=granted.last, turn=granted.turn,
+        )  # fmt: skip

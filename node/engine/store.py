@@ -1,0 +1,90 @@
+"""What a node keeps on its disk: the checkpoint, the best model, and models that the owner exports.
+
+Shapes: d parameters.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from torch import Tensor
+
+from starling.gossip.errors import ConfigError
+from starling.node.engine import tensor_file
+from starling.node.engine.best import NAME as BEST
+from starling.node.engine.best import Best
+from starling.node.engine.checkpoint import Checkpoint, Checkpoints, swarm_of
+from starling.node.engine.exchange.api import Handlers
+from starling.node.engine.local.trainer import Trainer
+from starling.node.rpc import calls
+
+
+class Store:
+    """Files of one node beside its checkpoint; without one nothing is kept but what is exported. `schema` as of `late_join.Offered`."""
+
+    def __init__(self, opening: calls.Open, trainer: Trainer, schema: bytes) -> None:
+        self._path, self._trainer, self._schema = opening.checkpoint, trainer, schema.hex()
+        swarm, file = swarm_of(opening.manifest), Path(opening.checkpoint)
+        self._checkpoints = Checkpoints(file, swarm=swarm, schema=self._schema) if opening.checkpoint else None
+        self.best = Best(
+            file.with_name(BEST) if opening.checkpoint else None, swarm=swarm, schema=self._schema,
+            higher_is_better=trainer.facts.higher_is_better, large=trainer.facts.large,
+        )  # fmt: skip
+        self.round: Callable[[], int] = lambda: 0  # to be noted in files
+        self.saved: Callable[[], None] = lambda: None  # called after each save
+
+    def handlers(self) -> Handlers:
+        """Return what answers Save and Stop."""
+        return {calls.Save: self.save, calls.Stop: self.stop}
+
+    def resumed(self) -> int | None:
+        """Restore the trainer from the checkpoint -> its round; None: there is none. Raises ConfigError: it cannot be used."""
+        checkpoint = None if self._checkpoints is None else self._checkpoints.load()
+        if checkpoint is None:
+            return None
+        try:
+            self._trainer.restore(checkpoint.tensors, checkpoint.local_steps)
+        except ValueError as error:
+            raise ConfigError(f"checkpoint {self._path}: {error}; move the file away to start afresh") from error
+        return checkpoint.round
+
+    def model(self) -> Tensor | None:
+        """Return (d,) the model of the last checkpoint; None if there is none that can be read."""
+        with suppress(ConfigError):
+            if self._checkpoints is not None and (saved := self._checkpoints.load()) is not None:
+                return saved.tensors["x"]
+        return None
+
+    def save(self, call: calls.Save) -> calls.Done | calls.Refused:
+        """Write the checkpoint and the best model, and a model alone if asked."""
+        return self._written(lambda: self._export(call))
+
+    def stop(self, _call: calls.Stop) -> calls.Done | calls.Refused:
+        """Write everything for the last time."""
+        return self._written(self._close)
+
+    def _close(self) -> calls.Refused | None:
+        self._trainer.close()
+        return None
+
+    def _export(self, call: calls.Save) -> calls.Refused | None:
+        if call.export and call.best:
+            if not self.best.copy(Path(call.export)):
+                return calls.Refused("state", "no model was evaluated yet, so there is no best one")
+        elif call.export:
+            named = self._trainer.file_facts()
+            facts: dict[str, str | int] = {"kind": "export", "round": self.round(), "schema": self._schema, **named}
+            tensor_file.save(Path(call.export), self._trainer.exported(), facts).replace(call.export)
+        return None
+
+    def _written(self, more: Callable[[], calls.Refused | None]) -> calls.Done | calls.Refused:
+        try:
+            if self._checkpoints is not None:
+                self._checkpoints.save(Checkpoint(self.round(), self._trainer.steps, self._trainer.tensors()))
+            self.best.write()
+            self.saved()
+            refused = more()
+        except OSError as error:
+            name = f"{error.filename}: " if error.filename else ""
+            return calls.Refused("disk", f"{name}{error.strerror or error}; training goes on, free some space (df -h)")
+        return refused or calls.Done()

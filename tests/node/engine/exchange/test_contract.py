@@ -1,0 +1,296 @@
+"""What every kind of exchange promises, asked of each: what a round does, and that nothing else does anything."""
+
+import pytest
+import torch
+from msgspec import structs
+
+from starling.gossip.compress import codec
+from starling.gossip.compress.catalogue import quantizer
+from starling.gossip.compress.support import Full
+from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from starling.gossip.exchange.attestation import digest
+from starling.gossip.mix.broadcast_codec import anchor_digest
+from starling.gossip.mix.encoded_effects import decoded
+from starling.gossip.mix.kinds import AVERAGES, PULLED, EdgeKind
+from starling.node.config.schema import CompressSection, MixSection, PrivacySection, RobustSection
+from starling.node.engine.exchange.byzantine import Byzantine
+from starling.node.rpc import calls
+from tests.harness.engines import manifest
+from tests.harness.replicas import DIM, Node, requested, send, talk, trained, transact
+from tests.harness.sections import taken
+
+EXACT = CompressSection(select="full", request="identity", response="identity")
+MIXES = {
+    EdgeKind.DIFFERENCES: MixSection(kind="pet", track="difference", clip_norm=0.0),
+    EdgeKind.DIRECTIONS: MixSection(kind="pet", track="both", clip_norm=0.0),
+    EdgeKind.SWAPS: MixSection(kind="choco"),
+    EdgeKind.CONTROLS: taken(MixSection, kind="psgd", feedback="ef21", control_variate=True),
+    EdgeKind.GATHERS: MixSection(kind="gather"),
+    EdgeKind.BROADCASTS: MixSection(kind="sparse_outer"),
+}
+PAIRWISE = sorted(set(EdgeKind) - PULLED, key=str)
+of_kinds = pytest.mark.parametrize("kind", EdgeKind, ids=str)
+of_pairs = pytest.mark.parametrize("kind", PAIRWISE, ids=str)
+of_averages = pytest.mark.parametrize("kind", sorted(AVERAGES, key=str), ids=str)
+of_pulls = pytest.mark.parametrize("kind", sorted(PULLED, key=str), ids=str)
+
+
+def agreed(kind, **changes):
+    given = manifest(mix=MIXES[kind], **{"compress": EXACT} | changes)
+    return structs.replace(given, robust=taken(RobustSection, rule="mean"))
+
+
+def mixed(nodes):
+    """The models after Mix, and what else the mixing algorithm knows."""
+    for name, node in nodes.items():
+        node.mix(sorted(set(nodes) - {name}))
+    return [node.replica.x.clone() for node in nodes.values()], [node.replica.form.clone() for node in nodes.values()]
+
+
+def equal(one, other):
+    return all(torch.equal(a, b) for pair in zip(one, other, strict=True) for a, b in zip(*pair, strict=True))
+
+
+@of_kinds
+def test_each_kind_answers_its_own_calls(kind):
+    node = Node(agreed(kind), "a")
+    assert node.replica.kind is kind
+    pulled = {calls.Publish, calls.VerifyUpdate}
+    pairwise = {calls.Offer, calls.Answer, calls.Apply, calls.Commit, calls.Drop}
+    assert set(node.exchange.handlers()) == (pulled if kind in PULLED else pairwise)
+
+
+@of_kinds
+def test_a_round_changes_the_models_of_those_that_took_part_and_nobody_alone(kind):
+    nodes, alone = trained(agreed(kind)), trained(agreed(kind))
+    talk(nodes, kind in PULLED)
+    before = [node.replica.x.clone() for node in nodes.values()]
+    assert equal(([node.replica.x for node in alone.values()],), (before,)), "nothing moves before Mix"
+    assert not equal(mixed(nodes), mixed(alone))
+
+
+@of_kinds
+def test_a_refused_payload_changes_nothing(kind):
+    """Neither of a request nor of a response: afterwards everything is as if it had not come."""
+    nodes, spared = trained(agreed(kind)), trained(agreed(kind))
+    if kind in PULLED:
+        for hostile in (b"", b"\0" * 40):
+            with pytest.raises(RemoteProtocolError):
+                nodes["a"].call(calls.VerifyUpdate("b", digest(hostile), hostile))
+        with pytest.raises(RemoteProtocolError, match="wrong_digest"):
+            nodes["a"].call(calls.VerifyUpdate("b", b"", b""))
+    else:
+        offered = nodes["a"].call(calls.Offer("b", 0, 0, 0, 0.5))
+        for theta, gain, payload in (
+            (0.5, offered.gain, b"\0" * 40),
+            (1.0, offered.gain, offered.payload),
+            (0.5, 1e9, offered.payload),
+        ):
+            with pytest.raises(RemoteProtocolError):
+                nodes["b"].call(calls.Answer("a", 0, 0, 0, theta, gain, payload))
+        with pytest.raises(RemoteProtocolError):
+            nodes["a"].call(calls.Apply("b", 0, 0, b"\0" * 40))
+        with pytest.raises(LocalProtocolError, match="nothing is pending with a in transaction 0"):
+            nodes["b"].call(calls.Commit("a", 0, 0))
+        assert not nodes["a"].vectors.committed
+    assert nodes["a"].distances.figure() is None
+    for both in (nodes, spared):
+        talk(both, kind in PULLED)
+    assert equal(mixed(nodes), mixed(spared))
+
+
+@of_averages
+@pytest.mark.parametrize("compress", [EXACT, CompressSection(select="full")], ids=["identity", "rounded"])
+def test_both_ends_apply_one_difference_with_opposite_signs(kind, compress):
+    """Bit for bit, also what a codec makes of it, and of the difference of the directions."""
+    nodes = trained(agreed(kind, compress=compress))
+    transact(nodes)
+    (ours,), (theirs,) = ([decoded(done) for done in node.vectors.committed] for node in nodes.values())
+    assert torch.equal(ours.value, -theirs.value)
+    assert (ours.theta, ours.gain, ours.peer, theirs.peer) == (theirs.theta, theirs.gain, "b", "a")
+    assert (ours.drift is None) == (kind is EdgeKind.DIFFERENCES)
+    if ours.drift is not None:
+        assert torch.equal(ours.drift.value, -theirs.drift.value)
+        assert ours.drift.weight == theirs.drift.weight > 0.0
+
+
+@of_averages
+def test_the_sum_of_the_models_and_of_the_flows_stays(kind):
+    nodes = trained(agreed(kind), "abc")
+    before = sum(node.replica.x.double() for node in nodes.values())
+    for seq, (one, other) in enumerate((("a", "b"), ("b", "c"), ("a", "c"))):
+        transact(nodes, one, other, seq)
+    models, flows = mixed(nodes)
+    assert torch.allclose(sum(x.double() for x in models), before, atol=1e-5)
+    assert any(flow.any() for flow in flows)
+    assert torch.allclose(sum(flows), torch.zeros(DIM), atol=1e-6)
+
+
+@of_pairs
+def test_what_is_dropped_is_neither_applied_nor_committed_and_another_transaction_stays(kind):
+    nodes = trained(agreed(kind))
+    _, answered = requested(nodes, seq=3)
+    apply, commit = calls.Apply("b", 0, 3, answered.payload), calls.Commit("a", 0, 3)
+    for name, peer in ("ab", "ba"):
+        assert nodes[name].call(calls.Drop(peer, 0, 2)) == calls.Done()
+        assert nodes[name].call(calls.Drop(peer, 1, 3)) == calls.Done()
+    kept = [nodes["a"].call(apply), nodes["b"].call(commit)]
+    assert all(isinstance(reply, calls.Done) for reply in kept)
+    _, answered = requested(nodes, seq=4)
+    for name, peer in ("ab", "ba"):
+        nodes[name].call(calls.Drop(peer, 0, 4))
+    with pytest.raises(LocalProtocolError, match="nothing was offered to b in transaction 4"):
+        nodes["a"].call(calls.Apply("b", 0, 4, answered.payload))
+    with pytest.raises(LocalProtocolError, match="nothing is pending with a in transaction 4"):
+        nodes["b"].call(calls.Commit("a", 0, 4))
+
+
+@of_kinds
+@pytest.mark.parametrize("everybody", [False, True], ids=["one", "all"])
+def test_what_is_under_way_with_a_peer_is_forgotten_with_it(kind, everybody):
+    nodes, alone = trained(agreed(kind)), trained(agreed(kind))
+    if kind in PULLED:
+        send(nodes, "b", "a")
+    else:
+        requested(nodes)
+    for node, peer in (nodes["a"], "b"), (nodes["b"], "a"):
+        node.exchange.forget("z")
+        node.exchange.forget_all() if everybody else node.exchange.forget(peer)
+    if kind in PULLED:
+        assert torch.equal(mixed({"a": nodes["a"]})[0][0], mixed({"a": alone["a"]})[0][0])
+    else:
+        with pytest.raises(LocalProtocolError):
+            nodes["b"].call(calls.Commit("a", 0, 0))
+        with pytest.raises(LocalProtocolError):
+            nodes["a"].call(calls.Apply("b", 0, 0, b""))
+
+
+@of_kinds
+def test_exchanges_need_a_frozen_vector(kind):
+    node = Node(agreed(kind), "a")
+    words = "there is no frozen vector between Mix and the end of the next Train"
+    first = calls.Publish(0) if kind in PULLED else calls.Offer("b", 0, 0, 0, 0.5)
+    with pytest.raises(LocalProtocolError, match=words):
+        node.call(first)
+    with pytest.raises(LocalProtocolError, match="between the end of Train and Mix" if kind in PULLED else words):
+        node.call(calls.VerifyUpdate("b", b"", b"") if kind in PULLED else calls.Answer("b", 0, 0, 0, 2.0, 0.0, b""))
+
+
+@of_kinds
+def test_the_calls_of_transactions_are_timed_if_they_succeed(kind):
+    """What is pulled is about whole vectors whatever it takes; what is refused tells nothing of an exchange."""
+    nodes = trained(agreed(kind))
+    talk(nodes, kind in PULLED)
+    assert nodes["a"].seconds == (0.0 if kind in PULLED else 4.0)
+    if kind not in PULLED:
+        assert nodes["a"].exchange.effort._exchanged == 2.0
+        with pytest.raises(RemoteProtocolError):
+            nodes["a"].call(calls.Answer("b", 0, 9, 0, 2.0, 0.0, b""))
+        nodes["a"].call(calls.Drop("b", 0, 9))
+        assert nodes["a"].exchange.effort._exchanged == 2.0
+
+
+@of_kinds
+def test_an_exchange_tells_how_far_apart_models_are(kind):
+    nodes = trained(agreed(kind))
+    apart = float((nodes["a"].replica.x - nodes["b"].replica.x).norm()) / DIM**0.5
+    talk(nodes, kind in PULLED)
+    mixed(nodes)
+    found = {name: node.distances.figure() for name, node in nodes.items()}
+    if kind is EdgeKind.BROADCASTS:
+        assert set(found.values()) == {None}
+    elif kind in AVERAGES or kind is EdgeKind.GATHERS:
+        assert list(found.values()) == pytest.approx([apart, apart], rel=1e-5)
+
+
+@of_kinds
+def test_noise_is_refused_where_messages_add_up(kind):
+    privacy = PrivacySection(exchange_noise=0.1)
+    if kind in (EdgeKind.DIFFERENCES, EdgeKind.GATHERS):
+        Node(agreed(kind), "a", privacy=privacy)
+    else:
+        named = "mix.track = 'both'" if kind is EdgeKind.DIRECTIONS else f"mix.kind = '{MIXES[kind].kind}'"
+        with pytest.raises(
+            ConfigError, match=f"^privacy.exchange_noise: must be 0 with {named}, whose messages add up, got 0.1;"
+        ):
+            Node(agreed(kind), "a", privacy=privacy)
+
+
+@of_kinds
+def test_a_liar_exchanges_as_every_other_node_and_its_own_model_is_none_the_worse(kind):
+    """What it sends is forged; its own model is what an honest exchange would have made, as far as it can know that."""
+    nodes, honest = trained(agreed(kind)), trained(agreed(kind))
+    nodes["a"] = Node(agreed(kind), "a", attack="sign_flip")
+    nodes["a"].train()
+    assert isinstance(nodes["a"].exchange, Byzantine)
+    assert not isinstance(nodes["b"].exchange, Byzantine)
+    for both in (nodes, honest):
+        talk(both, kind in PULLED)
+    (ours, theirs), _ = mixed(nodes)
+    (true_ours, true_theirs), _ = mixed(honest)
+    if kind in AVERAGES or kind is EdgeKind.GATHERS:  # elsewhere it keeps a copy of what it sent, as all do
+        assert torch.allclose(ours, true_ours, atol=1e-5)
+    assert not torch.allclose(theirs, true_theirs, atol=1e-3)
+
+
+def test_a_liar_says_of_the_honest_effect_whether_it_was_clipped():
+    """The daemon counts what happened to the model."""
+    given = manifest(mix=MixSection(kind="dsgd", clip_norm=0.5), compress=EXACT)
+    nodes = trained(given)
+    nodes["a"] = Node(given, "a", attack="foe")
+    nodes["a"].train()
+    ours, theirs = transact(nodes)
+    assert theirs == calls.Done(True, clip=None)
+    assert ours == calls.Done(False, clip=1.0)
+
+
+@of_pulls
+def test_hostile_bytes_are_signed_as_they_are_sent(kind):
+    nodes = trained(agreed(kind))
+    nodes["a"] = Node(agreed(kind), "a", attack="nan")
+    nodes["a"].train()
+    published = nodes["a"].call(calls.Publish(0))
+    assert published.digest == digest(published.payload)
+    with pytest.raises(RemoteProtocolError):
+        nodes["b"].call(calls.VerifyUpdate("a", published.digest, published.payload))
+
+
+def test_a_node_that_slept_takes_over_what_others_have():
+    """The vector of the first stands for its own, and what its optimiser remembers is of another model."""
+    nodes = trained(agreed(EdgeKind.GATHERS), "abc")
+    for peer in "bc":
+        send(nodes, peer, "a")
+    others = [nodes[peer].replica.x.clone() for peer in "bc"]
+    assert nodes["a"].mix(("c", "b"), own=False).replaced
+    assert torch.allclose(nodes["a"].replica.x, torch.stack(others).mean(0), atol=1e-6)
+    nodes["a"].train(1)
+    assert not nodes["a"].mix((), own=False).replaced, "nobody was asked"
+    nodes["a"].train(2)
+    assert not nodes["a"].mix(("b",)).replaced
+
+
+@pytest.mark.parametrize("gone", ["", "bc"])
+def test_who_began_from_another_anchor_than_most_is_told_whom_to_ask(gone):
+    nodes = trained(agreed(EdgeKind.BROADCASTS), "abc")
+    nodes["a"].replica.install(torch.ones(DIM))
+    nodes["a"].train()
+    for name, peers in {"a": "bc", "b": "ac", "c": "ab"}.items():
+        for peer in peers:
+            send(nodes, peer, name)
+    for peer in gone:
+        nodes["a"].exchange.forget(peer)
+    assert nodes["a"].mix(("b", "c")).parted == (() if gone else ("b", "c"))
+    assert nodes["b"].mix(("a", "c")).parted == ()
+
+
+def test_the_anchor_of_a_refused_message_does_not_count():
+    """Or two liars could send an honest node away from its own."""
+    node = Node(agreed(EdgeKind.BROADCASTS), "a")
+    node.train()
+    fp32 = quantizer("identity", torch.float32)
+    body = codec.encode_from(torch.full((DIM,), 1e13), Full(), fp32, torch.Generator())
+    message = anchor_digest(torch.ones(DIM)) + body
+    for peer in "bc":
+        with pytest.raises(RemoteProtocolError, match="too_large"):
+            node.call(calls.VerifyUpdate(peer, digest(message), message))
+    assert node.mix(("b", "c")).parted == ()
