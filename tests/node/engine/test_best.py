@@ -14,8 +14,8 @@ from starling.node.attach import Attached
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.engine import tensor_file
 from starling.node.engine.best import NAME, Best
-from starling.node.engine.worker import Worker
 from starling.node.engine.measured_model import MeasuredModel
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.engines import done, manifest, opened, opening, refused_as, x_of
 
@@ -112,11 +112,11 @@ def test_an_engine_keeps_the_model_that_it_measured(tmp_path):
     nothing = done(engine, calls.Save())
     assert isinstance(nothing, calls.Done)
     refused_as("state", engine.handle(calls.Save(str(tmp_path / "e"), best=True)), "no model was evaluated yet")
-    learner = engine.session.learner
+    trainer = engine.trainer
     done(engine, calls.Train(0, 3))
     done(engine, calls.Mix(0))
-    measured, good = learner.state_dict(), done(engine, calls.Evaluate(1))
-    learner.x.mul_(0.0)
+    measured, good = trainer.exported(), done(engine, calls.Evaluate(1))
+    trainer.replica.x.mul_(0.0)
     worse = done(engine, calls.Evaluate(2))
     assert worse.value < good.value
     assert (good.best, good.best_round) == (worse.best, worse.best_round) == (good.value, 1)
