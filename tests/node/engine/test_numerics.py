@@ -15,9 +15,9 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.vector import bind, layout
 from starling.node.catalogues import task
 from starling.node.config.schema import NumericsSection, PartitionSection, PrivacySection
-from starling.node.engine.worker import Worker
 from starling.node.engine.loss_scale import FIRST, GROWTH_STEPS, MOST, LossScale
 from starling.node.engine.numerics import DRAW_NOTHING, Gradients, inductor, slowdown
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.tasks.api import Source
 from starling.node.tasks.batches import part, samples
