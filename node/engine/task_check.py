@@ -24,8 +24,8 @@ from starling.gossip.catalogue import Scalar
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.node.config.schema import Manifest, PartitionSection, TaskSection
-from starling.node.engine.worker import Worker
 from starling.node.engine.rehearsal import calling
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.tasks.api import Task
 from starling.node.tasks.evaluate import Result, evaluate

@@ -219,9 +219,7 @@ class Opened:
             best.offer(result.value, evaluation.round, evaluation.model)
         del evaluation
         self.trainer.trim()  # of its copy
-        return calls.Evaluated(
-            result.value, result.loss, result.samples, best.value, best.round, dict(result.others)
-        )
+        return calls.Evaluated(result.value, result.loss, result.samples, best.value, best.round, dict(result.others))
 
     def _report(self, round: int, tally: Tally, distance: float | None) -> calls.Trained:
         trainer, now, (busy, taken) = self.trainer, self._clock(), self.gpu.look()

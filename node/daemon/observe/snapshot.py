@@ -46,7 +46,9 @@ def _own(node: Node, engine_pid: int | None) -> Fields:
     gpu = {name: figures.pop(name) for name in Resources.__struct_fields__ if name in figures}
     return (
         figures
-        | _same(progress, "state", "round", "value", "value_round", "others", "best", "best_round", "alone", "joined_late")
+        | _same(
+            progress, "state", "round", "value", "value_round", "others", "best", "best_round", "alone", "joined_late"
+        )
         | {
             "version": VERSION,
             "peer": setup.identity.peer_id,
