@@ -1,21 +1,28 @@
 """Batches of any form in parts: tensors with one leading number of samples, in any nest of `starling.node.tasks.trees`."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 
-from starling.node.tasks.trees import children, leaves, rebuilt
+from starling.node.tasks.trees import children, leaves, rebuilt, tensors
 
 
 def samples(batch: Any) -> int | None:
     """How many samples a batch has, the length of all its tensors; None: it has none, of different lengths, or objects that hold some."""
-    lengths: set[int] = set()
-    for leaf in leaves(batch):
-        if isinstance(leaf, Tensor):
-            lengths.add(leaf.shape[0] if leaf.ndim else 0)
-        elif hasattr(leaf, "to"):
-            return None
+    lengths = set(_lengths(batch))
     return lengths.pop() or None if len(lengths) == 1 else None
+
+
+def _lengths(tree: Any) -> Iterator[int]:
+    """Of all tensors; 0 for what cannot be cut: a number, and an object, also a dataclass, whose tensors need not be of samples."""
+    if isinstance(tree, Tensor):
+        yield tree.shape[0] if tree.ndim else 0
+    elif isinstance(tree, Mapping | tuple | list) and (held := children(tree)) is not None:
+        for each in held:
+            yield from _lengths(each)
+    elif hasattr(tree, "to") or next(tensors(tree), None) is not None:
+        yield 0
 
 
 def part(batch: Any, begin: int, end: int) -> Any:

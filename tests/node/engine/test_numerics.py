@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -30,6 +31,11 @@ FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
 class Pair(NamedTuple):
     x: torch.Tensor
     y: torch.Tensor
+
+
+@dataclass
+class Record:
+    x: torch.Tensor
 
 
 class Fit:
@@ -181,6 +187,10 @@ def test_what_does_not_fit_one_sample_at_a_time_is_said_in_one_line():
         ((torch.zeros(4), torch.zeros(3)), None),
         ((torch.zeros(4), torch.tensor(1.0)), None),
         ("text", None),
+        (Record(torch.zeros(4)), None),
+        ((torch.zeros(4), Record(torch.zeros(4))), None),
+        ((torch.zeros(4), nn.utils.rnn.pack_sequence([torch.zeros(2)] * 4)), None),
+        ((torch.zeros(4), ["a", "b", "c", "d"]), 4),
     ],
 )
 def test_a_batch_is_split_where_all_its_tensors_have_one_length(batch, count):
@@ -188,6 +198,7 @@ def test_a_batch_is_split_where_all_its_tensors_have_one_length(batch, count):
     if count is not None:
         first = part(batch, 1, 3)
         assert samples(first) == 2
+        assert all(len(each) == 2 for each in first if isinstance(each, list) and isinstance(each[0], str))
         assert type(first) is type(batch)
 
 
