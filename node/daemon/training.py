@@ -442,6 +442,9 @@ class Training:
         else:
             evaluated = await self.crew.evaluate(self.progress.round, self.pace.local_steps)
             self.progress.value_round = self.progress.round  # also where the crew was about something else
+        if isinstance(evaluated, calls.Refused) and evaluated.kind == "config":
+            self.progress.value_round = self.progress.round
+            self.context.report.event("not_evaluated", evaluated.reason, level="error", round=self.progress.round)
         if isinstance(evaluated, calls.Evaluated):
             progress, opened = self.progress, self.engine.opened
             done, metric = progress.round, opened.metric if opened is not None else "value"

@@ -12,7 +12,7 @@ Shapes: d parameters.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ from starling.node.tasks.batches import part, samples
 MEMORY = 0.02  # share of the newest measurement in the averages, 1/number for the first
 LEAST = 10  # measurements before there is a figure
 
+Shares = Callable[[Any, Sequence[Any], Sequence[int]], Sequence[float]]
+"""(batch, parts of it, their samples) -> weights of their losses in its own."""
 Compute = Callable[[Any, int], float]
 """(batch, seed) -> its loss; its gradient is then in the vector that is given beside."""
 
@@ -42,17 +44,21 @@ class NoiseScale:
         """Whether local step number `step` ≥ 1 measures."""
         return step % self.every == 0 and (samples(batch) or 0) >= 2
 
-    def measure(self, compute: Compute, batch: Any, gradient: Tensor, seed: int) -> float:
-        """The loss of a batch of two samples or more; its gradient is in `gradient` (d,), as if it had been computed in one."""
+    def measure(self, compute: Compute, batch: Any, gradient: Tensor, seed: int, shares: Shares) -> float:
+        """The loss of a batch of two samples or more; its gradient is in `gradient` (d,), as if it had been computed in one.
+
+        `shares` gives the weights of the halves in the whole.
+        """
         count = samples(batch)
         assert count is not None
         first = count // 2
-        share = first / count
-        loss = share * compute(part(batch, 0, first), seed)
+        halves, sizes = [part(batch, 0, first), part(batch, first, count)], [first, count - first]
+        one_share, other_share = shares(batch, halves, sizes)
+        loss = one_share * compute(halves[0], seed)
         one = gradient.clone()
-        loss += (1.0 - share) * compute(part(batch, first, count), derive(seed, "half"))
+        loss += other_share * compute(halves[1], derive(seed, "half"))
         self._note(one, gradient, 1.0 / first + 1.0 / (count - first))
-        gradient.mul_(1.0 - share).add_(one, alpha=share)
+        gradient.mul_(other_share).add_(one, alpha=one_share)
         return loss
 
     def _note(self, one: Tensor, other: Tensor, parts: float) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starling.node.engine.own_code import describe, place
-from starling.node.rpc.calls import Evaluate, Evaluated, Open, Opened, Stop, Train, Trained
+from starling.node.rpc.calls import Evaluate, Evaluated, Open, Opened, Refused, Stop, Train, Trained
 from starling.node.rpc.pipe import Failed, Pipe
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def serve(worker: Worker, pipe: Pipe) -> None:
                 match worker.step():
                     case Trained() as reply:
                         pipe.send(train, reply)
-                    case Evaluated() as reply:
+                    case (Evaluated() | Refused()) as reply:
                         pipe.send(evaluate, reply)
                 continue
             call_id, request = requests.receive()

@@ -90,8 +90,11 @@ class Worker:
         """Local steps undone so far."""
         return 0 if self._opened is None else self.trainer.local_step.undone
 
-    def step(self) -> calls.Trained | calls.Evaluated | None:
-        """Do one slice while `busy`: a local step, or a batch of an evaluation -> the reply to Train or Evaluate if that was its last."""
+    def step(self) -> calls.Trained | calls.Evaluated | calls.Refused | None:
+        """Do one slice while `busy`: a local step, or a batch of an evaluation -> the reply to Train or Evaluate if that was its last.
+
+        An evaluation that cannot be done is Refused; training goes on.
+        """
         before = self.trainer.steps
         try:
             return self.opened.step()
@@ -194,7 +197,7 @@ class Opened:
         """As `GossipSession.handle`."""
         return self.session.handle(request)
 
-    def step(self) -> calls.Trained | calls.Evaluated | None:
+    def step(self) -> calls.Trained | calls.Evaluated | calls.Refused | None:
         """Do one local step or one slice of an evaluation, in turn if both are wanted."""
         if self._evaluation is not None and (self._evaluate_next or not self.session.granted):
             self._evaluate_next = False
@@ -211,8 +214,13 @@ class Opened:
         model, slices = self.trainer.evaluation()
         self._evaluation = _Evaluation(call.round, model, call.keep, slices)
 
-    def _evaluate(self, evaluation: _Evaluation) -> calls.Evaluated | None:
-        if (result := next(evaluation.slices)) is None:
+    def _evaluate(self, evaluation: _Evaluation) -> calls.Evaluated | calls.Refused | None:
+        try:
+            result = next(evaluation.slices)
+        except ConfigError as error:
+            self._evaluation = None
+            return calls.Refused("config", str(error))
+        if result is None:
             return None
         self._evaluation, best = None, self.session.store.best
         if evaluation.keep:

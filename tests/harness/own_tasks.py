@@ -136,6 +136,17 @@ def share(output, target):
     return target.float().mean()
 
 
+def wide_later() -> starling.Task:
+    """A metric that gives no number at its second evaluation."""
+    calls = []
+
+    def metric(output, target):
+        calls.append(1)
+        return output if len(calls) == 2 else output.mean()
+
+    return starling.task(model=lambda: nn.Linear(6, 2), train=(X, CLASS), metrics={"wide": metric})
+
+
 def one_class() -> starling.Task:
     return starling.task(
         model=lambda: nn.Linear(6, 2),

@@ -18,7 +18,7 @@ from starling.node.engine import ahead
 from starling.node.engine.island import Island
 from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.local.rates import Rates
-from starling.node.engine.noise_scale import NoiseScale
+from starling.node.engine.noise_scale import NoiseScale, Shares
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.privacy.dp_sgd import PrivateGradients
 from starling.node.engine.vectors import GradientWindow
@@ -69,13 +69,15 @@ class OnIsland:
 class Measured:
     """The gradient noise scale is measured now and then."""
 
-    def __init__(self, compute: Compute, noise: NoiseScale) -> None:
-        self._compute, self._noise = compute, noise
+    def __init__(self, compute: Compute, noise: NoiseScale, shares: Shares) -> None:
+        self._compute, self._noise, self._shares = compute, noise, shares
 
     def __call__(self, step: int, batch: Any, into: Tensor, seed: int) -> float:
         """Compute a gradient, of a batch in two halves where this step measures."""
         if self._noise.due(step + 1, batch):
-            return self._noise.measure(lambda half, drawn: self._compute(step, half, into, drawn), batch, into, seed)
+            return self._noise.measure(
+                lambda half, drawn: self._compute(step, half, into, drawn), batch, into, seed, self._shares
+            )
         return self._compute(step, batch, into, seed)
 
 

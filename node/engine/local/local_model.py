@@ -99,6 +99,7 @@ class LocalModel:
         with comparing(self.module), torch.no_grad():
             for model in models.reshape(-1, models.shape[-1]):
                 self.x.copy_(model)
-                values.append(self.task.loss(self.module, batch).to(ours.dtype))
+                loss: Tensor | None = self.task.loss(self.module, batch)
+                values.append(ours.new_tensor(math.inf) if loss is None else loss.to(ours.dtype))
         self.x.copy_(ours)
         return torch.stack(values).nan_to_num(math.inf, math.inf).reshape(models.shape[:-1])

@@ -86,7 +86,9 @@ def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTra
         compute: Compute = Here(gradients, guard.reset_buffers)
         if ranks is not None:
             compute = OnIsland(ranks, model.x, gradients, guard.reset_buffers)
-        source = _source(model, replica, rates, compute if noise is None else Measured(compute, noise), window)
+        if noise is not None:
+            compute = Measured(compute, noise, gradients.parts.shares)
+        source = _source(model, replica, rates, compute, window)
         if private is not None:
             source = Private(private)
         correction = correction_of(manifest, replica, counts, large=model.large)

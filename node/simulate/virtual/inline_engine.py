@@ -75,8 +75,8 @@ class InlineEngine:
                     elif self._worker.busy:
                         await trio.sleep(self._step_cost_s)
                         reply = self._worker.step()
-                        if isinstance(reply, Trained | Evaluated):
-                            self._running.pop(type(reply)).answer(reply)
+                        if reply is not None:
+                            self._running.pop(Trained if isinstance(reply, Trained) else Evaluated).answer(reply)
                     else:
                         self._called = trio.Event()
                         await self._called.wait()

@@ -13,6 +13,10 @@ from tests.harness.engines import done, manifest, opened, opening, refused_as, x
 MEAN = torch.tensor([0.3, -0.4, 0.0])  # |G|² = 0.25
 
 
+def by_samples(_batch, _parts, sizes):
+    return [size / sum(sizes) for size in sizes]
+
+
 def measured(count, sizes, *, sigma=2.0, **keys):
     """Measurements of batches whose samples have gradients MEAN + sigma · normal: tr Σ = 3 sigma²."""
     chance, scale, gradient = torch.Generator().manual_seed(1), NoiseScale(1, **keys), torch.zeros(3)
@@ -24,7 +28,9 @@ def measured(count, sizes, *, sigma=2.0, **keys):
     for turn in range(count):
         batch = MEAN + sigma * torch.randn(sizes[turn % len(sizes)], 3, generator=chance)
         first, rest = len(batch) // 2, (len(batch) + 1) // 2
-        assert scale.measure(compute, batch, gradient, turn) == pytest.approx((first**2 + rest**2) / len(batch))
+        assert scale.measure(compute, batch, gradient, turn, by_samples) == pytest.approx(
+            (first**2 + rest**2) / len(batch)
+        )
         assert torch.allclose(gradient, batch.mean(0), atol=1e-5)
     return scale
 
@@ -45,7 +51,7 @@ def test_halves_of_three_samples_are_one_and_two():
         gradient.copy_(part.mean(0))
         return 0.0
 
-    scale.measure(compute, batch, gradient, 0)
+    scale.measure(compute, batch, gradient, 0, by_samples)
     assert (scale.trace, scale.square) == pytest.approx((3.5**2 / 1.5, 4.0 * 0.5))
 
 
@@ -81,6 +87,22 @@ def test_a_node_that_measures_learns_what_it_learns_without_and_shows_the_figure
     assert seen[1][1] > 0.0
     assert not torch.equal(x_of(plain), x_of(own))
     torch.testing.assert_close(x_of(plain), x_of(own), rtol=1e-3, atol=1e-4)
+
+
+def test_halves_count_by_what_the_loss_is_a_mean_of():
+    """One half of the labels lies in the first sample of four, the loss is their mean: both halves have the weight they have in it."""
+    labels = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0, 0], [1.0, 0, 0], [1.0, 0, 0]])
+    x, gradient = torch.tensor([2.0]), torch.zeros(1)
+
+    def compute(part, _seed):
+        gradient.copy_((x * part * torch.arange(1.0, 4.0)).sum() / part.sum() / x)
+        return float(x * gradient)
+
+    whole = compute(labels, 0)
+    expected = gradient.clone()
+    weights = [float(part.sum() / labels.sum()) for part in (labels[:2], labels[2:])]
+    assert NoiseScale(1).measure(compute, labels, gradient, 0, lambda *_: weights) == pytest.approx(whole)
+    torch.testing.assert_close(gradient, expected)
 
 
 def test_batches_that_cannot_be_split_are_refused():

@@ -5,9 +5,9 @@ import torch
 from safetensors.torch import load_file
 
 from starling.node.config.schema import NumericsSection, OptimizerSection
-from starling.node.engine.engine import Engine
+from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
-from tests.harness.engines import done, manifest, opened, opening, refused_as
+from tests.harness.engines import done, manifest, opened, opening, refused_as, run
 from tests.harness.own_tasks import Followed, Initialised, Kept, X
 
 OPTIMIZER = OptimizerSection(lr=0.05, schedule="constant")
@@ -80,7 +80,7 @@ def test_a_step_without_a_loss_is_left_out_and_counted():
     ],
 )
 def test_what_cannot_be_trained_or_measured_is_refused_in_one_line(name, words):
-    refused_as("config", Engine(clock=lambda: 0.0).handle(opening(agreed(name))), words)
+    refused_as("config", Worker(clock=lambda: 0.0).handle(opening(agreed(name))), words)
 
 
 def test_a_metric_that_the_first_batch_is_too_little_for_is_measured_on_all():
@@ -91,11 +91,18 @@ def test_a_metric_that_the_first_batch_is_too_little_for_is_measured_on_all():
     assert result.samples == len(X)
 
 
+def test_an_evaluation_that_gives_no_figure_is_refused_and_training_goes_on():
+    engine = opened(agreed("wide_later"))
+    refused_as("config", run(engine, calls.Evaluate()), "metrics: wide must give one number, got a Tensor of shape")
+    assert done(engine, calls.Train(0, 5)).undone == 0
+    assert isinstance(run(engine, calls.Evaluate()), calls.Evaluated)
+
+
 @pytest.mark.parametrize("key", ["micro_batch", "noise_every"])
 def test_parts_of_a_loss_that_is_no_mean_are_refused_when_the_node_opens(key):
     call = opening(agreed("weighted"))
     asked = calls.Open(call.manifest, "", 0, "cpu", 1, "", "a", numerics=NumericsSection(**{key: 4}))
-    refused_as("config", Engine(clock=lambda: 0.0).handle(asked), f"numerics.{key}: the loss of a batch is no mean")
+    refused_as("config", Worker(clock=lambda: 0.0).handle(asked), f"numerics.{key}: the loss of a batch is no mean")
 
 
 def test_an_engine_says_what_it_did_when_the_owner_s_code_raised():
