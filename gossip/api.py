@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from starling.gossip.lazy_torch import Generator, Tensor
+from starling.gossip.lazy_torch import Generator, Tensor, torch
 
 if TYPE_CHECKING:
     from starling.gossip.compress.support import Support
@@ -112,7 +112,15 @@ class Averaging(Protocol):
     def flow(self, kept: Tensor, moved: Tensor) -> Tensor:
         """Flow (…, k) after `moved` (…, k) = gain·v was added. An odd function, one rounding at a time."""
 
+    def stored(self, dtype: torch.dtype) -> torch.dtype:
+        """The dtype in which flows of vectors of `dtype` are kept; those that come out of `flow` are numbers of it."""
 
+    @property
+    def adapts(self) -> bool:
+        """Whether `gain` follows the speed of who initiates an exchange (`starling.gossip.mix.edge_ledger.sped`)."""
+
+
+@runtime_checkable
 class Tracking(Averaging, Protocol):
     """An exchange that is about the directions of both ends as well: `starling.gossip.mix.drift`."""
 
@@ -127,6 +135,7 @@ class Tracking(Averaging, Protocol):
         """(…, 1) how long directions may make a flow, finite where the noise is; None: as long as they like, in every state."""
 
 
+@runtime_checkable
 class Swapping(Protocol):
     """An exchange in which each end sends a message of its own, and both know that both arrived.
 
@@ -155,6 +164,7 @@ class Swapping(Protocol):
         """
 
 
+@runtime_checkable
 class Controlling(Swapping, Protocol):
     """A swap that leaves estimates of both ends' updates, whose difference corrects local steps as the flow of an edge does."""
 
@@ -205,6 +215,7 @@ class Rule(Protocol):
         """
 
 
+@runtime_checkable
 class Gathering(Protocol):
     """An exchange in which a node pulls the shared vectors of peers and combines them after the round; a pull changes no model."""
 
@@ -213,6 +224,7 @@ class Gathering(Protocol):
         """How they are combined."""
 
 
+@runtime_checkable
 class Broadcasting(Protocol):
     """An exchange in which every node sends all others one message made of its shared vector, and all make the same step of the sum."""
 
@@ -261,3 +273,39 @@ class Mixer(Protocol):
 
     def corrected(self, state: Any, flows: Tensor) -> Any:
         """The sum (…, D) of the flows of all our edges is now this. Only where `edge` keeps flows, or is `Controlling`."""
+
+
+# What some mixing algorithms can do besides; `starling.gossip.mix.kinds.abilities_of` looks once which of these one satisfies.
+
+
+@runtime_checkable
+class Replacing(Protocol):
+    """A mixing algorithm that may take the shared vector for the model."""
+
+    @property
+    def replaces(self) -> bool:
+        """Whether `shared` is x itself, and `publish` and `absorb` look at nothing else, so that a model may be mixed in its own memory."""
+
+
+@runtime_checkable
+class CorrectsInPlace(Protocol):
+    """A mixing algorithm that corrects one node's gradient without another vector, in about one pass over memory."""
+
+    def correct_in_place(self, state: Any, gradient: Tensor, step: int) -> tuple[Tensor, Any]:
+        """As `Mixer.correct` of a finite gradient (d,), which is overwritten and returned, and the new state.
+
+        What the state remembers of gradients may change in its own memory, so the new state is to be kept even if the step is undone; the
+        correction itself does not. `step` is the number of the local step: of long vectors a part in turn may stand for the whole.
+        """
+
+
+@runtime_checkable
+class ConstantCorrection(Protocol):
+    """A mixing algorithm that may take the same vector from every direction."""
+
+    @property
+    def constant(self) -> bool:
+        """Whether it does, in every state; else `shift` is not to be called."""
+
+    def shift(self, state: Any) -> Tensor | None:
+        """(d,) what `correct` takes from any direction, not a copy; None: nothing, as there are no flows."""

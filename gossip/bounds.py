@@ -5,7 +5,7 @@ Every number has a floor and a ceiling: a manifest comes from other people, and 
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from numbers import Integral, Real
 from operator import ge, gt, le, lt
@@ -49,8 +49,10 @@ def parameters(kind: type[T]) -> type[T]:
     further: Callable[[T], None] | None = getattr(kind, "__post_init__", None)
 
     def check(part: T) -> None:
-        for name, hint in _hints(cast("Any", type(part))).items():
-            _check(name, hint, getattr(part, name))
+        hints = _hints(cast("Any", type(part)))
+        for each in fields(cast("Any", part)):
+            if each.init:
+                _check(each.name, hints[each.name], getattr(part, each.name))
         if further is not None:
             further(part)
 

@@ -23,10 +23,9 @@ from starling.gossip.edge_memory import (
 )
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import origin
-from starling.gossip.mix.catalogue import replaces
 from starling.gossip.mix.encoded_effects import EncodedEffect
 from starling.gossip.mix.gather import Gather
-from starling.gossip.mix.kinds import EdgeKind, kind_of
+from starling.gossip.mix.kinds import EdgeKind, abilities_of
 from starling.gossip.mix.personal import Personal
 from starling.gossip.vector import Layout, finite
 
@@ -86,6 +85,7 @@ class Replica:
         x: (d,) the parameters; written to in place, always the same memory.
         mixer: the mixing algorithm.
         state: its state.
+        abilities: what it can do.
         kind: of its exchanges.
         memory: of its edges.
         scope: which part of the model is shared.
@@ -101,11 +101,12 @@ class Replica:
         `settled_edges` as of `Flows`. `adjust`: what a node makes of each effect before it is added; None: nothing.
         """
         self.x, self.mixer, self.layout = x, mixer, layout
-        self.kind = kind_of(mixer.edge)
+        self.abilities = abilities_of(mixer)
+        self.kind = self.abilities.kind
         self.beginning, self._adjust = beginning, adjust
         self.scope: Scope = SharedPart(mixer, layout.dim) if isinstance(mixer, Personal) else WholeModel()
         self._settled_edges = settled_edges
-        self._in_place = replaces(mixer)  # the model itself is mixed, without a copy
+        self._in_place = self.abilities.replaces  # the model itself is mixed, without a copy
         held = keep_origin or self.kind in (EdgeKind.SWAPS, EdgeKind.CONTROLS)
         self._origin = origin(mixer, x) if held else None
         self.state: Any

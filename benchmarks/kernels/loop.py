@@ -65,7 +65,7 @@ def keys(model: str, optimizer: str, mix: str, folder: Path) -> dict[str, Any]:
         case "dsgd":
             return agreed | {"mix": "dsgd"}
         case "flows":
-            trust = {"mix.drift_limit": 0.0} if optimizer == "sgd" else {}  # any other has none with differences
+            trust = {"mix.refutable": 0.0} if optimizer == "sgd" else {}  # any other has none with differences
             return agreed | {"mix": "pet", "mix.track": "difference", **trust}
     return agreed | {"mix": "pet"}
 

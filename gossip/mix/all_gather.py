@@ -82,6 +82,48 @@ class Controlled(Uncontrolled):
         return Controlled(x.clone(), self.difference, variate, torch.zeros_like(x))
 
 
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Swaps of updates. Satisfies `starling.gossip.api.Swapping`; E is the sender's state, our estimate and the peer's: 2·d to 4·d."""
+
+    scheme: NoFeedback
+    signs: bool = False  # what is shared is our own update and the mean of all
+
+    def begin(self, origin: Tensor) -> Tensor:
+        """Zeros."""
+        return torch.zeros_like(origin).repeat(*(1 for _ in origin.shape[:-1]), self.scheme.vectors + 2)
+
+    def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
+        """The target of the feedback scheme."""
+        return self.scheme.target(_open(kept, mine)[0], mine)
+
+    def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
+        """−u and our estimate as the peers have it: of all n − 1 links each counts for the share w/(1 − w)."""
+        state, own, theirs = _open(kept, mine)
+        state, own = self.scheme.sent(state, mine, message), self.scheme.receive(own, message)
+        change = give * own if self.signs else give * own - mine
+        return torch.cat((*state, own, theirs), dim=-1), give / (1.0 - give) * change
+
+    def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
+        """The peer's estimate, weighted."""
+        state, own, theirs = _open(kept, mine)
+        theirs = self.scheme.receive(theirs, message)
+        return torch.cat((*state, own, theirs), dim=-1), take * theirs
+
+    def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> None:
+        """Unknown: messages are updates, not models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates(Messages):
+    """The same, with estimates of all updates that correct local steps. Satisfies `starling.gossip.api.Controlling`."""
+
+    def flows(self, kept: Tensor) -> Tensor:
+        """What is kept of k edges (…, k, E) -> (…, d), Σ_j (h_i − h_j)/(k + 1): the flows of a node sum to h_i − h̄."""
+        _, own, theirs = _open(kept, kept[..., : kept.shape[-1] // (self.scheme.vectors + 2)])
+        return (own - theirs).sum(-2) / (kept.shape[-2] + 1)
+
+
 @parameters
 class Psgd(MixerBase):
     """x <- x − (1/n)·Σ_j û_j, where û_j is what node j's local steps add up to, as far as its messages say.
@@ -160,9 +202,10 @@ class Psgd(MixerBase):
         return FEEDBACKS[self.feedback](**given)
 
     @property
-    def edge(self) -> Psgd:
-        """Itself. Satisfies `starling.gossip.api.Swapping`; E is the sender's state, our estimate and the peer's: 2·d to 4·d."""
-        return self
+    def edge(self) -> Messages:
+        """Swaps of updates; where these are control variates, with their flows."""
+        kind = Estimates if self.control_variate else Messages
+        return kind(self.scheme, signs=self.feedback == "demo")
 
     def start(self, x: Tensor) -> Uncontrolled:
         """Where the first round's update begins."""
@@ -190,35 +233,6 @@ class Psgd(MixerBase):
     def corrected(self, state: Uncontrolled, flows: Tensor) -> Uncontrolled:
         """`flows` is the sum of h_i − h_j over all peers, as a share of all estimates."""
         return state.compared(-flows)
-
-    def flows(self, kept: Tensor) -> Tensor:
-        """What is kept of k edges (…, k, E) -> (…, d), Σ_j (h_i − h_j)/(k + 1): the flows of a node sum to h_i − h̄."""
-        _, own, theirs = _open(kept, kept[..., : kept.shape[-1] // (self.scheme.vectors + 2)])
-        return (own - theirs).sum(-2) / (kept.shape[-2] + 1)
-
-    def begin(self, origin: Tensor) -> Tensor:
-        """Zeros."""
-        return torch.zeros_like(origin).repeat(*(1 for _ in origin.shape[:-1]), self.scheme.vectors + 2)
-
-    def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
-        """The target of the feedback scheme."""
-        return self.scheme.target(_open(kept, mine)[0], mine)
-
-    def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
-        """−u and our estimate as the peers have it: of all n − 1 links each counts for the share w/(1 − w)."""
-        state, own, theirs = _open(kept, mine)
-        state, own = self.scheme.sent(state, mine, message), self.scheme.receive(own, message)
-        change = give * own if self.feedback == "demo" else give * own - mine
-        return torch.cat((*state, own, theirs), dim=-1), give / (1.0 - give) * change
-
-    def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
-        """The peer's estimate, weighted."""
-        state, own, theirs = _open(kept, mine)
-        theirs = self.scheme.receive(theirs, message)
-        return torch.cat((*state, own, theirs), dim=-1), take * theirs
-
-    def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> None:
-        """Unknown: messages are updates, not models."""
 
 
 def _open(kept: Tensor, mine: Tensor) -> tuple[State, Tensor, Tensor]:

@@ -3,11 +3,13 @@
 Shapes: d parameters.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from starling.gossip.api import Averaging, Broadcasting, Gathering, Mixer, Phase, Swapping
-from starling.gossip.lazy_torch import Tensor
+from starling.gossip.lazy_torch import Tensor, torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,15 @@ class PlainAveraging:
     def flow(self, kept: Tensor, moved: Tensor) -> Tensor:
         """Unchanged."""
         return kept
+
+    def stored(self, dtype: torch.dtype) -> torch.dtype:
+        """The same."""
+        return dtype
+
+    @property
+    def adapts(self) -> bool:
+        """No gain follows anything."""
+        return False
 
 
 class MixerBase:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from typing_extensions import TypeIs
 
-from starling.gossip.api import Averaging, Broadcasting, Controlling, Gathering, Mixer, Swapping, Tracking
+from starling.gossip.api import Averaging, Broadcasting, Controlling, Gathering, Mixer, Replacing, Swapping, Tracking
 from starling.gossip.catalogue import Catalogue, Entry
 
 
@@ -66,17 +66,17 @@ Kind = Averaging | Swapping | Gathering | Broadcasting
 
 def swaps(edge: Kind) -> TypeIs[Swapping]:
     """Whether ends swap messages of their own instead of applying one difference."""
-    return hasattr(edge, "message")
+    return isinstance(edge, Swapping)
 
 
 def gathers(edge: Kind) -> TypeIs[Gathering]:
     """Whether nodes ask peers for their vectors and combine those received."""
-    return hasattr(edge, "rule")
+    return isinstance(edge, Gathering)
 
 
 def broadcasts(edge: Kind) -> TypeIs[Broadcasting]:
     """Whether every node sends all others one message and all add the same sum."""
-    return hasattr(edge, "advance")
+    return isinstance(edge, Broadcasting)
 
 
 def pulls(edge: Kind) -> TypeIs[Gathering | Broadcasting]:
@@ -86,14 +86,14 @@ def pulls(edge: Kind) -> TypeIs[Gathering | Broadcasting]:
 
 def tracks(edge: Kind) -> TypeIs[Tracking]:
     """Whether exchanges are about directions as well."""
-    return getattr(edge, "track", None) in ("drift", "both")
+    return isinstance(edge, Tracking)
 
 
 def controls(edge: Kind) -> TypeIs[Controlling]:
     """Whether estimates of the peers' updates correct local steps."""
-    return bool(getattr(edge, "control_variate", False))
+    return isinstance(edge, Controlling)
 
 
 def replaces(mixer: Mixer) -> bool:
     """Whether `absorb` takes the shared vector for the model and looks at nothing else, so that the model itself may be mixed in place."""
-    return bool(getattr(mixer, "replaces", False))
+    return isinstance(mixer, Replacing) and mixer.replaces

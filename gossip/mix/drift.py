@@ -26,16 +26,37 @@ Shapes: d parameters, k of one exchange; "…" as in `starling.gossip.api`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
 
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.mix import confirmed
-from starling.gossip.mix.confirmed import LEAST, REMEMBERED
+from starling.gossip.mix.correction_trust import (
+    LEAST,
+    REMEMBERED,
+    Compared,
+    Comparison,
+    confirmed_share,
+    equivalent,
+    mean_coincidence,
+)
+from starling.gossip.mix.difference import moved
+from starling.gossip.mix.rows import Number, Rows, any_of, blocks, cut, numbers, parts, rows_of
 from starling.gossip.vector import products, squares, zeros
 
 LIMIT = 1.0  # with any optimiser but sgd, how many times its noise is held against a coordinate of c (decision 80)
 STANDARD_ERRORS = 3.0  # that are subtracted from the share of c found in later gradients (decision 82)
 _FARTHEST = 1e100
+_MOST = 1e36  # of a square: what is larger is as good as infinite, and can be calculated with
+
+
+class Counts(NamedTuple):
+    """What is known of the gradients that a mean was made of."""
+
+    spread: Number = 0.0  # Σ‖g − mean‖²
+    count: Number = 0.0  # how many
+    used: Number = 0.0  # 1: an exchange has followed, and the next gradient begins a new mean; else 0
+    averaged: Number = 0.0  # number of gradients in the mean that the last exchange used
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,89 +64,194 @@ class Gradients:
     """A correction, and the gradients it has to learn from."""
 
     c: Tensor  # (…, d) sum of the flows
+    some: Tensor  # (…, 1) bool; false: there never was a flow, c is zero
     mean: Tensor  # (…, d) of the raw gradients since the last exchange
-    spread: Tensor  # (…, 1) Σ‖g − mean‖² of these
-    count: Tensor  # (…, 1) how many, in the dtype of c
-    used: Tensor  # (…, 1) bool; an exchange has followed: the next gradient begins a new mean
-    averaged: Tensor  # (…, 1) number of gradients in the mean that the last exchange used, in the dtype of c
     power: Tensor  # (…, d) running mean of g², from the first that is not 0, in the dtype of c or bfloat16; (…, 0) where unused
-    dot: Tensor  # (…, 1) running mean from 0 of ⟨g, e⟩, over gradients later than c; e is the `correction`
-    dot_squared: Tensor  # (…, 1) that of ⟨g, e⟩²
-    norm_squared: Tensor  # (…, 1) that of ‖e‖²
-    coincidence: Tensor  # (…, 1) that of the variance of ⟨mean − e, e⟩ if its terms had signs by chance
-    weight: Tensor  # (…, 1) that of 1, by which the four are divided for means without a bias towards 0
+    known: Tensor  # (…, n) `Counts` of these, then `Compared` of the filtered correction, where it is judged
 
 
-def start(x: Tensor, *, limited: bool = False, coarse: bool = False) -> Gradients:
-    """No correction, no gradients. `coarse`: the power of gradients, which a `limit` needs, in bfloat16."""
-    zero = torch.zeros_like(x[..., :1])
-    power = zeros(x if limited else x[..., :0], torch.bfloat16 if coarse else None)
-    means = (zero.clone() for _ in range(5))
-    return Gradients(zeros(x), zeros(x), zero, zero.clone(), zero.bool(), zero.clone(), power, *means)
+_COUNTS = len(Counts())
 
 
-def observe(state: Gradients, gradient: Tensor) -> Gradients:
-    """One more raw gradient (…, d), by Welford's update, whose spread is never negative."""
-    before = torch.where(state.used, 0.0, state.count)
-    count, spread = before + 1.0, torch.where(state.used, 0.0, state.spread)
-    delta = torch.where(state.used, gradient, gradient - state.mean)
-    power = state.power
-    if power.shape[-1]:
-        square, old = gradient.square(), power.to(gradient.dtype)
-        moved = torch.where(old == 0.0, square, REMEMBERED * old + (1.0 - REMEMBERED) * square)
-        power = moved.to(power.dtype)
-    return replace(
-        state, mean=gradient - delta * (before / count), spread=spread + delta.square().sum(-1, keepdim=True) * (before / count),
-        count=count, used=torch.zeros_like(state.used), averaged=torch.where(state.used, state.count, state.averaged), power=power,
-    )  # fmt: skip
+def begun(x: Tensor, power: Tensor, count: int) -> Gradients:
+    """Return the state of models (…, d) without a correction, and without gradients, with `count` numbers known of each."""
+    return Gradients(zeros(x), torch.zeros_like(x[..., :1], dtype=torch.bool), zeros(x), power, numbers(x, count))
 
 
-def corrected(state: Gradients, gradient: Tensor, limit: float) -> tuple[Tensor, Gradients]:
-    """The gradient (…, d) less the `correction` as far as it is to be trusted, and the state that has compared the two."""
-    e = correction(state, limit)
-    if not state.power.shape[-1]:
-        return gradient - e, state
-    share = trust(state)
-    dot = (gradient * e).sum(-1, keepdim=True)
-    coincidence = ((state.mean - e) * e).square().sum(-1, keepdim=True)
-    norm_squared = e.square().sum(-1, keepdim=True)
-    return gradient - e * share, confirmed.compared(state, dot, norm_squared, coincidence=coincidence)
+class _Means:
+    """One more raw gradient of each row, added to the mean of those before, block by block."""
+
+    def __init__(self, rows: Rows, counts: Counts) -> None:
+        self._rows = rows
+        first = counts.used > 0.0
+        self._before = rows.pick(first, 0.0, counts.count)
+        self._spread = rows.pick(first, 0.0, counts.spread)
+        self.averaged = rows.pick(first, counts.count, counts.averaged)
+        self._all_first = not rows.any(self._before)
+
+    def see(self, g: Tensor, mean: Tensor, scratch: Tensor) -> None:
+        """Add a block of gradients (…, w) to their mean, in place, by Welford's update; `scratch` is overwritten."""
+        if self._all_first:
+            mean.copy_(g)
+            return
+        delta, before = torch.sub(g, mean, out=scratch), self._before
+        self._spread += self._rows.dot(delta, delta) * (before / (before + 1.0))
+        self._rows.add(mean, delta, 1.0 / (before + 1.0))
+
+    def counts(self) -> Counts:
+        """Return what is known of the gradients now."""
+        return Counts(self._spread, self._before + 1.0, 0.0, self.averaged)
 
 
-def trust(state: Gradients) -> Tensor:
-    """Share of the `correction` that counts, (…, 1) in [0, 1] (`gossip.mix.confirmed`).
+@dataclass(frozen=True, slots=True)
+class DriftInFull:
+    """Local steps along g − c, c in full, with a mean of raw gradients."""
+
+    constant: ClassVar[bool] = False
+
+    def start(self, x: Tensor) -> Gradients:
+        """Return no correction, no gradients."""
+        return begun(x, x[..., :0].clone(), _COUNTS)
+
+    def correct(self, state: Gradients, gradient: Tensor) -> tuple[Tensor, Gradients]:
+        """Return g − c, and the state that has seen g."""
+        return self.correct_in_place(replace(state, mean=state.mean.clone()), gradient.clone(), 0)
+
+    def correct_in_place(self, state: Gradients, gradient: Tensor, step: int) -> tuple[Tensor, Gradients]:
+        """Return the same in the place of g; the mean changes in place."""
+        rows, corrects = rows_of(gradient), any_of(state.some)
+        means = _Means(rows, Counts(*rows.read(state.known)))
+        length, _, _ = blocks(gradient, None)
+        scratch = torch.empty_like(gradient[..., :length])
+        pieces = (parts(each, length) for each in (gradient, state.mean, state.c))
+        for g, mean, c in zip(*pieces, strict=True):
+            means.see(g, mean, cut(scratch, g))
+            if corrects:
+                g.sub_(c)
+        known = rows.written(means.counts(), state.known)
+        return gradient, Gradients(state.c, state.some, state.mean, state.power, known)
+
+    def corrected(self, state: Gradients, flows: Tensor) -> Gradients:
+        """Return the state with this sum of flows."""
+        return replace(state, c=flows, some=moved(state.some, flows))
+
+    def mixed(self, state: Gradients) -> Gradients:
+        """Return the state after an exchange, as `mixed`."""
+        return mixed(state)
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """Local steps along g − τe, e what is louder than noise of c and τ how far later gradients confirm it (decisions 80, 82, 83, 85).
+
+    While nothing is confirmed, only blocks whose turn it is are compared, and only of those the power of gradients is seen.
+    """
+
+    noise: float  # how many times its noise is held against a coordinate of c, > 0
+    coarse: bool = False  # the power of gradients is kept in bfloat16
+    constant: ClassVar[bool] = False
+
+    def start(self, x: Tensor) -> Gradients:
+        """Return no correction, no gradients."""
+        return begun(x, zeros(x, torch.bfloat16 if self.coarse else None), _COUNTS + len(Compared()))
+
+    def correct(self, state: Gradients, gradient: Tensor) -> tuple[Tensor, Gradients]:
+        """Return g − τe, and the state that has seen g and compared the two in all blocks."""
+        return self._corrected(
+            replace(state, mean=state.mean.clone(), power=state.power.clone()), gradient.clone(), None
+        )
+
+    def correct_in_place(self, state: Gradients, gradient: Tensor, step: int) -> tuple[Tensor, Gradients]:
+        """Return the same in the place of g; mean and power change in place."""
+        return self._corrected(state, gradient, step)
+
+    def _corrected(self, state: Gradients, gradient: Tensor, step: int | None) -> tuple[Tensor, Gradients]:
+        rows, corrects = rows_of(gradient), any_of(state.some)
+        known = rows.read(state.known)
+        means, seen = _Means(rows, Counts(*known[:_COUNTS])), Compared(*known[_COUNTS:])
+        taken = -trust(rows, means.averaged, seen)
+        trusted = rows.any(taken)
+        length, due, times = blocks(gradient, None if trusted else step)
+        scratch = torch.empty((4, *gradient.shape[:-1], length), dtype=gradient.dtype, device=gradient.device).unbind()
+        held = rows.factor(self.noise * self.noise / rows.at_least(means.averaged, 1.0), gradient)
+        filtered, comparison = _Filter(held, scratch, REMEMBERED**times), Comparison(rows)
+        pieces = (parts(each, length) for each in (gradient, state.mean, state.c, state.power))
+        for g, mean, c, power, compares in zip(*pieces, due, strict=True):
+            spare = cut(scratch[-1], g)
+            means.see(g, mean, spare)
+            if not compares:
+                continue
+            filtered.see(power, g)
+            if corrects:
+                e = filtered.of(c)
+                comparison.add(g, e, mean, spare)
+                if trusted:
+                    rows.add(g, e, taken)
+        after = rows.written((*means.counts(), *comparison.after(seen, times)), state.known)
+        return gradient, Gradients(state.c, state.some, state.mean, state.power, after)
+
+    def corrected(self, state: Gradients, flows: Tensor) -> Gradients:
+        """Return the state with this sum of flows."""
+        return replace(state, c=flows, some=moved(state.some, flows))
+
+    def mixed(self, state: Gradients) -> Gradients:
+        """Return the state after an exchange, as `mixed`."""
+        return mixed(state)
+
+
+class _Filter:
+    """What of a correction is louder than noise, block by block: by coordinate c³/(c² + noise²·power/n) (Wiener's).
+
+    The noise is that of a mean of as many gradients n as exchanges used last, if each is all noise.
+    """
+
+    def __init__(self, held: float | Tensor, scratch: Sequence[Tensor], remembered: float) -> None:
+        """`held` is noise²/n, a number or (…, 1). Three of `scratch` (…, w) are used. `remembered` is the share of a mean square that one
+        more gradient leaves.
+        """
+        self._square, self._noise, self._old = scratch[:3]
+        self._held, self._remembered = held, remembered
+
+    def see(self, power: Tensor, g: Tensor) -> None:
+        """Add gradients (…, w) to their running mean of squares, in place; the first that is not 0 is the mean."""
+        square, noise = cut(self._square, g), cut(self._noise, g)
+        old = power if power.dtype == g.dtype else cut(self._old, g).copy_(power)
+        torch.mul(g, g, out=square).clamp_max_(_MOST)
+        torch.sign(old, out=noise).mul_(self._remembered)
+        torch.lerp(square, old, noise, out=old)
+        if old is not power:
+            power.copy_(old)
+        torch.mul(old, self._held, out=noise)
+
+    def of(self, c: Tensor) -> Tensor:
+        """Return what counts of a block of c (…, w), after `see` of the same block; it is overwritten by the next."""
+        e, noise = cut(self._square, c), cut(self._noise, c)
+        torch.mul(c, c, out=e)
+        return e.div_(noise.add_(e).clamp_min_(LEAST)).mul_(c)
+
+
+def trust(rows: Rows, averaged: Number, seen: Compared) -> Number:
+    """Return the share of the filtered correction that counts, in [0, 1]; exchanges used a mean of `averaged` gradients last.
 
     Beside the error of batches stands that of how e happens to lie to what all nodes' gradients have in common, which is the same for all
     gradients of a round.
     """
-    rounds = (confirmed.equivalent(state) / state.averaged.clamp_min(1.0)).clamp_min(1.0)
-    return confirmed.confirmed_share(
-        state, STANDARD_ERRORS, state.coincidence / (state.weight.clamp_min(LEAST) * rounds)
-    )
-
-
-def correction(state: Gradients, limit: float) -> Tensor:
-    """What counts of c (…, d): by coordinate c³/(c² + limit²·noise), where the power of gradients is kept; `limit` >= 0.
-
-    The noise is that of a mean of as many gradients as exchanges used last, if each is all noise.
-    """
-    if not state.power.shape[-1]:
-        return state.c
-    square = state.c.square()
-    noise = state.power * (limit * limit / state.averaged.clamp_min(1.0))
-    return state.c * (square / (square + noise).clamp_min(LEAST))
+    rounds = rows.at_least(equivalent(rows, seen) / rows.at_least(averaged, 1.0), 1.0)
+    return confirmed_share(rows, seen, STANDARD_ERRORS, mean_coincidence(rows, seen) / rounds)
 
 
 def mixed(state: Gradients) -> Gradients:
     """An exchange, or a round of them, is over. A single gradient waits for a second, without which its noise is unknown."""
-    return replace(state, used=state.used | (state.count >= 2.0))
+    known = state.known.clone()
+    known[..., 2] = torch.maximum(known[..., 2], (known[..., 1] >= 2.0).to(known))
+    return replace(state, known=known)
 
 
 def direction(state: Gradients) -> tuple[Tensor, Tensor]:
     """Z (…, d), and N (…, 1), infinite where unknown or too large for its type; where it is finite, z is."""
-    noise = state.spread / (state.count * (state.count - 1.0))
-    known = (state.count >= 2.0) & torch.isfinite(noise)
-    return state.mean - state.c, torch.where(known, noise, math.inf)
+    spread, count = state.known[..., :1], state.known[..., 1:2]
+    noise = spread / (count * (count - 1.0))
+    return state.mean - state.c, torch.where((count >= 2.0) & torch.isfinite(noise), noise, math.inf)
 
 
 def gate(theta: float, ratio: float, noise: float, u: Tensor) -> float:

@@ -47,7 +47,7 @@ def average(
     shared, total = (shared, ledger.total) if owned else (shared.clone(), ledger.total.clone())
     ours = set(flows) if owned else set[str]()
     touched: list[Support] = []
-    turned, adapting = 0.0, adapts(edge)
+    turned, adapting = 0.0, edge.adapts
 
     def book(effect: Effect) -> Support | None:
         """-> where flows have changed."""
@@ -57,7 +57,7 @@ def average(
         moving = moves(effect)
         if moving and effect.peer not in ours:
             there = flows.get(effect.peer)
-            flows[effect.peer] = zeros(total, _dtype(edge, total)) if there is None else there.clone()
+            flows[effect.peer] = zeros(total, edge.stored(total.dtype)) if there is None else there.clone()
             ours.add(effect.peer)
         along, squared, length = 0.0, 0.0, 0.0
         for place in effect.support.places(dim, STRETCH):
@@ -86,11 +86,6 @@ def _covers(one: Support, other: Support, dim: int) -> bool:
     """Whether both are the same coordinates, as far as that is known without listing them."""
     listed = isinstance(one, Blocks | Indices) or isinstance(other, Blocks | Indices)
     return not listed and one.index(dim) == other.index(dim)
-
-
-def adapts(edge: Averaging) -> bool:
-    """Whether the gain of its exchanges follows the speed of who initiates them."""
-    return bool(getattr(edge, "adapts", False))
 
 
 def cosine(along: float, squared: float, length: float) -> float:
@@ -207,11 +202,6 @@ def dominated(before: Ledger, after: Ledger) -> bool:
     one, other = before.total, after.total
     moved = sum(squares(one[part] - other[part]) for part, _ in stretches(slice(None), one.numel()))
     return math.sqrt(moved) > DOMINANT * math.sqrt(squares(one))
-
-
-def _dtype(edge: Averaging, like: Tensor) -> torch.dtype:
-    """Of flows, which are numbers of that dtype already when they come out of `edge.flow`."""
-    return torch.bfloat16 if getattr(edge, "flows", "") == "bfloat16" else like.dtype
 
 
 def _ledger(rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Tensor]) -> Ledger:

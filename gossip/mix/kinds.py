@@ -1,7 +1,13 @@
-"""The kinds of exchange that mixing algorithms ask for. `kind_of` is the only place that looks; everything else picks by its answer."""
+"""The kinds of exchange that mixing algorithms ask for, and what some of them can do besides.
 
+`kind_of` and `abilities_of` are the only places that look; everything else picks by their answers.
+"""
+
+from dataclasses import dataclass
 from enum import Enum
 
+from starling.gossip.api import ConstantCorrection, CorrectsInPlace, Mixer, Replacing
+from starling.gossip.mix.base import MixerBase
 from starling.gossip.mix.catalogue import Kind, broadcasts, controls, gathers, swaps, tracks
 
 
@@ -33,3 +39,23 @@ def kind_of(edge: Kind) -> EdgeKind:
     if swaps(edge):
         return EdgeKind.SWAPS
     return EdgeKind.DIRECTIONS if tracks(edge) else EdgeKind.DIFFERENCES
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a mixing algorithm can do, looked at once."""
+
+    kind: EdgeKind
+    corrects: bool  # local steps may go along something else than the gradient
+    replaces: bool  # a model may be mixed in its own memory
+    in_place: CorrectsInPlace | None  # one node's gradient is corrected in its own memory
+    constant: ConstantCorrection | None  # every direction is corrected by one vector
+
+
+def abilities_of(mixer: Mixer) -> Abilities:
+    """Return what a mixing algorithm can do, by the protocols of `starling.gossip.api` that it satisfies."""
+    return Abilities(
+        kind_of(mixer.edge), type(mixer).correct is not MixerBase.correct, isinstance(mixer, Replacing) and mixer.replaces,
+        mixer if isinstance(mixer, CorrectsInPlace) else None,
+        mixer if isinstance(mixer, ConstantCorrection) and mixer.constant else None,
+    )  # fmt: skip

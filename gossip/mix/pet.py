@@ -5,19 +5,20 @@ Shapes: d parameters, k coordinates of one exchange.
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import field
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from msgspec import Meta
 
-from starling.gossip.api import Phase
-from starling.gossip.bounds import NonNegative, ShareBelowOne, parameters
+from starling.gossip.api import Averaging, Phase
+from starling.gossip.bounds import NonNegative, Share, ShareBelowOne, parameters
 from starling.gossip.errors import ConfigError
-from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.mix import drift, drift_in_place, refuted
-from starling.gossip.mix.base import MixerBase
-from starling.gossip.overlay.api import doublings
+from starling.gossip.lazy_torch import Tensor
+from starling.gossip.mix import drift
+from starling.gossip.mix.base import MixerBase, PlainAveraging
+from starling.gossip.mix.difference import InFull, Refutable
+from starling.gossip.mix.drift import Confirmed, DriftInFull
+from starling.gossip.mix.flows import NOTHING, Adaptive, Bound, Chosen, Flows, Given, TrackedFlows
 
 Track = Literal["difference", "drift", "both"]
 SETTLED_EDGES = 8
@@ -25,30 +26,7 @@ MAX_GAIN = 1e9  # of a message (`starling.gossip.wire.schema.Request`)
 MAX_CLIMB = 10.0  # `Phase.climb` at most
 KNOWN_KAPPA = 0.3
 REFUTABLE = 0.5  # of a correction by differences, by default (decision 111)
-_ROUNDED = 1e-9  # 1/(1 − .9) is a little more than 10, and .6/3 a little less than .2
 BESIDE_DRIFT = 0.1  # largest kappa known to be stable where gradients move flows as well; the default there
-LARGEST_THETA = 0.5  # that the gain follows: a larger one exchanges models rather than averages them (decision 114)
-STEADY_SHARE = 0.6  # of `steady_kappa` that is chosen at the most; at 1 flows no longer die out (decision 81)
-
-
-def chosen_kappa(ratio: float, local_steps: float, memory: float, members: int = 1) -> float:
-    """κ where the manifest leaves it open: .2, and .1 where a coordinate is exchanged again before a correction of it has taken effect.
-
-    A coordinate is in every 1/ratio-th exchange, of which one follows after K = `local_steps` > 0; `memory` and `members` are those of
-    `Phase`. At most STEADY_SHARE of the `steady_kappa` of so many.
-    """
-    of_pairs = 0.2 if local_steps >= memory * ratio * (1.0 - _ROUNDED) else 0.1
-    most = STEADY_SHARE * steady_kappa(members)
-    return of_pairs if of_pairs <= most * (1.0 + _ROUNDED) else most
-
-
-def steady_kappa(members: int) -> float:
-    """The least κ at which flows of n nodes no longer die out in directions in which the loss is flat, 1/⌈log2 n⌉; infinite for one node.
-
-    One-peer overlays average in ⌈log2 n⌉ exchanges of a node. A flow acts in each of these rounds before its edge is used again, and by
-    then the difference that it makes is 1 − 2κ⌈log2 n⌉ times the one before.
-    """
-    return 1.0 / doublings(members) if members > 1 else math.inf
 
 
 def chosen_track(agreed: Any) -> Track:
@@ -61,20 +39,43 @@ def chosen_track(agreed: Any) -> Track:
     return track or ("difference" if plain else "drift")
 
 
-def chosen_limit(agreed: Any) -> float:
-    """`drift_limit` of a manifest or scenario with the mix "pet".
+def chosen_trust(agreed: Any) -> tuple[float, float]:
+    """`drift_noise` and `refutable` of a manifest or scenario with the mix "pet", the one that is not used 0.
 
-    Left open, 1 where drift is tracked, with sgd 0; REFUTABLE where differences are, with sgd and a κ that is left open as well.
+    Left out, `drift_noise` is 1 where drift is tracked, but with sgd 0; `refutable` is REFUTABLE where differences are tracked, with sgd
+    and a κ that is left open as well.
     """
     mix, plain = agreed.mix, agreed.optimizer.kind == "sgd"
-    differs = chosen_track(agreed) == "difference"
-    if differs and not plain:
-        return 0.0
-    if mix.drift_limit is not None:
-        return float(mix.drift_limit)
+    if chosen_track(agreed) != "difference":
+        noise = mix.drift_noise
+        return (0.0 if plain else drift.LIMIT) if noise is None else float(noise), 0.0
     if not plain:
-        return drift.LIMIT
-    return REFUTABLE if differs and mix.kappa is None else 0.0
+        return 0.0, 0.0
+    most = mix.refutable
+    return 0.0, (REFUTABLE if mix.kappa is None else 0.0) if most is None else float(most)
+
+
+class Trust(Protocol):
+    """How a local step is corrected: what is seen of gradients, and how far the sum c of flows is trusted."""
+
+    @property
+    def constant(self) -> bool:
+        """Whether the same vector is taken from any gradient."""
+
+    def start(self, x: Tensor) -> Any:
+        """Return the state of a model x (…, d) without flows."""
+
+    def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
+        """As of `Pet`."""
+
+    def correct_in_place(self, state: Any, gradient: Tensor, step: int) -> tuple[Tensor, Any]:
+        """As of `Pet`."""
+
+    def corrected(self, state: Any, flows: Tensor) -> Any:
+        """As of `Pet`."""
+
+    def mixed(self, state: Any) -> Any:
+        """Return the state after the exchanges of a round."""
 
 
 @parameters
@@ -112,11 +113,11 @@ class Pet(MixerBase):
         flows: numbers in which flows are kept, and the mean square of gradients where drift is held against their noise. bfloat16 takes
             half the memory: what an exchange leaves is rounded to the nearest, which is odd as well, and by far less than its noise. Left
             out: float32; `starling found` writes bfloat16 for models of more than a million parameters.
-        drift_limit: how much noise is held against each coordinate of c while drift is tracked: it counts by c²/(c² + (limit·σ)²), σ that
-            of a mean of our own gradients there, if they were all noise; and as a whole as far as later gradients confirm it (not at all
-            where sources are alike). It is a multiple of noise, not a bound. Where differences are tracked with sgd: the largest share of c
-            that later gradients may refute, 1 also where it is more. 0: c counts in full. Left out: 1 where drift is tracked, but with sgd
-            0; where differences are, .5, and 0 with a kappa.
+        drift_noise: how much noise is held against each coordinate of c while drift is tracked: it counts by c²/(c² + (drift_noise·σ)²), σ
+            that of a mean of our own gradients there, if they were all noise; and as a whole as far as later gradients confirm it (not at
+            all where sources are alike). 0: c counts in full. Left out: 1, but with sgd 0.
+        refutable: largest share of c that later gradients may refute while differences are tracked with sgd. 0: c counts in full. Left
+            out: .5, and 0 with a kappa.
         drift_reach: longest that drift makes a flow, in lengths of the mean gradient of either end, 0 for any. What a peer lies of its
             gradients bends ours by no more; flows that have to be longer leave a bias.
     """
@@ -127,16 +128,41 @@ class Pet(MixerBase):
     settled_edges: Annotated[int, Meta(ge=0, le=64)] = SETTLED_EDGES
     track: Track | None = None
     flows: Literal["float32", "bfloat16"] | None = None
-    drift_limit: NonNegative | None = None
+    drift_noise: NonNegative | None = None
+    refutable: Share | None = None
     drift_reach: NonNegative = 0.0
     asynchronous: ClassVar[bool] = True
     replaces: ClassVar[bool] = True
+    edge: Averaging = field(init=False, repr=False, compare=False)
+    trust: Trust = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "edge", self._edge())
+        object.__setattr__(self, "trust", self._trust())
+
+    def _edge(self) -> Averaging:
+        bound = Bound(self.flow_limit, self.leak, self.flows == "bfloat16")
+        match self.track:
+            case "drift":
+                return TrackedFlows(NOTHING, bound, "drift", self.drift_reach)
+            case "both":
+                damping = Chosen(BESIDE_DRIFT) if self.kappa is None else Given(self.kappa)
+                return TrackedFlows(damping, bound, "both", self.drift_reach)
+        if self.kappa == 0.0:
+            return PlainAveraging()
+        return Flows(Adaptive() if self.kappa is None else Given(self.kappa), bound)
+
+    def _trust(self) -> Trust:
+        if self.track in ("drift", "both"):
+            return Confirmed(self.drift_noise, self.flows == "bfloat16") if self.drift_noise else DriftInFull()
+        return Refutable(self.refutable) if self.refutable and self.kappa != 0.0 else InFull()
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
         """Rules for the manifest; warnings."""
         kappa, kind = agreed.mix.kappa, agreed.optimizer.kind
         track = chosen_track(agreed)
+        _check_trust(agreed.mix, track)
         if track == "drift":
             unused = "mix.kappa: is not used with mix.track = drift; leave it out, or try `--set mix.track=both`"
             return [] if kappa is None else [unused]
@@ -145,8 +171,10 @@ class Pet(MixerBase):
                 f"mix.track: both adds flows in units of updates, with optimizer={kind}, to flows in units of gradients; "
                 "try `--set mix.track=drift`"
             )
-        if track == "difference" and kind != "sgd" and agreed.mix.drift_limit is not None:
-            unused = f"mix.drift_limit: is not used with mix.track = difference and optimizer = {kind}; leave it out"
+        if track == "difference" and kind != "sgd" and agreed.mix.refutable is not None:
+            unused = (
+                f"mix.refutable: is not used with optimizer = {kind}, whose updates are corrected in full; leave it out"
+            )
             return [f"{unused}, or try `--set mix.track=drift`"]
         known = BESIDE_DRIFT if track == "both" else KNOWN_KAPPA
         kept = known if kappa is None else kappa
@@ -164,96 +192,45 @@ class Pet(MixerBase):
         return []
 
     @property
-    def edge(self) -> Pet:
-        """Averaging that keeps a flow on the edge: itself. Satisfies `starling.gossip.api.Averaging`."""
-        return self
+    def constant(self) -> bool:
+        """Whether `correct` takes the same vector from any direction, `shift` of the state."""
+        return self.trust.constant
 
-    @property
-    def adapts(self) -> bool:
-        """Whether kappa is left open: it is then `chosen_kappa`, times the speed of who initiates while the rate is below its highest."""
-        return self.kappa is None and self.track not in ("drift", "both")
-
-    @property
-    def drifts(self) -> bool:
-        """Whether gradients move flows."""
-        return self.track in ("drift", "both")
-
-    def size(self, shared: int) -> int:
-        """One flow, unless there is no correction."""
-        return shared if self.drifts or self.kappa != 0.0 else 0
-
-    def gain(self, theta: float, ratio: float, phase: Phase) -> float:
-        """G = 2·κ·min(θ, 1/2)·ratio/(K·η), η the η_c of the moment, but at least that of the highest rate over max(1, climb·ratio).
-
-        Units of c per unit of difference; 0 where only drift is tracked. In an exchange of few coordinates differences are many rounds
-        old: they, and their noise, do not shrink as the rate does.
-        """
-        if self.track == "drift":
-            return 0.0
-        kappa = self.kappa
-        if kappa is None:
-            chosen = chosen_kappa(ratio, phase.local_steps, phase.memory, phase.members)
-            falling = phase.lr < phase.highest_lr  # at a constant rate errors of lost exchanges would raise it as well
-            faster = phase.speed if falling else 1.0
-            kappa = min(BESIDE_DRIFT, chosen) if self.track == "both" else chosen * faster
-        lr = max(phase.lr, phase.highest_lr / max(1.0, phase.climb * ratio))
-        return 2.0 * kappa * min(theta, LARGEST_THETA) * ratio / (phase.local_steps * lr)
-
-    def flow(self, kept: Tensor, moved: Tensor) -> Tensor:
-        """The flow less its leak, moved, within the limit, in numbers of `flows`."""
-        kept = kept.to(moved.dtype)
-        if self.leak:
-            kept = kept * (1.0 - self.leak)
-        flow = (kept + moved).clamp(-self.flow_limit, self.flow_limit)
-        return flow.to(torch.bfloat16).to(flow.dtype) if self.flows == "bfloat16" else flow
-
-    def start(self, x: Tensor) -> refuted.Correction | drift.Gradients:
+    def start(self, x: Tensor) -> Any:
         """No correction."""
-        if not self.drifts:
-            return refuted.start(x)
-        return drift.start(x, limited=bool(self.drift_limit), coarse=self.flows == "bfloat16")
+        return self.trust.start(x)
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
-        """The gradient less the correction, g − c; the gradient itself where there never is one."""
-        if not self.size(1):
-            return gradient, state
-        if not self.drifts:
-            limit = self.drift_limit
-            return refuted.corrected(state, gradient, limit) if limit else (gradient - state.c, state)
-        state = drift.observe(state, gradient)
-        return drift.corrected(state, gradient, self.drift_limit or 0.0)
+        """The gradient less as much of the correction c as is trusted; the gradient itself without flows."""
+        return self.trust.correct(state, gradient)
 
-    @property
-    def in_place(self) -> bool:
-        """Whether a correction depends on gradients, so that `correct_owned` is worth while."""
-        return self.drifts or bool(self.drift_limit and self.size(1))
+    def correct_in_place(self, state: Any, gradient: Tensor, step: int) -> tuple[Tensor, Any]:
+        """As `correct`, of one node, in the place of the gradient (d,), as `starling.gossip.api.CorrectsInPlace`."""
+        return self.trust.correct_in_place(state, gradient, step)
 
-    def correct_owned(self, state: Any, gradient: Tensor, step: int) -> tuple[Tensor, Any]:
-        """As `correct`, of one node where `in_place`, in the place of the gradient and of the state, which nobody else uses.
-
-        `step`: number of the local step.
-        """
-        limit = self.drift_limit or 0.0
-        if self.drifts:
-            return drift_in_place.correct(state, gradient, limit)
-        return refuted.correct(state, gradient, limit, step)
-
-    def offset(self, state: Any) -> Tensor | None:
-        """What `correct` takes from any direction, where that is the same vector whatever the direction; None where it is not."""
-        return None if self.drifts or self.drift_limit or not self.size(1) else state.c
+    def shift(self, state: Any) -> Tensor | None:
+        """What `correct` takes from any direction, where that is `constant`; None: nothing."""
+        assert isinstance(self.trust, InFull)
+        return self.trust.shift(state)
 
     def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
         """The averaged model; gradients are collected anew."""
-        return shared, drift.mixed(state) if self.drifts else state
+        return shared, self.trust.mixed(state)
 
     def corrected(self, state: Any, flows: Tensor) -> Any:
         """The sum of the flows."""
-        return replace(state, c=flows)
+        return self.trust.corrected(state, flows)
 
-    def direction(self, state: drift.Gradients) -> tuple[Tensor, Tensor]:
-        """Of a state with gradients. So the edge satisfies `starling.gossip.api.Tracking`."""
-        return drift.direction(state)
 
-    def reach(self, state: drift.Gradients) -> Tensor | None:
-        """Of a state with gradients; None without a limit."""
-        return drift.reach(state, self.drift_reach) if self.drift_reach else None
+def _check_trust(mix: Any, track: Track) -> None:
+    """Raise ConfigError where a key of trust is given that what moves flows here does not have."""
+    if track == "difference" and mix.drift_noise is not None:
+        raise ConfigError(
+            f"mix.drift_noise: is held against corrections by mean gradients, and mix.track is difference here, got {mix.drift_noise:g}; "
+            "leave it out, or try `--set mix.track=drift`"
+        )
+    if track != "difference" and mix.refutable is not None:
+        raise ConfigError(
+            f"mix.refutable: is a share of corrections by differences, and mix.track is {track} here, got {mix.refutable:g}; leave it out, "
+            "or try `--set mix.track=difference`"
+        )

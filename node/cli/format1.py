@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from starling.gossip.errors import ConfigError
-from starling.node.config import presets
+from starling.node.config import presets, renamed
 from starling.node.config.parts import REMOVED, PartSection, Section, convert, fields_of, keys_of_format_1, typed
 from starling.node.config.schema import FORMAT, Manifest
 from starling.node.simulate.schema import Scenario
@@ -78,6 +78,16 @@ def _without_removed(old: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]
         section, _, field = key.partition(".")
         if isinstance(inside := kept.get(section), dict) and inside.pop(field, None):
             notes.append(f"{key}: left out, {why}")
+    if isinstance(mix := kept.get("mix"), dict):
+        params = {key: value for key, value in mix.get("params", {}).items() if key != renamed.OLD}
+        flat = mix | mix.get("params", {})
+        if (value := flat.pop(renamed.OLD, None)) is not None:
+            today = renamed.today({**kept, "mix": flat})
+            notes.append(f"mix.{renamed.OLD}: is mix.{today} now")
+            kept["mix"] = {key: each for key, each in mix.items() if key not in ("params", renamed.OLD)} | {
+                today: value
+            }
+            kept["mix"] |= {"params": params} if params else {}
     return kept, notes
 
 

@@ -25,6 +25,7 @@ from starling.node.config import (
     parts,
     personal,
     presets,
+    renamed,
     robustness,
     sampled,
     start,
@@ -61,6 +62,7 @@ _SOME = 16  # members, a number for which every overlay exists: one that stands 
 def to_bytes(manifest: Manifest) -> bytes:
     """Canonical bytes."""
     plain = msgspec.to_builtins(manifest)
+    renamed.stored(plain)
     if plain["mix"].get("flows") == "float32":  # what it is where nothing is said, now as before it could be said
         del plain["mix"]["flows"]
     for section, later in _LATER.items():

@@ -21,6 +21,7 @@ from starling.gossip.errors import ConfigError, closest
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.overlay.catalogue import OVERLAYS
 from starling.node.catalogues import OPTIMIZERS, PACES, PARTITIONS, TASKS
+from starling.node.config import renamed
 from starling.node.config.admission import ADMISSIONS
 from starling.robust.catalogue import PREAGGREGATIONS, RULES
 
@@ -198,13 +199,17 @@ def convert(raw: Mapping[str, Any], kind: type[S], where: str = "", *, trusted: 
 
     Raises ConfigError: names the key, its value, what is allowed and the next command.
     """
-    for key in raw:
+    if not where and raw.get("signature"):
+        raw = renamed.renamed(raw)
+    for key, value in raw.items():
         if not isinstance(key, str):
             raise ConfigError(f"{where}{shown(key)}: must be text, as all keys are")
         if why := REMOVED.get(f"{where}{key}"):
             raise ConfigError(
                 f"{where}{key}: was removed, {why}; leave it out, as `starling manifest convert OLD.toml > NEW.toml` does"
             )
+        if where == "mix." and key == renamed.OLD:
+            raise ConfigError(renamed.refusal(shown(value)))
     if not where:
         _check_format(raw)
     if issubclass(kind, PartSection):

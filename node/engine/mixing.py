@@ -7,7 +7,7 @@ from starling.gossip.api import Mixer, Rule
 from starling.gossip.mix import turns
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.personal import Personal, at_home, shared_layout, shared_spans
-from starling.gossip.mix.pet import SETTLED_EDGES, chosen_limit, chosen_track
+from starling.gossip.mix.pet import SETTLED_EDGES, chosen_track, chosen_trust
 from starling.gossip.mix.turns import Turns, blocks_of
 from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout
@@ -21,7 +21,7 @@ def mixer(manifest: Manifest) -> Mixer:
     params = section.params()
     if section.kind == "pet":
         params["track"] = chosen_track(manifest)
-        params["drift_limit"] = chosen_limit(manifest)
+        params["drift_noise"], params["refutable"] = chosen_trust(manifest)
     if "rule" in MIXERS.parameters(section.kind, trusted=True):
         params["rule"] = rule(manifest)
     if section.kind == "seeds":

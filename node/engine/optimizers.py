@@ -30,7 +30,8 @@ from torch import Generator, Tensor, nn
 
 from starling.gossip.api import Phase
 from starling.gossip.errors import ConfigError
-from starling.gossip.mix.catalogue import MIXERS, tracks
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.kinds import EdgeKind, kind_of
 from starling.gossip.vector import layout
 from starling.node.catalogues import OPTIMIZERS
 from starling.node.config.large import LARGE
@@ -93,7 +94,7 @@ class Optimizer:
         without_tracer()
         self._by_coordinate = by_coordinate and like.ndim == 1
         self._kept = kept
-        self._corrects_updates = corrects_updates
+        self.corrects_updates = corrects_updates
         self.weighs_updates = weighs_updates or corrects_updates
         self._clip_norm = clip_norm
         self._pieces = pieces
@@ -150,15 +151,11 @@ class Optimizer:
             gradient = clipped(gradient, self._clip_norm)
         if not self.weighs_updates and not (isinstance(weight, float) and weight == 1.0):
             gradient = gradient * weight
-        if not self._corrects_updates:
+        if not self.corrects_updates:
             return correct(gradient), None
         nothing = gradient.new_zeros(()).expand_as(gradient)
         shift = correct(nothing)
         return gradient, None if shift is nothing else shift
-
-    def offset(self, mixer: Any, state: Any) -> Tensor | None:
-        """(d,) what a step adds to x at rate 1, where updates are corrected by a vector that the mixing algorithm holds anyway."""
-        return mixer.offset(state) if self._corrects_updates and hasattr(mixer, "offset") else None
 
     def step(
         self, x: Tensor, direction: Tensor, lr: float, shift: Tensor | None = None, weight: float = 1.0,
@@ -424,13 +421,14 @@ def optimizer(
 
 def corrects_updates(manifest: Manifest) -> bool:
     """Whether corrections are added to updates: those in units of a rate, with any optimiser but sgd."""
-    rated = MIXERS.facts(manifest.mix.kind, trusted=True).rated and not tracks(mixer(manifest).edge)
-    return rated and manifest.optimizer.kind != "sgd"
+    rated = MIXERS.facts(manifest.mix.kind, trusted=True).rated
+    return rated and kind_of(mixer(manifest).edge) is not EdgeKind.DIRECTIONS and manifest.optimizer.kind != "sgd"
 
 
 def weighs_updates(manifest: Manifest) -> bool:
     """Whether a node's weight multiplies its updates: with any optimiser but sgd, unless gradients enter what nodes exchange."""
-    trackers = MIXERS.facts(manifest.mix.kind, trusted=True).trackers or tracks(mixer(manifest).edge)
+    trackers = MIXERS.facts(manifest.mix.kind, trusted=True).trackers
+    trackers = trackers or kind_of(mixer(manifest).edge) is EdgeKind.DIRECTIONS
     return manifest.optimizer.kind != "sgd" and not trackers
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
-from starling.gossip.mix.pet import chosen_kappa, chosen_track, steady_kappa
+from starling.gossip.mix.flows import chosen_kappa, steady_kappa
+from starling.gossip.mix.pet import chosen_track
 from starling.node.config import consent, presets
 from starling.node.config import manifest as manifests
 from starling.node.config.overlay import check_members

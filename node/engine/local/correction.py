@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from starling.gossip.mix.base import MixerBase
-from starling.gossip.mix.pet import Pet
+from starling.gossip.api import ConstantCorrection, CorrectsInPlace
 from starling.gossip.replica import Replica
 from starling.gossip.vector import finite
 from starling.node.config.schema import Manifest
@@ -38,20 +37,14 @@ class Correction(Protocol):
         """Go back to the state before the step, as far as it was not changed in place."""
 
 
-def correction_of(manifest: Manifest, replica: Replica, weight: float, *, large: bool) -> Correction:
-    """Return the correction of a swarm's mixing algorithm; `weight` is this node's, `large` asks for little memory."""
-    mixer: Any = replica.mixer
-    shape = _shape(manifest, weight)
-    if getattr(type(mixer), "correct", None) is MixerBase.correct:
+def correction_of(manifest: Manifest, replica: Replica, weight: float) -> Correction:
+    """Return the correction of a swarm's mixing algorithm; `weight` is this node's."""
+    can, shape = replica.abilities, _shape(manifest, weight)
+    if not can.corrects:
         return Nowhere(shape)
     if corrects_updates(manifest):
-        offset = getattr(mixer, "offset", None)
-        if offset is not None and offset(replica.state) is not None:
-            return HeldUpdate(replica, shape, offset)
-        return OnUpdate(replica, shape)
-    if large and isinstance(mixer, Pet) and mixer.in_place:
-        return InPlace(replica, shape, mixer)
-    return OnGradient(replica, shape)
+        return OnUpdate(replica, shape) if can.constant is None else HeldUpdate(replica, shape, can.constant)
+    return OnGradient(replica, shape) if can.in_place is None else InPlace(replica, shape, can.in_place)
 
 
 def _shape(manifest: Manifest, weight: float) -> Shape:
@@ -111,21 +104,21 @@ class OnGradient:
 
 
 class InPlace:
-    """The same for a large model, in the memory of the gradient and of the state."""
+    """The same in the memory of the gradient and of the state."""
 
-    def __init__(self, replica: Replica, shape: Shape, mixer: Pet) -> None:
+    def __init__(self, replica: Replica, shape: Shape, mixer: CorrectsInPlace) -> None:
         self._replica, self._shape, self._mixer = replica, shape, mixer
         self._state: Any = None
         self._step = 0
 
     def before(self, gradient: Tensor) -> Tensor | None:
-        """Return the corrected gradient, where the gradient was; the state has seen it."""
+        """Return the corrected gradient, where the gradient was; the state has seen it. Corrections are bounded, so it stays finite."""
         gradient = self._shape(gradient)
         self._step += 1
         if not finite(gradient):
             return None
-        direction, self._state = self._mixer.correct_owned(self._replica.state, gradient, self._step)
-        return direction if finite(direction) else None
+        direction, self._state = self._mixer.correct_in_place(self._replica.state, gradient, self._step)
+        return direction
 
     def after(self, rate: float) -> None:
         """Add nothing."""
@@ -169,12 +162,14 @@ class OnUpdate:
 
 
 class HeldUpdate(Nowhere):
-    """The same where the mixing algorithm holds what is added anyway, as `offset` (d,) of its state."""
+    """The same where the mixing algorithm holds what is added anyway, as the `shift` of its state."""
 
-    def __init__(self, replica: Replica, shape: Shape, offset: Callable[[Any], Tensor]) -> None:
+    def __init__(self, replica: Replica, shape: Shape, mixer: ConstantCorrection) -> None:
         super().__init__(shape)
-        self._replica, self._offset = replica, offset
+        self._replica, self._mixer = replica, mixer
 
     def after(self, rate: float) -> None:
-        """Step along it."""
-        self._replica.x.add_(self._offset(self._replica.state), alpha=rate)
+        """Step along it, if there is any."""
+        shift = self._mixer.shift(self._replica.state)
+        if shift is not None:
+            self._replica.x.add_(shift, alpha=rate)

@@ -91,7 +91,7 @@ def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTra
         source = _source(model, replica, rates, compute, window)
         if private is not None:
             source = Private(private)
-        correction = correction_of(manifest, replica, counts, large=model.large)
+        correction = correction_of(manifest, replica, counts)
         step = GradientStep(model, source, correction, descent, guard, rates)
     trainer = TaskTrainer(model, replica, step, guard, rates, Means(gradients, noise, private, descent, ranks))
     if cut is not None:

@@ -64,13 +64,11 @@ class Flows:
         after = self.edge.flow(before, moved)
         write(self.open.rows, at, coordinates, after)
         turned = (
-            [edge_ledger.cosine(*products(*rows)) for rows in zip(before, moved, strict=True)] if self._adapts else None
+            [edge_ledger.cosine(*products(*rows)) for rows in zip(before, moved, strict=True)]
+            if self.edge.adapts
+            else None
         )
         return after - before, None if turned is None else np.asarray(turned)
-
-    @property
-    def _adapts(self) -> bool:
-        return edge_ledger.adapts(self.edge)
 
     def turn(self, row: int, turned: float) -> None:
         """Exchanges have moved the flows of a row."""

@@ -97,9 +97,9 @@ def test_both_ends_move_by_the_same_bits_with_opposite_signs(seed, parts):
         assert there == support
         response, v = agreed.encode_response(theirs[there.index(DIM)], values, there, DIM, chance)
         assert torch.equal(agreed.decode_response(response, support, DIM, torch.float32)[0], v)
-        gain = pet.gain(0.5, support.ratio(DIM), phase)
-        ours, first = average(pet, books[0], ours, [Effect("theirs", support, v, 0.5, gain)])
-        theirs, second = average(pet, books[1], theirs, [Effect("ours", support, -v, 0.5, gain)])
+        gain = pet.edge.gain(0.5, support.ratio(DIM), phase)
+        ours, first = average(pet.edge, books[0], ours, [Effect("theirs", support, v, 0.5, gain)])
+        theirs, second = average(pet.edge, books[1], theirs, [Effect("ours", support, -v, 0.5, gain)])
         books = first, second
         assert torch.equal(first.total, -second.total)
     assert all(bool(Fragment(part, parts).take(first.total).any()) for part in range(parts)), "every part was exchanged"
@@ -108,8 +108,8 @@ def test_both_ends_move_by_the_same_bits_with_opposite_signs(seed, parts):
 def test_damping_knows_that_a_part_comes_back_late():
     """κ by the share of the support: 4 local steps are fewer than a memory of 10, but not than 10 · 1/8."""
     phase = Phase(0, 4, 0.1, memory=10.0)
-    whole, part = (Pet().gain(0.5, ratio, phase) / ratio for ratio in (1.0, Fragment(2, 8).ratio(DIM)))
-    assert (whole, part) == pytest.approx((Pet(0.1).gain(0.5, 1.0, phase), Pet(0.2).gain(0.5, 1.0, phase)))
+    whole, part = (Pet().edge.gain(0.5, ratio, phase) / ratio for ratio in (1.0, Fragment(2, 8).ratio(DIM)))
+    assert (whole, part) == pytest.approx((Pet(0.1).edge.gain(0.5, 1.0, phase), Pet(0.2).edge.gain(0.5, 1.0, phase)))
 
 
 def test_a_cut_that_was_not_agreed_on_is_refused():

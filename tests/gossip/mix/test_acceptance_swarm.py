@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import pytest
 
+from starling.gossip.api import Averaging
 from starling.gossip.compress.select.coordinates import Everything, Mask, TopK, kept
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.pet import Pet
@@ -34,7 +35,7 @@ REACHED = {
 class BoldFlows:
     """Flows with a gain beyond what is stable for whole vectors: the few coordinates that moved most stand more."""
 
-    flows: Pet
+    flows: Averaging
     times: float
 
     def size(self, shared):
@@ -45,6 +46,13 @@ class BoldFlows:
 
     def flow(self, kept, moved):
         return self.flows.flow(kept, moved)
+
+    def stored(self, dtype):
+        return self.flows.stored(dtype)
+
+    @property
+    def adapts(self):
+        return self.flows.adapts
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,12 @@ from starling.gossip.compress.support import Blocks, Full
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix import directions, drift, edge_ledger
 from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.correction_trust import Compared, compared
+from starling.gossip.mix.drift import Confirmed, Counts, DriftInFull
 from starling.gossip.mix.exchange_codec import ExchangeCodec
+from starling.gossip.mix.flows import NOTHING, Bound, TrackedFlows
 from starling.gossip.mix.pet import Pet
+from starling.gossip.mix.rows import ONE
 from starling.gossip.overlay.static import Ring
 from starling.node.config import manifest as manifests
 from starling.node.config import toml
@@ -45,10 +49,17 @@ def gaussian(seed, *shape):
 
 
 def observed(gradients, state=None):
-    state = drift.start(gradients[0]) if state is None else state
+    state = DriftInFull().start(gradients[0]) if state is None else state
     for gradient in gradients:
-        state = drift.observe(state, gradient)
+        _, state = DriftInFull().correct(state, gradient)
     return state
+
+
+def believed(state):
+    """The state of which everything that is louder than noise counts."""
+    known = state.known.clone()
+    known[..., len(Counts()) :] = torch.tensor(Compared(1.0, 1.0, 1.0, 0.0, 1.0))[: known.shape[-1] - len(Counts())]
+    return replace(state, known=known)
 
 
 # --- gradients ------------------------------------------------------------------------------------------------
@@ -86,7 +97,7 @@ def test_the_direction_is_of_the_gradients_since_the_exchange_less_the_correctio
     for gradient in gradients[:3]:
         _, state = pet.correct(state, gradient)
     state = pet.corrected(state, gradients[5])
-    z, noise = pet.direction(state)
+    z, noise = pet.edge.direction(state)
     torch.testing.assert_close(z, gradients[:3].mean(0) - gradients[5])
     assert 0.0 < float(noise) < math.inf
 
@@ -99,10 +110,10 @@ def test_a_round_without_local_steps_averages_what_the_last_one_left():
 
 def test_noise_is_unknown_before_a_second_gradient_and_for_numbers_too_large():
     one = observed(gaussian(1, 1, DIM))
-    for state in (drift.start(gaussian(1)), one, observed(1e25 * gaussian(1, 3, DIM))):
+    for state in (DriftInFull().start(gaussian(1)), one, observed(1e25 * gaussian(1, 3, DIM))):
         assert float(drift.direction(state)[1]) == math.inf
     waited = observed(gaussian(2, 1, DIM), drift.mixed(one))
-    assert float(waited.count) == 2.0, "a single gradient waits for a second"
+    assert Counts(*waited.known.tolist()).count == 2.0, "a single gradient waits for a second"
 
 
 @given(seed=seeds, before=st.integers(2, 20), steps=st.integers(1, 60), limit=st.floats(0.1, 10.0))
@@ -111,31 +122,32 @@ def test_a_coordinate_counts_by_its_share_above_the_noise_of_means(seed, before,
     """Where no gradient was ever seen there is no noise: c counts in full. The flows, and so z, keep all of it."""
     gradients, flows = gaussian(seed, before + steps, DIM).double(), gaussian(seed + 1).double()
     gradients[:, :7] = 0.0
-    pet = Pet(track="drift", drift_limit=limit)
+    pet = Pet(track="drift", drift_noise=limit)
     state = pet.start(gradients[0])
     for gradient in gradients[:before]:
         _, state = pet.correct(state, gradient)
     state = pet.corrected(drift.mixed(state), flows)
-    for gradient in gradients[before:]:
+    for gradient in gradients[before:-1]:
         _, state = pet.correct(state, gradient)
-    counted = drift.correction(state, limit)
+    direction, state = pet.correct(believed(state), gradients[-1])
+    counted = gradients[-1] - direction
     power = gradients[0].square()
     for gradient in gradients[1:]:
         power = 0.98 * power + 0.02 * gradient.square()
     share = flows.square() / (flows.square() + limit**2 * power / before)
     torch.testing.assert_close(counted, flows * share)
     torch.testing.assert_close(counted[:7], flows[:7])
-    torch.testing.assert_close(pet.direction(state)[0], gradients[before:].mean(0) - flows)
+    torch.testing.assert_close(pet.edge.direction(state)[0], gradients[before:].mean(0) - flows)
 
 
 @pytest.mark.parametrize("flows", [None, "bfloat16"])
 def test_noise_is_kept_in_the_numbers_of_flows_and_counts_nearly_the_same(flows):
     """Gradients whose size rises tenfold and falls again: numbers too coarse to fall, or to rise by a fiftieth, would be far off."""
-    pet, exact = Pet(track="drift", drift_limit=1.0, flows=flows), torch.zeros(5000, dtype=torch.float64)
+    pet, exact = Pet(track="drift", drift_noise=1.0, flows=flows), torch.zeros(5000, dtype=torch.float64)
     state = pet.start(gaussian(0, 5000))
     for step, size in enumerate([1.0] * 200 + [10.0] * 200 + [1.0] * 400):
         gradient = size * gaussian(step, 5000)
-        state = drift.observe(state, gradient)
+        _, state = pet.correct(state, gradient)
         exact = torch.where(exact == 0, gradient.double().square(), 0.98 * exact + 0.02 * gradient.double().square())
         if step % 200 == 199:
             ratio = state.power.double() / exact
@@ -156,7 +168,7 @@ def taken(own, flows, optimizer="adamw", seed=5):
             seen, state = pet.correct(state, own + noise)
         state = pet.corrected(drift.mixed(state), c)
     seen, _ = pet.correct(state, own)
-    return (own - seen).norm(dim=-1) / drift.correction(drift.observe(state, own), pet.drift_limit or 0.0).norm(dim=-1)
+    return (own - seen).norm(dim=-1) / (own - pet.correct(believed(state), own)[0]).norm(dim=-1)
 
 
 def test_a_correction_counts_where_sources_differ_and_not_where_it_is_noise():
@@ -173,10 +185,11 @@ def test_a_correction_counts_where_sources_differ_and_not_where_it_is_noise():
 def test_twice_the_share_that_gradients_confirm_counts_as_that_is_no_farther_from_them_than_nothing(found, counted):
     """‖δ − τe‖² <= ‖δ‖² up to τ = 2⟨δ, e⟩/‖e‖². So many coordinates that coincidence is worth hundredths."""
     difference = gaussian(1, 40_000)
-    state = replace(drift.start(difference, limited=True), c=difference)
+    judge, gradient = Confirmed(1e-6), found * difference
+    state = judge.corrected(judge.start(difference), difference)
     for _ in range(60):
-        _, state = drift.corrected(drift.observe(state, found * difference), found * difference, 0.0)
-    assert float(drift.trust(state)) == pytest.approx(counted, abs=0.03)
+        direction, state = judge.correct(state, gradient)
+    assert float((gradient - direction) @ difference / difference.square().sum()) == pytest.approx(counted, abs=0.03)
 
 
 def test_a_correction_far_below_the_noise_of_gradients_is_not_believed_by_chance():
@@ -192,10 +205,10 @@ def test_a_correction_that_happens_to_lie_along_what_all_have_in_common_is_not_b
 
 
 def test_a_gradient_that_is_not_finite_does_not_end_the_trust_in_corrections():
-    state = replace(drift.start(gaussian(1), limited=True), c=gaussian(2))
-    for gradient in (gaussian(2), torch.full((DIM,), math.nan)):
-        _, state = drift.corrected(state, gradient, 0.0)
-    assert float(drift.trust(state)) == 1.0
+    seen = compared(ONE, Compared(), 1.0, 1.0, 0.0)
+    for products in ((math.nan, 1.0, 1.0), (1.0, math.inf, 1.0), (1.0, 1.0, math.nan), (1e200, 1.0, 1.0)):
+        assert compared(ONE, seen, *products) == seen
+    assert drift.trust(ONE, 0.0, seen) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -204,20 +217,41 @@ def test_a_gradient_that_is_not_finite_does_not_end_the_trust_in_corrections():
 def test_noise_is_held_against_corrections_where_the_optimiser_divides_by_the_size_of_gradients(
     optimizer, given, limit
 ):
-    words = [f"optimizer={optimizer}", "mix.track=drift", *([f"mix.drift_limit={given}"] if given else [])]
+    words = [f"optimizer={optimizer}", "mix.track=drift", *([f"mix.drift_noise={given}"] if given else [])]
     agreed = toml.apply_set(Manifest(), words)
-    assert mixer(agreed).drift_limit == limit
+    assert mixer(agreed).drift_noise == limit
     assert not manifests.check(agreed)
     state = mixer(agreed).start(gaussian(1))
     assert state.power.shape == ((DIM,) if limit else (0,))
 
 
-def test_a_limit_without_drift_is_warned_of():
-    agreed = toml.apply_set(Manifest(), ["mix.drift_limit=1.0", "mix.track=difference", "optimizer=adamw"])
-    assert manifests.check(agreed) == [
-        "mix.drift_limit: is not used with mix.track = difference and optimizer = adamw; leave it out, or try `--set mix.track=drift`"
-    ]
-    assert mixer(agreed).drift_limit == 0.0
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["mix.drift_noise=2.0"],
+            "mix.drift_noise: is held against corrections by mean gradients, and mix.track is difference here, got 2",
+        ),
+        (
+            ["mix.refutable=0.25", "optimizer=adamw"],
+            "mix.refutable: is a share of corrections by differences, and mix.track is drift here, got 0.25",
+        ),
+    ],
+)
+def test_a_key_of_trust_that_what_moves_flows_does_not_have_is_refused(words, said):
+    """Nothing is ignored in silence, and one of the two keys is enough to say what is meant."""
+    with pytest.raises(ConfigError) as error:
+        manifests.check(toml.apply_set(Manifest(), words))
+    what, _, hint = str(error.value).partition("; ")
+    assert what == said
+    assert hint.startswith("leave it out, or try `--set mix.track=")
+
+
+def test_a_refutable_share_without_sgd_is_warned_of():
+    agreed = toml.apply_set(Manifest(), ["mix.refutable=1.0", "mix.track=difference", "optimizer=adamw"])
+    (warning,) = manifests.check(agreed)
+    assert warning.startswith("mix.refutable: is not used with optimizer = adamw")
+    assert mixer(agreed).refutable == 0.0
 
 
 # --- gate -----------------------------------------------------------------------------------------------------
@@ -284,10 +318,10 @@ def test_numbers_too_large_to_square_move_nothing():
 def test_a_reach_is_so_many_times_the_length_of_the_mean_gradient():
     state = observed(gaussian(1, 4, 3, DIM))
     torch.testing.assert_close(
-        Pet(drift_reach=0.25, track="drift").reach(state), 0.25 * state.mean.double().norm(dim=1, keepdim=True)
+        Pet(drift_reach=0.25, track="drift").edge.reach(state), 0.25 * state.mean.double().norm(dim=1, keepdim=True)
     )
-    assert Pet(track="drift").reach(state) is None
-    assert bool(torch.isfinite(drift.reach(drift.start(torch.zeros(2, DIM)), 1e300)).all())
+    assert Pet(track="drift").edge.reach(state) is None
+    assert bool(torch.isfinite(drift.reach(DriftInFull().start(torch.zeros(2, DIM)), 1e300)).all())
 
 
 # --- payloads -------------------------------------------------------------------------------------------------
@@ -474,12 +508,12 @@ def test_flows_stay_opposite_to_the_bit_whatever_is_lost_closed_or_dies(seed, ev
     other, waiting = {"a": "b", "b": "a"}, []
 
     def book(me, effects):
-        _, books[me] = edge_ledger.average(pet, books[me], like, effects)
+        _, books[me] = edge_ledger.average(pet.edge, books[me], like, effects)
 
     for turn, event in enumerate([*events, "both"]):
         support = (Full(), SUPPORT)[turn % 2]
         u, v = (gaussian(seed + 2 * turn + k, support.size(DIM)) for k in range(2))
-        gain = pet.gain(THETA, 1.0, Phase(0, 5.0, 0.1))
+        gain = pet.edge.gain(THETA, 1.0, Phase(0, 5.0, 0.1))
         effect = Effect("b", support, v, THETA, gain, Drift(u, 0.37))
         if event == "lost":
             continue
@@ -503,8 +537,8 @@ def test_flows_stay_opposite_to_the_bit_whatever_is_lost_closed_or_dies(seed, ev
 def test_half_of_the_difference_makes_both_directions_equal():
     pet, (z_i, z_j) = Pet(0.0, track="drift"), gaussian(1, 2, DIM)
     effect = Effect("j", Full(), torch.zeros(DIM), THETA, 0.0, Drift(z_j - z_i, 0.5))
-    _, one = edge_ledger.average(pet, edge_ledger.opened(z_i), z_i, [effect])
-    _, two = edge_ledger.average(pet, edge_ledger.opened(z_j), z_j, [effect.opposite("i")])
+    _, one = edge_ledger.average(pet.edge, edge_ledger.opened(z_i), z_i, [effect])
+    _, two = edge_ledger.average(pet.edge, edge_ledger.opened(z_j), z_j, [effect.opposite("i")])
     torch.testing.assert_close(z_i - one.total, z_j - two.total)
 
 
@@ -541,11 +575,11 @@ def test_only_pet_tracks_and_only_in_three_ways(bad):
 
 def test_beside_gradients_the_damping_is_a_tenth_unless_it_is_set():
     phase = Phase(0, 10.0, 0.1)
-    assert Pet(track="both").gain(THETA, 1.0, phase) == Pet(0.1).gain(THETA, 1.0, phase) > 0.0
-    assert Pet(0.2, track="both").gain(THETA, 1.0, phase) == Pet(0.2).gain(THETA, 1.0, phase)
-    assert Pet(track="drift").gain(THETA, 1.0, phase) == 0.0
-    assert Pet(0.0, track="drift").size(DIM) == DIM
-    assert Pet(0.0).size(DIM) == 0
+    assert Pet(track="both").edge.gain(THETA, 1.0, phase) == Pet(0.1).edge.gain(THETA, 1.0, phase) > 0.0
+    assert Pet(0.2, track="both").edge.gain(THETA, 1.0, phase) == Pet(0.2).edge.gain(THETA, 1.0, phase)
+    assert Pet(track="drift").edge.gain(THETA, 1.0, phase) == 0.0
+    assert Pet(0.0, track="drift").edge.size(DIM) == DIM
+    assert Pet(0.0).edge.size(DIM) == 0
 
 
 # --- swarms ---------------------------------------------------------------------------------------------------
@@ -577,12 +611,18 @@ def test_the_matrix_counts_the_bytes_of_directions():
         assert set(more[1]) <= {TRAILER.size, TRAILER.size + values}
 
 
-class Ungated(Pet):
-    """It says that there is no noise."""
+class UngatedFlows(TrackedFlows):
+    """They say that there is no noise."""
 
     def direction(self, state):
-        z, noise = super().direction(state)
+        z, noise = drift.direction(state)
         return z, noise.clamp_max(0.0)
+
+
+def ungated(kappa, flow_limit, track):
+    pet = Pet(kappa, flow_limit, track=track)
+    object.__setattr__(pet, "edge", UngatedFlows(NOTHING, Bound(flow_limit), track))
+    return pet
 
 
 @pytest.mark.slow
@@ -622,9 +662,9 @@ def noisy(kind, rounds):
 @pytest.mark.slow
 def test_the_gate_keeps_noise_out_of_the_corrections():
     """At rest the difference of two means is noise: ungated it is in every correction, and flows walk at random."""
-    (tail, longest), (ungated, longer) = noisy(Pet, 300), noisy(Ungated, 300)
+    (tail, longest), (open_tail, longer) = noisy(Pet, 300), noisy(ungated, 300)
     assert tail < 0.23
-    assert ungated > 0.28
+    assert open_tail > 0.28
     assert longest < 2.5
     assert longer > 3.0
 
@@ -634,4 +674,4 @@ def test_the_reference_figures():
     errors, _ = bowls(Pet(0.1, 1e6, track="both"), rounds=800, lr=0.1, loss=0.3, churn=True)
     assert errors[-1] < 1e-10
     assert noisy(Pet, 6400)[1] < 4.0
-    assert noisy(Ungated, 6400)[1] > 10.0
+    assert noisy(ungated, 6400)[1] > 10.0

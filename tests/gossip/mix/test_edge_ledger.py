@@ -247,8 +247,8 @@ def test_flows_in_bfloat16_are_antisymmetric_to_the_bit_through_hundreds_of_exch
     for turn in range(200):
         support = SUPPORTS[turn % len(SUPPORTS)]
         there = effect("b", 1.0, seed + turn, support, DIM, gain=0.02)
-        _, one = edge_ledger.average(pet, one, zeros, [there])
-        _, other = edge_ledger.average(pet, other, zeros, [there.opposite("a")], owned=turn > 0)
+        _, one = edge_ledger.average(pet.edge, one, zeros, [there])
+        _, other = edge_ledger.average(pet.edge, other, zeros, [there.opposite("a")], owned=turn > 0)
     assert one.flows["b"].dtype == torch.bfloat16
     assert one.flows["b"].any()
     assert torch.equal(one.flows["b"], -other.flows["a"])
@@ -269,8 +269,8 @@ def test_a_flow_in_bfloat16_follows_a_noisy_one_as_float32_does():
                 moved = Effect(
                     "b", Full(), 0.1 * (wanted - kept) + 0.002 * gaussian(1000 * seed + turn, 4096), 0.5, 1.0
                 )
-                _, one = edge_ledger.average(pet, one, zeros.clone(), [moved], owned=turn > 0)
-                _, other = edge_ledger.average(pet, other, zeros.clone(), [moved.opposite("a")], owned=turn > 0)
+                _, one = edge_ledger.average(pet.edge, one, zeros.clone(), [moved], owned=turn > 0)
+                _, other = edge_ledger.average(pet.edge, other, zeros.clone(), [moved.opposite("a")], owned=turn > 0)
             assert torch.equal(one.flows["b"], -other.flows["a"])
             apart.append(float((one.flows["b"].float() - wanted).norm() / wanted.norm()))
     assert sum(found["float32"]) / 3 == pytest.approx(0.234, abs=0.01)
@@ -285,7 +285,7 @@ def test_an_owned_ledger_and_long_vectors_give_the_same_bits(flows, monkeypatch)
         shared, book = gaussian(9), edge_ledger.opened(torch.zeros(DIM))
         for turn in range(6):
             effects = [effect(peer, 1.0, 10 * turn + k, SUPPORTS[(turn + k) % 3], DIM) for k, peer in enumerate("pq")]
-            shared, book = edge_ledger.average(pet, book, shared, effects, owned=owned)
+            shared, book = edge_ledger.average(pet.edge, book, shared, effects, owned=owned)
         ends.append((shared, book.total, book.flows["p"], book.flows["q"]))
     for one, other in zip(*ends, strict=True):
         assert torch.equal(one, other)
@@ -303,13 +303,13 @@ def test_flows_stay_opposite_to_the_bit_while_each_end_has_a_speed_of_its_own(se
     chance, waiting = torch.Generator().manual_seed(seed), []
     falling = replace(PHASE, lr=0.01, highest_lr=0.1, climb=10.0)
     for event in [*events, "both"]:
-        gain = pet.gain(0.5, 1.0, replace(falling, speed=books["a"].speed))
+        gain = pet.edge.gain(0.5, 1.0, replace(falling, speed=books["a"].speed))
         effect = Effect("b", Full(), torch.randn(5, generator=chance), 0.5, gain)
         if event in ("both", "late"):
-            books["a"] = edge_ledger.average(pet, books["a"], like, [effect])[1]
+            books["a"] = edge_ledger.average(pet.edge, books["a"], like, [effect])[1]
             waiting.append(effect.opposite("a"))
         if event != "late":
-            books["b"], waiting = edge_ledger.average(pet, books["b"], like, waiting)[1], []
+            books["b"], waiting = edge_ledger.average(pet.edge, books["b"], like, waiting)[1], []
             known = {me for me, book in books.items() if book.flows or book.settled}
             for me, book in books.items() if event in ("settle", "revoke") else ():
                 books[me] = (
@@ -327,16 +327,16 @@ def test_flows_are_moved_fast_until_they_swing_slowly_after_a_death_and_faster_a
     assert book.speed == edge_ledger.FASTEST
     for sign in (1, -1, 1, -1):  # from nothing to nothing, and again
         effect = Effect("b", Full(), sign * torch.tensor([1.0, 2.0, 3.0]), 0.5, 1.0)
-        book = edge_ledger.average(pet, book, like, [effect])[1]
+        book = edge_ledger.average(pet.edge, book, like, [effect])[1]
     assert book.speed == pytest.approx(1.5 * 0.95**2)
     book, speeds = edge_ledger.revoke(book, "b"), []
     for sign in (1, 1, 1, 1, -1, -1):
         effect = Effect("b", Full(), sign * torch.tensor([1.0, 2.0, 3.0]), 0.5, 1.0)
-        book = edge_ledger.average(pet, book, like, [effect])[1]
+        book = edge_ledger.average(pet.edge, book, like, [effect])[1]
         speeds.append(round(book.speed, 6))
     assert speeds == pytest.approx([1.0, 1.05, 1.05**2, 1.05**3, 1.05**3 * 0.95, 1.05**3 * 0.95**2], rel=1e-5)
     slow = edge_ledger.revoke(book, "b")
-    assert edge_ledger.average(Pet(0.1), slow, like, [effect, effect])[1].speed == 1.0
+    assert edge_ledger.average(Pet(0.1).edge, slow, like, [effect, effect])[1].speed == 1.0
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,10 @@ def test_a_state_is_tensors_with_the_models_leading_dimensions(rule):
     x = gaussian(2, N, D, seed=14)
     _, state = pushed(rule, x, gaussian(1, K, 2, N, D, seed=15), lambda _turn, shared: shared)
     assert rule.shared(state, x).shape == (2, N, origin(rule, torch.zeros(D)).numel())
-    assert all(tensor.shape[:2] == (2, N) and tensor.dtype == x.dtype for tensor in tensors(state))
+    assert all(tensor.shape[:2] == (2, N) for tensor in tensors(state))
+    assert all(tensor.dtype == x.dtype for tensor in tensors(state) if tensor.shape[-1] >= D), (
+        "numbers per node may be others"
+    )
     if state is not None:
         assert not hasattr(state, "__dict__")
         with pytest.raises(dataclasses.FrozenInstanceError):

@@ -103,6 +103,20 @@ def test_a_key_that_is_no_more_is_left_out_with_a_note(tmp_path, capsys, old):
     presets.load(Scenario if "simulate" in old else Manifest, new)
 
 
+@pytest.mark.parametrize(
+    ("old", "key"),
+    [
+        ({"format": 2, "mix": {"kind": "pet", "drift_limit": 0.25}}, "refutable"),
+        ({"format": 2, "optimizer": {"kind": "adamw"}, "mix": {"kind": "pet", "drift_limit": 0.25}}, "drift_noise"),
+        ({"format": 1, "mix": {"kind": "pet", "params": {"track": "drift", "drift_limit": 0.25}}}, "drift_noise"),
+    ],
+)
+def test_a_key_that_has_become_two_is_the_one_that_it_meant(old, key):
+    found, notes = converted(old)
+    assert found["mix"][key] == 0.25
+    assert notes == [f"mix.drift_limit: is mix.{key} now"]
+
+
 def test_todays_format_needs_no_conversion():
     with pytest.raises(ConfigError, match="format: is 2 and needs no conversion"):
         converted({"format": 2})

@@ -42,6 +42,29 @@ def test_the_swarm_id_is_short_readable_and_stable():
     manifests.verify(manifest)
 
 
+@pytest.mark.parametrize(
+    ("words", "key"), [((), "refutable"), (("optimizer=adamw",), "drift_noise"), (("mix.track=both",), "drift_noise")]
+)
+def test_a_founded_manifest_says_both_keys_of_trust_in_the_one_they_were(words, key):
+    """Swarms from before the key became two are found, and nodes from then find those of today."""
+    manifest = founded(*words, f"mix.{key}=0.25")
+    raw = manifests.to_bytes(manifest)
+    plain = msgpack.unpackb(raw)
+    assert plain["mix"]["drift_limit"] == 0.25
+    assert not {"drift_noise", "refutable"} & plain["mix"].keys()
+    assert manifests.from_bytes(raw, manifests.swarm_id(manifest), "peer") == manifest
+    assert convert(plain, Manifest) == manifest, "and so from a file of then"
+
+
+def test_the_key_that_became_two_is_refused_in_what_is_not_founded_yet():
+    with pytest.raises(ConfigError) as error:
+        changed("mix.drift_limit=0.5")
+    assert str(error.value) == (
+        "mix.drift_limit: has become two keys; set mix.drift_noise=0.5 where mix.track is drift or both, else mix.refutable=0.5, at most 1 "
+        "(`starling manifest convert OLD.toml > NEW.toml` does it)"
+    )
+
+
 def test_the_golden_manifest_has_every_field():
     """A field added to the manifest changes every swarm id: then `format` must rise, and this file with it."""
     assert msgspec.to_builtins(founded()).keys() - {"crew"} == json.loads(GOLDEN.read_text())["manifest"].keys()

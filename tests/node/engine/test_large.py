@@ -11,7 +11,7 @@ from starling.gossip.api import Phase
 from starling.gossip.compress import budget
 from starling.gossip.compress.budget import WHOLE, affordable
 from starling.gossip.compress.support import Fragment
-from starling.gossip.mix import drift_in_place
+from starling.gossip.mix import rows
 from starling.gossip.mix.drift import Gradients
 from starling.gossip.mix.pet import Pet
 from starling.kernels import memory
@@ -27,33 +27,83 @@ PHASE = Phase(0, 3.0, 0.1)
 
 
 @pytest.mark.parametrize("coarse", [False, True])
-@pytest.mark.parametrize("limit", [0.0, 2.0])
-def test_correcting_in_place_equals_correcting_a_copy(limit, coarse, monkeypatch):
+@pytest.mark.parametrize("noise", [0.0, 2.0])
+def test_a_vector_in_blocks_is_corrected_as_a_row_of_an_array(noise, coarse, monkeypatch):
     """Over rounds of three steps, and with coordinates that no gradient has moved yet; in blocks of which the last is shorter."""
-    monkeypatch.setattr(drift_in_place, "BLOCK", 300)
-    flows_in = "bfloat16" if coarse else "float32"
-    mixer = Pet(track="drift", drift_limit=limit, flows=flows_in)
+    monkeypatch.setattr(rows, "BLOCK", 300)
+    mixer = Pet(track="drift", drift_noise=noise, flows="bfloat16" if coarse else "float32")
     chance = torch.Generator().manual_seed(0)
     truth = torch.randn(1000, generator=chance)
-    states = [mixer.corrected(mixer.start(torch.zeros(1000)), truth.clone()) for _ in range(2)]
-    trusted = 0.0
+    states = [mixer.corrected(mixer.start(torch.zeros_like(like)), like.clone()) for like in (truth[None], truth)]
+    trusted, tolerance = 0.0, {"rtol": 2e-2, "atol": 2e-2} if coarse else {"rtol": 1e-4, "atol": 1e-5}
     for step in range(60):
         gradient = truth + 0.5 * torch.randn(1000, generator=chance)
         gradient[: 900 - 10 * step] = 0.0
-        wanted, states[0] = mixer.correct(states[0], gradient.clone())
-        found, states[1] = mixer.correct_owned(states[1], given := gradient.clone(), step)
-        assert found is given
-        torch.testing.assert_close(found, wanted, rtol=2e-2 if coarse else 1e-4, atol=2e-2 if coarse else 1e-5)
+        wanted, states[0] = mixer.correct(states[0], gradient[None])
+        found, states[1] = mixer.correct(states[1], gradient)
+        torch.testing.assert_close(found, wanted[0], **tolerance)
         for field in fields(Gradients):
-            mine, theirs = (getattr(state, field.name) for state in states)
-            if field.name in {"c", "mean", "count", "used", "averaged", "weight"}:
-                assert torch.equal(mine, theirs), field.name
-            else:
-                torch.testing.assert_close(mine, theirs, rtol=2e-2 if coarse else 1e-4, atol=1e-3 if coarse else 1e-5)
+            row, own = (getattr(state, field.name) for state in states)
+            torch.testing.assert_close(own, row[0], **tolerance)
         trusted = max(trusted, float((gradient - found).norm()))
         if step % 3 == 2:
             states = [mixer.absorb(state, truth, truth, PHASE)[1] for state in states]
     assert trusted > 1.0, "the correction counts at last"
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_correcting_in_place_takes_the_gradients_memory_and_leaves_the_correction(noise):
+    mixer = Pet(track="drift", drift_noise=noise)
+    gradients = torch.randn(30, 500, generator=torch.Generator().manual_seed(1))
+    states = [mixer.corrected(mixer.start(gradients[0]), gradients[0].clone()) for _ in range(2)]
+    for step, gradient in enumerate(gradients):
+        wanted, states[0] = mixer.correct(states[0], gradient)
+        found, states[1] = mixer.correct_in_place(states[1], given := gradient.clone(), step)
+        assert found is given
+        assert torch.equal(found, wanted)
+    assert torch.equal(states[1].c, gradients[0])
+
+
+def test_while_nothing_of_a_long_correction_is_believed_each_block_is_compared_in_its_turn(monkeypatch):
+    """And what is right in all blocks is soon believed, and then in full; what is right nowhere never is."""
+    monkeypatch.setattr(rows, "BLOCK", 1000)
+    chance = torch.Generator().manual_seed(0)
+    c = torch.randn(8000, generator=chance)
+    for right in (1.0, 0.0):
+        mixer = Pet(track="drift", drift_noise=1.0)
+        state, begun = mixer.corrected(mixer.start(c), c.clone()), None
+        for step in range(40):
+            gradient = right * c + torch.randn(8000, generator=chance)
+            direction, state = mixer.correct_in_place(state, gradient.clone(), step)
+            if not right and step < rows.TURNS:
+                seen = [bool(block.any()) for block in state.power.split(1000)]
+                assert seen == [number % rows.TURNS <= step for number in range(8)]
+            if begun is None and not torch.equal(direction, gradient):
+                begun = step
+            if step % 5 == 4:
+                state = mixer.absorb(state, c, c, PHASE)[1]
+        if right:
+            assert 0 < begun < 30
+            assert float((gradient - direction) @ c / (c @ c)) > 0.5
+        else:
+            assert begun is None
+
+
+def test_without_flows_a_gradient_is_not_touched():
+    """Before the first exchange there is nothing to take from it, whatever the correction is made of."""
+    gradient = torch.randn(200, generator=torch.Generator().manual_seed(1))
+    for mixer in (Pet(), Pet(refutable=0.5), Pet(track="drift"), Pet(track="drift", drift_noise=1.0)):
+        state = mixer.corrected(mixer.start(gradient), torch.zeros(200))
+        given = gradient.clone()
+        for step in range(3):
+            direction, state = mixer.correct_in_place(state, given, step)
+            assert direction is given
+        assert torch.equal(given, gradient)
+        assert mixer.correct(state, gradient)[0].equal(gradient)
+        later = torch.zeros(2000)
+        later[-1] = 1.0
+        state = mixer.corrected(mixer.start(later), later)
+        assert bool(state.some), "however few coordinates of it have moved"
 
 
 def test_founding_writes_down_flows_of_large_models_alone():

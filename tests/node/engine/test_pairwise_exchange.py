@@ -10,7 +10,7 @@ from starling.gossip.compress.catalogue import SELECTORS, quantizer
 from starling.gossip.compress.header import TRAILER
 from starling.gossip.mix import directions
 from starling.gossip.mix.exchange_codec import ExchangeCodec
-from starling.gossip.mix.pet import chosen_kappa
+from starling.gossip.mix.flows import chosen_kappa
 from starling.gossip.rng import generator
 from starling.node.config.schema import CompressSection, MixSection, OptimizerSection, PrivacySection
 from starling.node.engine.worker import Worker

@@ -151,10 +151,10 @@ def test_corrections_of_updates_are_the_same_bits_in_engines_and_in_the_loop(mix
 def test_what_moves_flows_is_chosen_by_the_optimiser_and_a_kappa_asks_for_differences(optimizer, kappa, track, updates):
     """Decisions 32 and 97 have what it was measured on."""
     agreed = manifest(optimizer=OptimizerSection(kind=optimizer, lr=0.002), mix=MixSection(kappa=kappa))
-    assert mixer(agreed).edge.track == track
+    assert mixer(agreed).track == track
     for given in ("difference", "drift"):
         asked = msgspec.structs.replace(agreed, mix=MixSection(kappa=kappa, track=given))
-        assert mixer(asked).edge.track == given
+        assert mixer(asked).track == given
     assert corrects_updates(agreed) == updates
     assert not manifests.check(agreed)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from starling.gossip.errors import ConfigError
-from starling.gossip.mix.pet import chosen_kappa
+from starling.gossip.mix.flows import chosen_kappa
 from starling.node.config import toml
 from starling.node.simulate import results, rules
 from starling.node.simulate.engines import check, simulate
@@ -72,7 +72,7 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         ((*EXACT, "task.hidden=16", "pace.gossips=3", "overlay=random_matching"), 5),
         ((*BOWLS, "optimizer.gradient=optimistic"), 9),
         ((*BOWLS, "optimizer.gradient=extragradient"), 9),
-        ((*BOWLS, "optimizer.gradient=extragradient", "mix.drift_limit=1"), 9),
+        ((*BOWLS, "optimizer.gradient=extragradient", "mix.refutable=1"), 9),
         ((*BOWLS, "mix=gradient_tracking", "overlay=one_peer_exponential", "simulate.nodes=5"), 9),
         ((*BOWLS, "mix=quasi_global", "overlay=base_k", "optimizer.schedule=linear"), 9),
         ((*BOWLS, "mix=d2", "overlay=ring", "overlay.weights=lazy"), 9),
