@@ -4,7 +4,8 @@ A sample that cannot be read is replaced by another draw, which follows from the
 same batches; of the held-out samples it is left out. The owner is told its number once. Shapes: n samples, m samples of a batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Generator, Tensor
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator as derived
 from starling.node.tasks.lengths import like_length
-from starling.node.tasks.samples import Samples, Unlike, Unreadable, seeded
+from starling.node.tasks.samples import Samples, Tensors, Unlike, Unreadable, seeded
 from starling.node.tasks.trees import moved
 
 LEAST_FAILED = 8  # reads, before most of them having failed is an error
@@ -30,6 +31,10 @@ class Readable:
     bad: set[int] = field(default_factory=set)
     tried: int = 0
     failed: int = 0
+    chance: Callable[[int], AbstractContextManager[Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.chance = nullcontext if isinstance(self.samples, Tensors) else seeded  # tensors draw nothing
 
     def take(self, index: Tensor, seed: int) -> Any:
         """A batch of those, (m,) int64, with chance that is the Dataset's own begun at `seed`.
@@ -37,7 +42,7 @@ class Readable:
         Raises Unreadable: some could not be read, and are `bad` from here on; ConfigError: most cannot be read.
         """
         try:
-            with seeded(seed):
+            with self.chance(seed):
                 batch = self.samples.take(index)
         except Unreadable as error:
             self.tried += len(index)

@@ -1,5 +1,6 @@
 """A sample that cannot be read costs its place in a batch; batches of any type arrive whole; bytes of a target stay bytes."""
 
+import random
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +16,9 @@ import starling
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.node.tasks.api import taken_notes
+from starling.node.tasks.drawn import Drawn
 from starling.node.tasks.evaluate import evaluate, held_out
+from starling.node.tasks.samples import samples_of
 from tests.harness.tasks import built_in, seeded
 
 
@@ -247,3 +250,36 @@ def test_labels_in_bytes_are_learned_by_the_standard_loss():
     assert task.metric == "accuracy"
     assert torch.isfinite(task.loss(task.model(seeded(0)), batch))
     assert float(batch[0].max()) <= 1.0
+
+
+class Augmented(Dataset):
+    """Samples that their owner changes by chance of all three global generators."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, number):
+        return torch.tensor([float(torch.rand(())), random.random(), np.random.rand()]), number  # noqa: NPY002
+
+
+def states():
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    return (
+        torch.get_rng_state().tolist(),
+        python,
+        [part.tolist() if hasattr(part, "tolist") else part for part in numpy],
+    )
+
+
+def test_what_a_dataset_draws_itself_is_of_the_batchs_own_chance():
+    """So a resumed run sees the same; the global generators are as they were, for whoever uses them."""
+    train = samples_of("train", Augmented())
+    data, before, batches = Drawn(train, torch.arange(10), train, torch.arange(10), "cpu"), states(), []
+    for seed in (1, 1, 2):
+        batches.append(data.batch(4, torch.Generator().manual_seed(seed))[0])
+        assert states() == before
+        torch.rand(3), random.random(), np.random.rand()  # noqa: NPY002 — somebody else's
+        before = states()
+    assert torch.equal(batches[0], batches[1])
+    assert not (batches[0] == batches[2]).any()
+    assert len({*batches[0].flatten().tolist()}) == 12
