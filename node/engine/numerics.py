@@ -80,8 +80,7 @@ class Gradients:
         self._loss: Loss = loss or task.loss
         self._chance: Callable[[int], AbstractContextManager[Any]]
         self._chance = nullcontext if type(task).__module__ in DRAW_NOTHING else partial(seeded, device=device)
-        wraps = self._precision is not None or self._checkpointed is not None
-        self._forward = self._wrapped if wraps else self._plain
+        self._wraps = self._precision is not None or self._checkpointed is not None
         self.parts = Parts(task, model, device, self.notes)
         self._keeps = loss is None  # what autocast made of parameters, of which an island's rank has only parts
         self._compiled = False
@@ -152,16 +151,13 @@ class Gradients:
         return sum(self._backward(each, share) for each, share in zip(parts, shares, strict=True) if share)
 
     def _backward(self, batch: Any, share: float) -> float:
-        loss: Tensor | None = self._forward(batch)
+        loss: Tensor | None = self._wrapped(batch) if self._wraps else self._loss(self._model, batch)
         if loss is None:  # as some training steps return for a batch they leave out
             return math.nan
         if share != 1.0:
             loss = loss * share
         (loss if self.scale is None else loss * self.scale.scale).backward()  # type: ignore[no-untyped-call]
         return loss.item()
-
-    def _plain(self, batch: Any) -> Tensor | None:
-        return self._loss(self._model, batch)
 
     def _wrapped(self, batch: Any) -> Tensor | None:
         with self._autocast(), nullcontext() if self._checkpointed is None else self._checkpointed.forward():

@@ -165,8 +165,11 @@ class Optimizer:
 
         `weight` multiplies the first where updates are weighed; `chance` rounds moments where they are kept in less than float32.
         """
-        self._set(lr * weight if self.weighs_updates else lr)
-        parts = zip(self._parameters, self._cut(x), self._cut(direction), strict=True)
+        rate = lr * weight if self.weighs_updates else lr
+        if rate != self._rate:
+            self._set(rate)
+        values, gradients = (self._cut(x), self._cut(direction)) if self._pieces else ((x,), (direction,))
+        parts = zip(self._parameters, values, gradients, strict=True)
         if self._kept is not None or (self._by_coordinate and x.numel() > STRETCH and not self._fused):
             for parameter, value, gradient in parts:
                 self._by_stretches(parameter, value, gradient, chance)
@@ -181,11 +184,10 @@ class Optimizer:
             x.sub_(shift, alpha=lr)
 
     def _set(self, rate: float) -> None:
-        if rate != self._rate:
-            self._rate = rate
-            for optimizer in self._optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = rate
+        self._rate = rate
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
 
     def _by_stretches(self, parameter: nn.Parameter, value: Tensor, gradient: Tensor, chance: Generator | None) -> None:
         """Step one parameter (n,), a stretch of it at a time; numbers that the state has once for all begin anew in each stretch."""

@@ -62,7 +62,8 @@ class LabelledData:
     def take(self, index: Tensor) -> Batch:
         """Those samples."""
         index = index.to(self.x.device)
-        return _floats(self.x[index]), self.y[index]
+        x = self.x[index]
+        return x if x.dtype == torch.float32 else _floats(x), self.y[index]
 
     def held_out(self, size: int) -> Iterator[Batch]:
         """The test split in order."""

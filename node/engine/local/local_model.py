@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from starling.gossip.rng import generator
+from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout, bind_gradients, bind_parameters, layout, rebind, release_gradients
 from starling.node.config.large import LARGE
 from starling.node.config.schema import Manifest
@@ -46,13 +47,15 @@ class LocalModel:
         self.large = self.layout.dim > LARGE
         self.buffers = dict(self.module.named_buffers())
         self.x = torch.empty(0)
+        self._chance = Generator()
         self._shared_gradient: Tensor | None = None  # (d,) memory that ranks of an island write to
         self._gradient: Tensor | None = None  # (d,); None while there are no local steps
 
     def bind(self) -> None:
-        """Move the parameters into x."""
+        """Move the parameters into x, and begin to train."""
         release_gradients(self.module)  # of a batch that was tried
         self.x = bind_parameters(self.module, self.layout)
+        self.module.train()
 
     def move(self, x: Tensor, gradient: Tensor | None) -> None:
         """Have the parameters, and their gradient unless that is None, in memory (d,) of others, which has their values."""
@@ -84,8 +87,8 @@ class LocalModel:
 
     def batch(self, step: int) -> Any:
         """Return the training batch of local step number `step`, counted from 0."""
-        chance = generator(self.manifest.seed, "batch", self.node, step)
-        return self.data.batch(self.manifest.task.batch_size, chance)
+        self._chance.manual_seed(derive(self.manifest.seed, "batch", self.node, step))
+        return self.data.batch(self.manifest.task.batch_size, self._chance)
 
     def statistics(self, module: nn.Module) -> Iterator[None]:
         """Estimate a module's normalisation statistics from training data, a batch at a time."""
