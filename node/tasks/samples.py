@@ -161,7 +161,7 @@ def seeded(seed: int) -> Iterator[None]:
     """The global generators of torch, numpy and Python begin at `seed`, and are afterwards as they were: for code of other people."""
     kept = torch.default_generator.get_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
