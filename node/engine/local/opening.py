@@ -17,8 +17,10 @@ from starling.node.config import consent
 from starling.node.config.schema import Manifest, NumericsSection
 from starling.node.config.weight import weight
 from starling.node.engine import island
-from starling.node.engine import stage as stages
 from starling.node.engine.ahead import looks_ahead
+from starling.node.engine.crew.cut import Cut
+from starling.node.engine.crew.stage import stage_of
+from starling.node.engine.crew.states import KeptStates
 from starling.node.engine.local.correction import correction_of
 from starling.node.engine.local.gradient_source import (
     Batch,
@@ -40,6 +42,7 @@ from starling.node.engine.local.rates import Rates
 from starling.node.engine.local.replicas import replica_of
 from starling.node.engine.local.stage_calls import StageCalls
 from starling.node.engine.local.task_trainer import Means, TaskTrainer
+from starling.node.engine.local.trainer import CrewFacts
 from starling.node.engine.noise_scale import NoiseScale
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.optimizers import optimizer_of
@@ -66,7 +69,7 @@ def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTra
     gradients, noise = _gradients(opening, model, machine)
     model.bind()
     ranks = island_of(opening, model, machine)
-    private = _private(opening, manifest, model, csprng)
+    private = _private(opening, model, csprng)
     replica = replica_of(opening, model)
     if private is not None and manifest.mix.own:
         raise ConfigError(
@@ -96,7 +99,7 @@ def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTra
     trainer = TaskTrainer(model, replica, step, guard, rates, Means(gradients, noise, private, descent, ranks))
     if cut is not None:
         assert isinstance(step, GradientStep)
-        _stage(opening, manifest, trainer, step, cut)
+        _stage(opening, trainer, step, cut)
     return trainer
 
 
@@ -112,13 +115,11 @@ def _gradients(opening: Open, model: LocalModel, machine: Machine) -> tuple[Grad
     return gradients, None if numerics.noise_every is None else NoiseScale(numerics.noise_every)
 
 
-def _private(opening: Open, manifest: Manifest, model: LocalModel, csprng: Csprng) -> PrivateGradients | None:
+def _private(opening: Open, model: LocalModel, csprng: Csprng) -> PrivateGradients | None:
     if not opening.privacy.noise:
         return None
     ledger = Path(opening.checkpoint).with_suffix(SPENT) if opening.checkpoint else None
-    return PrivateGradients(
-        opening.privacy, manifest, model.task, model.module, model.layout, model.data, csprng=csprng, path=ledger
-    )
+    return PrivateGradients(opening.privacy, model, csprng, ledger)
 
 
 def _check_ahead(opening: Open, manifest: Manifest) -> None:
@@ -150,14 +151,9 @@ def _source(
     return LookAhead(first, batch, replica, model, rates) if looks_ahead(section) else first
 
 
-def _stage(opening: Open, manifest: Manifest, trainer: TaskTrainer, step: GradientStep, cut: stages.Cut) -> None:
+def _stage(opening: Open, trainer: TaskTrainer, step: GradientStep, cut: Cut) -> None:
     """Give a trainer what answers a crew's calls. States are kept beside the checkpoint."""
-    model = trainer.model
-    file = Path(opening.checkpoint) if opening.checkpoint else None
-    stage = stages.Stage(
-        model.task, manifest, opening.stage, model.module, model.data, model.device, model.gradient, file
-    )
-    trainer.calls = StageCalls(trainer, step, stage).handlers()
-    trainer.facts = replace(
-        trainer.facts, by_calls=True, batches=stage.batches, most_state_bytes=stages.most_state_bytes(cut)
-    )
+    stage = stage_of(trainer.model, opening.stage)
+    states = KeptStates(opening.stage, Path(opening.checkpoint) if opening.checkpoint else None)
+    trainer.calls = StageCalls(trainer, step, stage, states).handlers()
+    trainer.facts = replace(trainer.facts, crew=CrewFacts(stage.batches, cut.most_state_bytes))

@@ -15,7 +15,8 @@ from starling.gossip.rng import generator
 from starling.node.catalogues import task
 from starling.node.config import memory
 from starling.node.config.schema import Manifest
-from starling.node.engine import stage as stages
+from starling.node.engine.crew.cut import Cut, blocks_of, cut
+from starling.node.engine.crew.inputs import Elsewhere
 from starling.node.engine.devices import device
 from starling.node.engine.exchange.adversary import poisoned
 from starling.node.engine.island import Island, Whole
@@ -53,23 +54,23 @@ def machine_of(opening: Open, manifest: Manifest) -> Machine:
     return machine
 
 
-def model_of(opening: Open, manifest: Manifest, machine: Machine) -> tuple[LocalModel, stages.Cut | None]:
+def model_of(opening: Open, manifest: Manifest, machine: Machine) -> tuple[LocalModel, Cut | None]:
     """Make the task, its data and its model, and try them where they are the owner's."""
     kind = manifest.task.kind
     made: Task = calling(kind, "making the task", lambda: task(kind, manifest.task.params()))
     data = _data(opening, manifest, made, machine)
-    cut = stages.cut(made, manifest, opening.stage, machine.memory) if opening.stage >= 0 else None
+    blocks = cut(made, manifest, opening.stage, machine.memory) if opening.stage >= 0 else None
 
     def fresh() -> nn.Module:
-        if cut is not None:
-            return stages.blocks_of(made, manifest, cut).to(machine.holding)
+        if blocks is not None:
+            return blocks_of(made, manifest, blocks).to(machine.holding)
         return initial(made, manifest, opening.start).to(machine.holding)
 
     try:
         model = LocalModel(manifest, opening.node, made, data, fresh, machine.holding)
     except ValueError as error:
         raise ConfigError(f"task.kind: {kind!r}: {error}") from error
-    if cut is None:
+    if blocks is None:
         size = sum(each.nbytes for each in model.module.parameters())
         memory.check(manifest, machine.memory, size, trains=machine.trains)
         if not machine.trains:
@@ -77,12 +78,12 @@ def model_of(opening: Open, manifest: Manifest, machine: Machine) -> tuple[Local
             memory.check_part(manifest, there, opening.ranks, opening.numerics.micro_batch, size)
         if ":" in kind:
             rehearse(kind, made, model.module, data, manifest.task.batch_size)
-    return model, cut
+    return model, blocks
 
 
 def _data(opening: Open, manifest: Manifest, made: Task, machine: Machine) -> Data:
     if opening.stage > 0:
-        return stages.Elsewhere()
+        return Elsewhere()
     path = Path(opening.data) if opening.data else None
     source = Source(path, manifest.partition, opening.shard, manifest.seed)
     data = calling(manifest.task.kind, "data()", lambda: data_of(made, source, machine.holding, manifest.mix.own))

@@ -1,18 +1,20 @@
 """A stage of a crew: its calls compute a step's gradient a micro-batch at a time, and `Finish` applies it."""
 
 from starling.gossip.errors import LocalProtocolError
+from starling.node.engine.crew.place import MicroBatch
+from starling.node.engine.crew.stage import Stage
+from starling.node.engine.crew.states import KeptStates
 from starling.node.engine.exchange.api import Handlers
 from starling.node.engine.local.local_step import GradientStep
 from starling.node.engine.local.task_trainer import TaskTrainer
-from starling.node.engine.stage import Stage
 from starling.node.rpc import calls
 
 
 class StageCalls:
     """Answers a crew's calls."""
 
-    def __init__(self, trainer: TaskTrainer, step: GradientStep, stage: Stage) -> None:
-        self._trainer, self._step, self.stage = trainer, step, stage
+    def __init__(self, trainer: TaskTrainer, step: GradientStep, stage: Stage, states: KeptStates) -> None:
+        self._trainer, self._step, self._stage, self._states = trainer, step, stage, states
 
     def handlers(self) -> Handlers:
         """Return what answers each call."""
@@ -23,17 +25,19 @@ class StageCalls:
 
     def advance(self, call: calls.Advance) -> calls.Advanced:
         """Compute a forward of a micro-batch."""
-        return calls.Advanced(
-            *self.stage.advance(call.crew, call.step, call.micro, call.payload, call.labels, evaluate=call.evaluate)
-        )
+        if call.evaluate:
+            return calls.Advanced(*self._stage.evaluation.advance(call.micro, call.payload, call.labels))
+        at = MicroBatch(call.crew, call.step, call.micro)
+        return calls.Advanced(*self._stage.advance(at, call.payload, call.labels))
 
     def retreat(self, call: calls.Retreat) -> calls.Advanced:
         """Compute a backward of a micro-batch."""
-        return calls.Advanced(self.stage.retreat(call.crew, call.step, call.micro, call.payload), b"")
+        at = MicroBatch(call.crew, call.step, call.micro)
+        return calls.Advanced(self._stage.retreat(at, call.payload), b"")
 
     def summary(self, _call: calls.Summary) -> calls.Summed:
         """Return this stage's part of a step, or of an evaluation."""
-        return calls.Summed(*self.stage.summary())
+        return calls.Summed(*self._stage.summary())
 
     def finish(self, call: calls.Finish) -> calls.Done:
         """Apply a step's gradient."""
@@ -43,34 +47,34 @@ class StageCalls:
             gradient.mul_(call.scale)
         self._trainer.noted(call.round, self._step.apply(call.round, call.loss, gradient, fine=call.fine))
         self._step.steps = call.steps
-        self.stage.finish(applied=call.fine)
+        self._stage.finish(applied=call.fine)
         return calls.Done()
 
     def abandon(self, _call: calls.Abandon) -> calls.Done:
         """Give up a step or an evaluation, or end it."""
-        self.stage.abandon()
+        self._stage.abandon()
         return calls.Done()
 
     def point(self, call: calls.Point) -> calls.Pointed:
         """Keep a state of the stage, go back to one, or take over another's."""
-        stage, size = self.stage, 0
-        if stage.moved(call.crew):
+        states, size = self._states, 0
+        if states.moved(call.crew):
             self._step.steps = 0
         if call.action == "keep":
-            size = stage.keep(self._step.steps, self._trainer.tensors())
+            size = states.keep(self._step.steps, self._trainer.tensors())
         elif call.action != "look":
             if call.action == "take":
-                size = stage.put(call.step, call.state)
+                size = states.put(call.step, call.state)
             try:
-                self._trainer.rewind(stage.unpacked(call.step), call.step)
+                self._trainer.rewind(states.unpacked(call.step), call.step)
             except (ValueError, OSError) as error:
                 if call.action == "take":
-                    stage.drop(call.step)
+                    states.drop(call.step)
                 raise LocalProtocolError(f"the state {error}") from error
-            stage.abandon()
-        return calls.Pointed(self._step.steps, stage.points, size)
+            self._stage.abandon()
+        return calls.Pointed(self._step.steps, states.points, size)
 
     def read_point(self, call: calls.ReadPoint) -> calls.ChunkRead:
         """Return bytes of a kept state."""
-        state = self.stage.read(call.step)
+        state = self._states.read(call.step)
         return calls.ChunkRead(state[call.offset : call.offset + call.length], len(state))

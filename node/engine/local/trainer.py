@@ -18,6 +18,14 @@ from starling.node.tasks.evaluate import Result
 
 
 @dataclass(frozen=True, slots=True)
+class CrewFacts:
+    """What is known of a stage of a crew, whose local steps are done by calls of their own, and not by `Trainer.step`."""
+
+    batches: int  # of held-out data that the first stage evaluates
+    most_state_bytes: int  # of any stage's state
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerFacts:
     """What is known of a trainer before the first step."""
 
@@ -26,9 +34,22 @@ class TrainerFacts:
     samples: int  # of training data held here
     device: str
     large: bool  # whether copies of the model matter
-    by_calls: bool = False  # local steps are done by calls of their own, and not by `Trainer.step`
-    batches: int = 0  # of held-out data that the first stage of a crew evaluates
-    most_state_bytes: int = 0  # of any stage's state, in a crew
+    crew: CrewFacts | None = None  # of a stage
+
+    @property
+    def by_calls(self) -> bool:
+        """Return whether local steps are done by calls of a crew."""
+        return self.crew is not None
+
+    @property
+    def batches(self) -> int:
+        """Return the crew's batches of held-out data; 0 without a crew."""
+        return 0 if self.crew is None else self.crew.batches
+
+    @property
+    def most_state_bytes(self) -> int:
+        """Return a bound on the bytes of a stage's state; 0 without a crew."""
+        return 0 if self.crew is None else self.crew.most_state_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,11 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from starling.gossip.errors import ConfigError
-from starling.gossip.vector import Layout
-from starling.node.config.schema import Manifest, PrivacySection, TaskSection
+from starling.node.config.schema import PrivacySection, TaskSection
+from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.privacy.accountant import Accountant
 from starling.node.engine.privacy.csprng import Csprng
-from starling.node.tasks.api import Data, Sampled, Task
+from starling.node.tasks.api import Sampled, Task
 from starling.node.tasks.evaluate import TaskLoss
 from starling.robust.catalogue import RULES
 
@@ -38,15 +38,14 @@ _BATCH_NORMS = (
 
 
 class PrivateGradients:
-    """The noised gradients of one node's data, which are `Sampled`. Model and layout are read at every step, never changed.
+    """The noised gradients of one node's data, which are `Sampled`. The model is read at every step, never changed.
 
     Raises ConfigError: the task has no gradients of single samples, the accountant is missing or its file is damaged.
     """
 
-    def __init__(
-        self, section: PrivacySection, manifest: Manifest, task: Task, model: nn.Module, layout: Layout, data: Data, *,
-        csprng: Csprng, path: Path | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, section: PrivacySection, model: LocalModel, csprng: Csprng, path: Path | None) -> None:
+        """`path`: where the account is kept; None: nowhere."""
+        manifest, data, layout = model.manifest, model.data, model.layout
         about = manifest.task
         if manifest.mix.kind == "gather" and RULES.facts(manifest.robust.rule, trusted=True).losses:
             raise ConfigError(
@@ -55,18 +54,18 @@ class PrivateGradients:
             )
         if not isinstance(data, Sampled):
             raise _refused(about, "has no single samples to draw")
-        if any(isinstance(module, _BATCH_NORMS) for module in model.modules()):
+        if any(isinstance(module, _BATCH_NORMS) for module in model.module.modules()):
             raise _refused(about, "has batch normalisation, which mixes the samples of a batch")
         self._data = data
         self._clip_norm = section.clip_norm
         self._deviation = section.noise * section.clip_norm
         self._csprng = csprng
-        named = dict(model.named_parameters())
+        named = dict(model.module.named_parameters())
         self._parameters = {name: named[name] for name in layout.names}
         self._dim, self._dtype = layout.dim, layout.dtype
         self._rate = min(1.0, about.batch_size / data.units)
         self._chunk = max(1, CHUNK_BYTES // (layout.dim * layout.dtype.itemsize))
-        self._each = _each_sample(task, model)
+        self._each = _each_sample(model.task, model.module)
         try:
             self._sum(torch.zeros(1, dtype=torch.int64))
         except (RuntimeError, TypeError, ValueError) as error:

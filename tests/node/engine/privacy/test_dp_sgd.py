@@ -11,8 +11,8 @@ from torch import nn
 
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.rng import generator
-from starling.gossip.vector import bind, layout
 from starling.node.config import schema
+from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.privacy import dp_sgd
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.privacy.dp_sgd import PrivateGradients, clipped_sum
@@ -53,12 +53,12 @@ def digits(mix="dsgd", *, shards=1, batch=64, **pace):
 
 def mechanism(section=PRIVATE, task=None, *, shard=0, shards=4, batch=32, path=None, source=None):
     task = task or Digits()
-    model = task.model(generator(1, "model"))
-    flat = layout(model)
-    bind(model, flat)
     data = task.data(Source(source, schema.PartitionSection(kind="iid", shards=shards), shard, 0), "cpu")
     about = schema.Manifest(task=schema.TaskSection(batch_size=batch))
-    return PrivateGradients(section, about, task, model, flat, data, csprng=Csprng(ZEROS), path=path), model, data
+    model = LocalModel(about, "a", task, data, lambda: task.model(generator(1, "model")), "cpu")
+    model.bind()
+    model.gradient()
+    return PrivateGradients(section, model, Csprng(ZEROS), path), model.module, data
 
 
 @given(

@@ -1,0 +1,198 @@
+"""Where the micro-batches of a stage come from: data at the first one, the stage before at all others.
+
+What came from a peer is checked before it is computed with: codec, shape, finite numbers, labels.
+
+Shapes: m samples of a micro-batch.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Generator, Tensor
+
+from starling.gossip.compress import activations
+from starling.gossip.compress.activations import Cache, Codec
+from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from starling.gossip.rng import generator
+from starling.node.engine.crew import labels as packed
+from starling.node.engine.crew.place import MicroBatch, Place, Totals
+from starling.node.tasks.api import Data, Sampled, Staged
+from starling.node.tasks.batches import part
+
+
+class Elsewhere:
+    """The data of a stage that is not the first: none."""
+
+    samples = 0
+
+    def batch(self, size: int, generator: Generator) -> Any:
+        """Raise LocalProtocolError."""
+        raise LocalProtocolError("the data of a crew are at its first stage")
+
+    def held_out(self, size: int) -> Iterator[Any]:
+        """Yield nothing."""
+        return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A micro-batch that came in.
+
+    Attributes:
+        x: (m, …) what the stage's first block takes.
+        labels: (m, …) of its samples.
+        packed: these as bytes.
+        samples: (m) numbers of the samples, where the codec needs them.
+    """
+
+    x: Tensor
+    labels: Tensor
+    packed: bytes
+    samples: tuple[int, ...] = ()
+
+
+class Inputs(Protocol):
+    """What a stage computes with.
+
+    Attributes:
+        remote: whether it comes from a peer, whose fault it is if it does not fit.
+        batches: of held-out data, at the first stage.
+    """
+
+    remote: bool
+
+    @property
+    def batches(self) -> int:
+        """Return how many there are."""
+
+    def training(self, at: MicroBatch, payload: bytes, labels: bytes) -> Given:
+        """Return a micro-batch of a step."""
+
+    def held_out(self, number: int, payload: bytes, labels: bytes) -> Given:
+        """Return a micro-batch of an evaluation."""
+
+    def gradient(self, x: Tensor, at: MicroBatch) -> bytes:
+        """Return the gradient of what came in, after the backward, as a payload for the stage before."""
+
+    def finish(self, *, applied: bool) -> None:
+        """The step is over at all stages; not `applied`: it was undone."""
+
+    def abandon(self) -> None:
+        """The step was given up, or the crew is another one."""
+
+
+class Drawn:
+    """Drawn from the data of the first stage. Satisfies `Inputs`."""
+
+    remote = False
+
+    def __init__(self, task: Staged, data: Data, place: Place, how: Codec) -> None:
+        """Raise ConfigError: activations that travel as changes need numbers of samples, which the data do not have."""
+        if how.delta and not isinstance(data, Sampled):
+            raise ConfigError(
+                f"crew.activation: {place.manifest.crew.activation} needs data whose samples have numbers, which those of this task "
+                "have not; try `--set crew.activation=int8`"
+            )
+        self._task, self._data, self._place, self._numbered = task, data, place, how.delta
+        self._batch: Any = None
+        self._samples: list[int] = []
+        self._held_out: list[Any] = []
+
+    @property
+    def batches(self) -> int:
+        """Count held-out data."""
+        return sum(1 for _ in self._data.held_out(self._place.most))
+
+    def training(self, at: MicroBatch, payload: bytes, labels: bytes) -> Given:
+        """Draw the step's batch, once, and return a part of it."""
+        if self._batch is None:
+            self._draw(at)
+        begin, end = self._place.bounds(at.number)
+        return self._given(part(self._batch, begin, end), tuple(self._samples[begin:end]))
+
+    def held_out(self, number: int, payload: bytes, labels: bytes) -> Given:
+        """Return a part of the held-out data, which are listed once."""
+        if not self._held_out:
+            self._held_out = list(self._data.held_out(self._place.most))
+        return self._given(self._held_out[number])
+
+    def gradient(self, x: Tensor, at: MicroBatch) -> bytes:
+        """Return nothing: no stage is before."""
+        return b""
+
+    def finish(self, *, applied: bool) -> None:
+        """Forget the batch."""
+        self._batch, self._samples = None, []
+
+    def abandon(self) -> None:
+        """Forget the batch, and held-out data."""
+        self.finish(applied=False)
+        self._held_out = []
+
+    def _draw(self, at: MicroBatch) -> None:
+        agreed = self._place.manifest
+        chance = generator(agreed.seed, "batch", f"crew {at.crew}", at.step)
+        if self._numbered:
+            assert isinstance(self._data, Sampled)
+            index = torch.randint(self._data.units, (agreed.task.batch_size,), generator=chance)
+            self._batch, self._samples = self._data.take(index), index.tolist()
+        else:
+            self._batch = self._data.batch(agreed.task.batch_size, chance)
+
+    def _given(self, batch: Any, samples: tuple[int, ...] = ()) -> Given:
+        x, labels = self._task.parted(batch)
+        return Given(x, labels, packed.pack(labels), samples)
+
+
+class Received:
+    """Received from the stage before, by the codecs of forward and backward. Satisfies `Inputs`.
+
+    Raises RemoteProtocolError: what came does not fit.
+    """
+
+    remote, batches = True, 0
+
+    def __init__(self, place: Place, forward: Codec, served: Codec, backward: Codec, totals: Totals) -> None:
+        """`served`: the codec of evaluations."""
+        self._place, self._totals = place, totals
+        self._forward, self._served, self._backward = forward, served, backward
+        self._cache = Cache(place.manifest.crew.cache_bytes)
+
+    def training(self, at: MicroBatch, payload: bytes, labels: bytes) -> Given:
+        """Decode a micro-batch of a known size."""
+        given = self._decoded(payload, labels, self._forward, self._place.samples(at.number))
+        given.x.requires_grad_()
+        return given
+
+    def held_out(self, number: int, payload: bytes, labels: bytes) -> Given:
+        """Decode as many samples as there are labels."""
+        given = self._decoded(payload, labels, self._served, None)
+        if len(given.labels) > self._place.most:
+            raise RemoteProtocolError("", "activation_bad_labels")
+        return given
+
+    def gradient(self, x: Tensor, at: MicroBatch) -> bytes:
+        """Encode it, rounded by chance."""
+        assert x.grad is not None
+        chance = generator(self._place.manifest.seed, "gradient", *self._place.chance(at))
+        return activations.encode(self._totals.finite(x.grad), self._backward, chance)[0]
+
+    def finish(self, *, applied: bool) -> None:
+        """Keep what was received, if the other end does."""
+        self._cache.commit() if applied else self._cache.clear()
+
+    def abandon(self) -> None:
+        """What was received is unknown to the other end."""
+        self._cache.clear()
+
+    def _decoded(self, payload: bytes, labels: bytes, how: Codec, count: int | None) -> Given:
+        try:
+            unpacked = packed.unpack(labels)
+            x, samples = activations.decode(payload, how, len(unpacked) if count is None else count, self._cache)
+        except ValueError as error:
+            raise RemoteProtocolError("", f"activation_{error}") from error
+        if len(unpacked) != len(x):
+            raise RemoteProtocolError("", "activation_bad_labels")
+        return Given(x, unpacked, bytes(labels), samples)

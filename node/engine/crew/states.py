@@ -1,0 +1,76 @@
+"""States of a stage that are kept, so that a crew whose stages were torn apart goes back to one that all have."""
+
+from pathlib import Path
+
+from torch import Tensor
+
+from starling.gossip.pipeline.meeting import KEPT
+from starling.node.engine import tensor_file
+from starling.node.storage import private
+
+KIND = "stage"
+
+
+class KeptStates:
+    """The newest `KEPT` states of a stage by local steps, beside `file`, or in memory where that is None."""
+
+    def __init__(self, stage: int, file: Path | None) -> None:
+        self._stage, self._file = stage, file
+        self._states: dict[int, Path | bytes] = {}
+        self._crew: int | None = None
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        """Return the local steps of states that are kept, the oldest first."""
+        return tuple(sorted(self._states))
+
+    def moved(self, crew: int) -> bool:
+        """From now on states are those of this crew: drop others -> whether there were any."""
+        if crew == self._crew:
+            return False
+        others = self._crew is not None
+        for step in self.points:
+            self.drop(step)
+        if self._file is not None:
+            for path in self._file.parent.glob(f"{self._file.name}.*-*"):
+                of, _, number = path.suffix[1:].partition("-")
+                if of == str(crew) and number.isdecimal():
+                    self._states[int(number)] = path
+                else:
+                    others = True
+                    path.unlink(missing_ok=True)
+        self._crew = crew
+        return others
+
+    def keep(self, step: int, tensors: dict[str, Tensor]) -> int:
+        """Keep a state -> its bytes."""
+        return self.put(step, tensor_file.pack(tensors, {"kind": KIND, "stage": self._stage, "local_steps": step}))
+
+    def put(self, step: int, state: bytes) -> int:
+        """Keep the bytes of a state -> how many."""
+        if self._file is None:
+            self._states[step] = state
+        else:
+            path = self._file.with_name(f"{self._file.name}.{self._crew}-{step}")
+            private.replace(path, state)
+            self._states[step] = path
+        for old in self.points[:-KEPT]:
+            self.drop(old)
+        return len(state)
+
+    def drop(self, step: int) -> None:
+        """Keep a state no longer."""
+        if isinstance(old := self._states.pop(step), Path):
+            old.unlink(missing_ok=True)
+
+    def read(self, step: int) -> bytes:
+        """Return a kept state; b"" if it is not."""
+        state = self._states.get(step, b"")
+        return state.read_bytes() if isinstance(state, Path) else state
+
+    def unpacked(self, step: int) -> dict[str, Tensor]:
+        """Return a kept state's tensors. Raises ValueError: it is none of this stage."""
+        tensors, facts = tensor_file.unpack(self.read(step))
+        if facts.get("kind") != KIND or facts.get("stage") != self._stage or facts.get("local_steps") != step:
+            raise ValueError("is the state of another stage")
+        return tensors
