@@ -43,7 +43,7 @@ from starling.gossip.vector import Layout
 from starling.node.engine import shards
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.own_code import describe
-from starling.node.engine.shard_team import REHEARSAL, ShardTeam
+from starling.node.engine.shard_team import REHEARSAL, ShardTeam, SharedModel
 from starling.node.engine.team import Team
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Failed, Pipe
@@ -132,7 +132,8 @@ class Island:
     def _begin(self, opening: calls.Open, meeting: str, memory: int, whole: Whole, batch: Any) -> None:
         """Cut the model, and try one step with it."""
         try:
-            self.shards = ShardTeam(0, opening, meeting, whole.task, whole.model(), memory, whole.layout)
+            shared = SharedModel(whole.task, whole.model(), whole.layout, memory)
+            self.shards = ShardTeam(0, opening, meeting, shared)
             self.shards.x.copy_(whole.x)
             self._together(self.shards, REHEARSAL, batch, 0, 0)
         except Exception as error:  # of the owner's model, or what torch cannot do with it

@@ -26,7 +26,7 @@ from starling.node.config import consent
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.own_code import describe
 from starling.node.engine.process import lower_priority
-from starling.node.engine.shard_team import REHEARSAL, ShardTeam
+from starling.node.engine.shard_team import REHEARSAL, ShardTeam, SharedModel
 from starling.node.engine.start import initial
 from starling.node.engine.team import Team
 from starling.node.rpc import calls
@@ -112,8 +112,8 @@ def main() -> None:
     try:
         if opening.parallel == "data":
             computing.serve(Team(rank, opening.ranks, meeting, opening.device, list(computing.model.buffers())))
-        held = layout(computing.model)
-        computing.serve_sharded(ShardTeam(rank, opening, meeting, computing.task, computing.model, memory, held))
+        shared = SharedModel(computing.task, computing.model, layout(computing.model), memory)
+        computing.serve_sharded(ShardTeam(rank, opening, meeting, shared))
     except ConfigError as error:
         pipe.send(call_id, calls.Refused("config", str(error)))
         os._exit(1)

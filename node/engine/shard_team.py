@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,27 +28,40 @@ from starling.node.tasks.trees import moved
 REHEARSAL = -1  # a step with the batch by which tasks are tried
 
 
+@dataclass(frozen=True, slots=True)
+class SharedModel:
+    """What ranks cut among them.
+
+    Attributes:
+        task: whose model it is.
+        model: whole, on the CPU, to be cut in place.
+        layout: of its trainable parameters.
+        memory: descriptor from `shards.reserve` with these and their gradient, to be closed.
+    """
+
+    task: Task
+    model: nn.Module
+    layout: Layout
+    memory: int
+
+
 class ShardTeam:
     """One rank's part. Made when all are started."""
 
-    def __init__(
-        self, rank: int, opening: calls.Open, meeting: str, task: Task, model: nn.Module, memory: int, layout: Layout
-    ) -> None:
-        """`opening` with the device; `model` is whole, on the CPU, and cut in place; `memory` of `shards.reserve`, which is closed.
-
-        Raises ConfigError: the model cannot be cut so.
-        """
+    def __init__(self, rank: int, opening: calls.Open, meeting: str, shared: SharedModel) -> None:
+        """`opening` with the device. Raises ConfigError: the model cannot be cut so."""
         meet(rank, opening.ranks, meeting, opening.device)
         from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415 — takes a second
 
+        task, model, layout = shared.task, shared.model, shared.layout
         numerics, device = opening.numerics, opening.device
         self._rank, self._ranks, self._device = rank, opening.ranks, device
         self._whole_batches = opening.parallel == "tensor"
         self._micro_batch = numerics.micro_batch
         self._order = torch.zeros(3, dtype=torch.int64, device=device)
         self._loss = torch.zeros(1, dtype=torch.float64, device=device)
-        self.x, self.gradient = shards.vectors(memory, layout)
-        os.close(memory)
+        self.x, self.gradient = shards.vectors(shared.memory, layout)
+        os.close(shared.memory)
         mesh = init_device_mesh(device, (opening.ranks,))
         plan: shards.Plan = {}
         if self._whole_batches:
