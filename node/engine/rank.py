@@ -23,6 +23,7 @@ from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
 from starling.node.catalogues import task
 from starling.node.config import consent
+from starling.node.engine.local.hooked_step import stepped_of
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.own_code import describe
 from starling.node.engine.process import lower_priority
@@ -47,6 +48,7 @@ class Rank:
         consent.find(manifest, opening.code)
         self._seed, self._node, self._batch = manifest.seed, opening.node, manifest.task.batch_size
         self.task = chosen = task(manifest.task.kind, manifest.task.params())
+        self._stepped = stepped_of(chosen)
         path = Path(opening.data) if opening.data else None
         source = Source(path, manifest.partition, opening.shard, manifest.seed)
         self._data = data_of(chosen, source, opening.device, manifest.mix.own)
@@ -74,7 +76,9 @@ class Rank:
             step, seed = team.order()
             team.share(self._x)
             batch = self._data.batch(self._batch, generator(self._seed, "batch", self._node, step))
+            self._stepped.begin_step(self.model, step, self._batch)
             team.compute(self._gradients, batch, self._gradient, seed, self._restored())
+            self._stepped.end_step(self.model)
 
     def serve_sharded(self, team: ShardTeam) -> NoReturn:
         """The same with a part of the model. Raises ConfigError: the owner can mend what is wrong."""
@@ -83,7 +87,9 @@ class Rank:
             chance = (
                 generator(0, "rehearsal") if step == REHEARSAL else generator(self._seed, "batch", self._node, step)
             )
+            self._stepped.begin_step(self.model, step, self._batch)
             team.compute(self._data.batch(self._batch, chance), seed, exponent)
+            self._stepped.end_step(self.model)
 
 
 def _end_with(sock: socket.socket) -> None:

@@ -206,7 +206,7 @@ class Stepped(Protocol):
         """Names of what it does with a step's batch or gradient, for messages that refuse it where a step has none."""
 
     def begin_step(self, model: nn.Module, step: int, size: int) -> None:
-        """A local step begins, after `step` others, with a batch of `size` samples; 0: its losses are not of one batch of its own."""
+        """A local step begins, after `step` others, with a batch of `size` samples."""
 
     def gradient_ready(self, model: nn.Module) -> None:
         """The gradient of the step's batch lies in the parameters, before it is shortened or corrected; it may be changed in place."""

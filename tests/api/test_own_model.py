@@ -15,7 +15,8 @@ PAGES = ("own-model.md", "own-model-adapters.md", "tutorials/lora.md")
 def examples():
     """(needed package, name of the task's file, its text, the script that follows it) of each example on the pages."""
     for page in PAGES:
-        shown = [block for block in pages.blocks(DOCS / page) if block.language == "python"]
+        blocks = pages.blocks(DOCS / page)
+        shown = [block for block in blocks if block.language == "python" and block.reader != "not-run:"]
         for task, script in zip(shown[::2], shown[1::2], strict=True):
             assert script.info == "script"
             yield pytest.param(task.options or "torch", task.reader, task.text, script.text, id=Path(task.reader).stem)

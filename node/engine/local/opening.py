@@ -35,6 +35,7 @@ from starling.node.engine.local.gradient_source import (
     Windowed,
 )
 from starling.node.engine.local.guard import Guard
+from starling.node.engine.local.hooked_step import HookedSource, HookedStep, refuse_hooks
 from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.local.local_step import Chance, Descent, GradientStep, LocalStep, SeedsStep
 from starling.node.engine.local.placing import Machine, island_of, machine_of, model_of, rehearsal_batch
@@ -50,6 +51,7 @@ from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.privacy.dp_sgd import PrivateGradients
 from starling.node.engine.vectors import GradientWindow
 from starling.node.rpc.calls import Open
+from starling.node.tasks.api import Stepped, Task
 
 SPENT = ".privacy.json"  # beside the checkpoint, which ends in something else
 
@@ -66,6 +68,7 @@ def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTra
     island.check(opening)
     machine = machine_of(opening, manifest)
     model, cut = model_of(opening, manifest, machine)
+    stepped = _stepped(opening, manifest, model.task)
     gradients, noise = _gradients(opening, model, machine)
     model.bind()
     ranks = island_of(opening, model, machine)
@@ -94,13 +97,30 @@ def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTra
         source = _source(model, replica, rates, compute, window)
         if private is not None:
             source = Private(private)
+        elif stepped is not None:
+            source = HookedSource(source, stepped, model.module)
         correction = correction_of(manifest, replica, counts)
         step = GradientStep(model, source, correction, descent, guard, rates)
-    trainer = TaskTrainer(model, replica, step, guard, rates, Means(gradients, noise, private, descent, ranks))
+    means = Means(gradients, noise, private, descent, ranks)
+    whole = step if stepped is None else HookedStep(step, stepped, model.module, manifest.task.batch_size)
+    trainer = TaskTrainer(model, replica, whole, guard, rates, means)
     if cut is not None:
         assert isinstance(step, GradientStep)
         _stage(opening, trainer, step, cut)
     return trainer
+
+
+def _stepped(opening: Open, manifest: Manifest, task: Task) -> Stepped | None:
+    """Return the task, if it does something around steps. Raises ConfigError: it has hooks that these steps have no place for."""
+    if not isinstance(task, Stepped):
+        return None
+    if opening.privacy.noise:
+        refuse_hooks(task, "privacy.noise", "gradients are of single samples")
+    if manifest.mix.kind == "seeds":
+        refuse_hooks(task, "mix.kind", "steps of seeds compute losses and no gradient")
+    if opening.ranks > 1:
+        refuse_hooks(task, "ranks", "other processes compute parts of each batch")
+    return task
 
 
 def _gradients(opening: Open, model: LocalModel, machine: Machine) -> tuple[Gradients, NoiseScale | None]:

@@ -84,17 +84,18 @@ class Steps:
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
-        self._active = False  # within a step that looks at a batch
+        self._active = False  # within a step
         self._started = False  # on_train_start was called
         self._in_epoch = False
         self._parts = 0  # of this step's batch, so far
         self._pending: tuple[Any, Any, int] | None = None  # what on_train_batch_end will be given
         self._index = 0  # of the next batch in the epoch
+        self._left: list[tuple[Tensor, Tensor]] = []  # buffers and their values after a batch without a loss
 
     def begin(self, module: nn.Module, step: int, size: int) -> None:
-        """Begin a step after `step` others, with a batch of `size` samples; 0: its losses are none of training_step's batches."""
+        """Begin a step after `step` others, with a batch of `size` samples."""
         trainer_of(module).progress.begin_step(step, size)
-        self._active, self._parts = size > 0, 0
+        self._active, self._parts = True, 0
 
     def loss(self, module: nn.Module, batch: Any) -> Tensor | None:
         """What training_step returns for a batch or a part of one; None: it skips the step."""
@@ -107,6 +108,7 @@ class Steps:
         trainer.logged.rows, index = rows(batch), self._index
         if self._hooks.call(module, "on_train_batch_start", batch, index) == -1:
             trainer.progress.begun = trainer.progress.step + 1 - trainer.progress.length  # the step is the epoch's last
+            self._skip(module)
             return None
         self._index, self._parts = index + 1, self._parts + 1
         returned = self._hooks.step(module, "training_step", batch, index)
@@ -115,22 +117,25 @@ class Steps:
         self._pending = ({} if loss is None else {**more, "loss": loss.detach()}), batch, index
         if self._parts == 1:
             self._hooks.call(module, "on_before_zero_grad", NoOptimizer())
-        if loss is not None:
-            self._hooks.call(module, "on_before_backward", loss)
+        if loss is None:
+            self._skip(module)
+            return None
+        self._hooks.call(module, "on_before_backward", loss)
         return loss
 
     def gradient_ready(self, module: nn.Module) -> None:
         """Call the hooks that see the gradient, of the whole batch, in the parameters."""
-        if self._active:
-            self._hooks.call(module, "on_after_backward")
-            self._hooks.call(module, "on_before_optimizer_step", NoOptimizer())
+        self._hooks.call(module, "on_after_backward")
+        self._hooks.call(module, "on_before_optimizer_step", NoOptimizer())
 
     def end(self, module: nn.Module) -> None:
         """End the step, whether it was taken, skipped or undone."""
         trainer = trainer_of(module)
         over = trainer.progress.end_step()
-        if self._active:
-            self._end_batch(module)
+        for buffer, value in self._left:
+            buffer.copy_(value)
+        self._left = []
+        self._end_batch(module)
         self._active = False
         if over:
             if self._in_epoch:
@@ -147,6 +152,10 @@ class Steps:
         if not self._in_epoch:
             self._in_epoch, self._index = True, trainer.progress.step - trainer.progress.begun
             self._hooks.call(module, "on_train_epoch_start")
+
+    def _skip(self, module: nn.Module) -> None:
+        """Keep the buffers of a batch without a loss: the engine resets them, as after a step that failed, which this has not."""
+        self._left = [(buffer, buffer.clone()) for buffer in module.buffers()]
 
     def _end_batch(self, module: nn.Module) -> None:
         if self._pending is not None:

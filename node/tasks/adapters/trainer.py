@@ -19,7 +19,7 @@ class Progress:
         step: local steps done, which `global_step` says.
         epoch: of the next step.
         begun: steps done when that epoch began.
-        length: steps of an epoch; 0 until the size of batches is known.
+        length: steps of an epoch; 0 before the first.
         figures: of the last evaluation.
     """
 
@@ -33,16 +33,15 @@ class Progress:
 
     def begin_step(self, step: int, size: int) -> None:
         """Note that a step begins after `step` others, with a batch of `size` samples; after a jump the epoch follows from the steps."""
-        if size and not self.length:
-            self.length = math.ceil(self.samples / size)
+        self.length = self.length or math.ceil(self.samples / size)
         if step != self.step or not step:
-            length = self.length or step + 1
-            self.step, self.epoch, self.begun = step, step // length, step - step % length
+            self.epoch, into = divmod(step, self.length)
+            self.step, self.begun = step, step - into
 
     def end_step(self) -> bool:
         """Count a step. -> whether the epoch is over"""
         self.step += 1
-        return self.step - self.begun >= self.length > 0
+        return self.step - self.begun >= self.length
 
     def end_epoch(self) -> None:
         """Begin the next epoch."""

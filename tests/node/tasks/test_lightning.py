@@ -1,6 +1,5 @@
 """Lightning modules as they are written: a node calls their hooks as the real Trainer does, and refuses by name what it would ignore."""
 
-import inspect
 import warnings
 
 import pytest
@@ -12,9 +11,11 @@ import starling
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.node.engine.measured_model import MeasuredModel
+from starling.node.rpc import calls
 from starling.node.tasks.adapters import hooks
 from starling.node.tasks.api import Metered, Stepped
 from starling.node.tasks.evaluate import evaluate
+from tests.harness.engines import done, manifest, opened
 from tests.harness.tasks import built_in
 
 lightning = pytest.importorskip("lightning", reason="needs lightning: pip install 'starling-swarm[lightning]'")
@@ -645,7 +646,45 @@ def test_steps_without_a_loss_are_counted_and_change_nothing():
     assert model.global_step == 8
 
 
-def test_signatures_of_hooks_here_are_those_of_lightning():
-    """So that the tests above call what users write."""
-    for name in (*hooks.AROUND_STEPS, *hooks.AROUND_VALIDATION):
-        assert inspect.signature(getattr(lightning.LightningModule, name))
+# In a node's engine
+
+
+class Rare(Net):
+    """Leaves two batches of three out."""
+
+    def training_step(self, batch, batch_idx):
+        self.seen[0] += 1
+        return None if self.global_step % 3 else self.cost(batch)
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.seen[1] += 1
+        self.seen[2] = self.net.weight.detach().sum()
+
+
+def rare() -> starling.Task:
+    return starling.adapters.lightning(Rare)
+
+
+@pytest.fixture
+def engine():
+    return opened(manifest(f"{__name__}:rare", nodes=1, mix="dsgd"))
+
+
+def test_an_engine_s_steps_without_a_loss_are_counted_and_keep_what_hooks_have_noted(engine):
+    """A step that failed resets buffers to those of the last round; one that was left out has not failed."""
+    trained = done(engine, calls.Train(0, 7))
+    module = engine.trainer.model.module
+    assert trained.undone == 4
+    assert module.seen.tolist() == [7, 7, pytest.approx(float(module.net.weight.detach().sum()))]
+    assert module.global_step == 7
+
+
+def test_an_engine_s_evaluation_leaves_the_module_that_trains_as_it_is(engine):
+    done(engine, calls.Train(0, 3))
+    module = engine.trainer.model.module
+    before = {name: each.clone() for name, each in module.state_dict().items()}
+    first, second = (done(engine, calls.Evaluate()) for _ in range(2))
+    assert first == second
+    assert first.samples == 22
+    assert all(torch.equal(each, before[name]) for name, each in module.state_dict().items())
+    assert module.trainer.training

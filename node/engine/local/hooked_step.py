@@ -1,0 +1,90 @@
+"""Local steps of a task that does something around each of them, as training loops with hooks do (`Stepped`)."""
+
+from torch import Tensor, nn
+
+from starling.gossip.errors import ConfigError
+from starling.node.engine.local.gradient_source import GradientSource
+from starling.node.engine.local.local_step import LocalStep
+from starling.node.tasks.api import Stepped, Task
+
+
+class NoHooks:
+    """Does nothing around steps. Satisfies `Stepped`."""
+
+    step_hooks: tuple[str, ...] = ()
+
+    def begin_step(self, model: nn.Module, step: int, size: int) -> None:
+        """Do nothing."""
+
+    def gradient_ready(self, model: nn.Module) -> None:
+        """Do nothing."""
+
+    def end_step(self, model: nn.Module) -> None:
+        """Do nothing."""
+
+
+def stepped_of(task: Task) -> Stepped:
+    """Return the task if it does something around steps, else what does nothing."""
+    return task if isinstance(task, Stepped) else NoHooks()
+
+
+class HookedSource:
+    """Shows the task each gradient, which it may change. Satisfies `GradientSource`."""
+
+    def __init__(self, source: GradientSource, task: Stepped, module: nn.Module) -> None:
+        self._source, self._task, self._module = source, task, module
+
+    def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
+        """Compute a gradient; the task sees it if the step may be taken."""
+        loss, fine = self._source(step, round, into)
+        if fine:
+            self._task.gradient_ready(self._module)
+        return loss, fine
+
+    def forget(self) -> None:
+        """Pass it on."""
+        self._source.forget()
+
+
+class HookedStep:
+    """Tells the task of each step, of a batch of `size` samples. Satisfies `LocalStep`."""
+
+    def __init__(self, step: LocalStep, task: Stepped, module: nn.Module, size: int) -> None:
+        self._step, self._task, self._module, self._size = step, task, module, size
+
+    @property
+    def steps(self) -> int:
+        """Steps done."""
+        return self._step.steps
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._step.steps = steps
+
+    @property
+    def undone(self) -> int:
+        """Steps undone."""
+        return self._step.undone
+
+    @undone.setter
+    def undone(self, undone: int) -> None:
+        self._step.undone = undone
+
+    def __call__(self, round: int) -> float | None:
+        """Do a step, between what the task does before and after it."""
+        self._task.begin_step(self._module, self.steps, self._size)
+        loss = self._step(round)
+        self._task.end_step(self._module)
+        return loss
+
+    def forget(self, *, gradients: bool) -> None:
+        """Pass it on."""
+        self._step.forget(gradients=gradients)
+
+
+def refuse_hooks(task: Stepped, key: str, steps: str) -> None:
+    """Raises ConfigError where a task's hooks would not be called: `steps`, which `key` asks for, have no place for them."""
+    if task.step_hooks:
+        raise ConfigError(
+            f"{key}: {steps}, for which {', '.join(task.step_hooks)} of the task cannot be called; leave the key out, or remove the hooks"
+        )
