@@ -126,7 +126,7 @@ MUTANTS = (
     ),
     Mutant("node/engine/worker.py", "return self.window.open and", "return", ("**/test_beside.py",)),
     Mutant("node/engine/beside.py", "if reply is None:", "if False:", ("**/test_beside.py",)),
-    Mutant("node/engine/optimizers.py", "x.sub_(shift, alpha=lr)", "x.add_(shift, alpha=lr)", ("**/test_optimizers.py",)),
+    Mutant("node/engine/flat_optimizer.py", "x.sub_(shift, alpha=lr)", "x.add_(shift, alpha=lr)", ("**/test_optimizers.py",)),
     Mutant("gossip/mix/flows.py", "min(theta, LARGEST_THETA)", "theta", ("**/test_pet.py",)),
     Mutant("gossip/exchange/pace.py", "0 if self.links else self._alone + 1", "0", ("**/test_pace_rounds.py",)),
     Mutant("gossip/exchange/timeouts.py", " + self._alone_s\n", "\n", ("**/test_timeouts.py",)),

@@ -1,4 +1,4 @@
-"""Optimisers of torch without its compiler: a stand-in for `torch._dynamo` until something compiles.
+"""Optimisers of torch without its compiler, a stand-in for `torch._dynamo` until something compiles, and without its profiling.
 
 Every optimiser of torch imports `torch._dynamo` in its constructor, to tell the tracer which functions to leave alone. Nothing here is
 traced unless a model is compiled, and the import costs more than a second of processor time and 70 MB in every engine. The stand-in
@@ -8,6 +8,7 @@ answers the two functions that `torch.optim` calls; whoever asks for anything el
 import importlib
 import sys
 from collections.abc import Callable
+from inspect import unwrap
 from types import ModuleType
 from typing import Any
 
@@ -39,3 +40,19 @@ def without_tracer() -> None:
     if TRACER not in sys.modules:
         sys.modules[TRACER] = _StandIn(TRACER)
         setattr(torch, "_dynamo", sys.modules[TRACER])  # noqa: B010 — a name of torch's own
+
+
+def bare(optimizer: torch.optim.Optimizer) -> Callable[[], object]:
+    """Return the step of one of torch's own optimisers less their profiling and hooks, which take as long as the step of a small model.
+
+    Of any other optimiser it is the step as it is.
+    """
+    if not type(optimizer).__module__.startswith("torch.optim."):
+        return optimizer.step
+    within = unwrap(type(optimizer).step)
+
+    def step() -> None:
+        with torch.no_grad():
+            within(optimizer)
+
+    return step

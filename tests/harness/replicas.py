@@ -7,7 +7,7 @@ from starling.gossip.replica import Replica
 from starling.gossip.rng import generator
 from starling.gossip.vector import Layout
 from starling.node.config.schema import OptimizerSection
-from starling.node.engine import optimizers
+from starling.node.engine import schedules
 from starling.node.engine.consensus import ConsensusDistance
 from starling.node.engine.exchange.api import Site
 from starling.node.engine.exchange.catalogue import exchange_of
@@ -59,7 +59,7 @@ class Node:
     def phase(self, round, local_steps):
         """Of a round."""
         section = OptimizerSection()
-        return optimizers.phase(section, optimizers.schedule(section, 50), round, local_steps)
+        return schedules.phase(section, schedules.schedule(section, 50), round, local_steps)
 
     def train(self, round=0, steps=3):
         """Do local steps and freeze, where there are rounds."""

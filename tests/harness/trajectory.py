@@ -19,7 +19,8 @@ from starling.node.catalogues import task
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
 from starling.node.engine.mixing import mixer
-from starling.node.engine.optimizers import optimizer_of, phase, schedule
+from starling.node.engine.optimizers import optimizer_of
+from starling.node.engine.schedules import phase, schedule
 from starling.node.engine.start import initial
 from starling.node.tasks.api import Source
 from starling.robust.clip import clip

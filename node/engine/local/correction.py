@@ -15,7 +15,8 @@ from starling.gossip.api import ConstantCorrection, CorrectsInPlace
 from starling.gossip.replica import Replica
 from starling.gossip.vector import finite
 from starling.node.config.schema import Manifest
-from starling.node.engine.optimizers import clipped, corrects_updates, weighs_updates
+from starling.node.engine.flat_optimizer import clipped
+from starling.node.engine.optimizers import corrects_updates, weighs_updates
 
 Shape = Callable[[Tensor], Tensor]
 """A gradient (d,) -> as the correction sees it: shortened, weighed."""

@@ -15,12 +15,12 @@ from torch import Generator, Tensor
 from starling.gossip.mix.seeds import Seeds, slope
 from starling.gossip.replica import Replica
 from starling.gossip.vector import finite
+from starling.node.engine.flat_optimizer import Optimizer
 from starling.node.engine.local.correction import Correction
 from starling.node.engine.local.gradient_source import GradientSource
 from starling.node.engine.local.guard import Guard
 from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.local.rates import Rates
-from starling.node.engine.optimizers import Optimizer
 
 Chance = Callable[[int], Generator | None]
 """The number of a step -> what rounds its moments by chance; None where they are kept as they are."""

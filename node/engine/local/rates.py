@@ -2,7 +2,7 @@
 
 from starling.gossip.api import Phase
 from starling.node.config.schema import Manifest
-from starling.node.engine import optimizers
+from starling.node.engine import schedules
 
 
 class Rates:
@@ -10,7 +10,7 @@ class Rates:
 
     def __init__(self, manifest: Manifest) -> None:
         self._section, self._pace = manifest.optimizer, manifest.pace
-        self._schedule = optimizers.schedule(manifest.optimizer, manifest.pace.rounds)
+        self._schedule = schedules.schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
 
     def joined(self, round: int) -> None:
@@ -23,13 +23,13 @@ class Rates:
 
     def phase(self, round: int, local_steps: float) -> Phase:
         """Return the phase of `round` at this node."""
-        return optimizers.phase(self._section, self._schedule, round, local_steps, self._ramp(round))
+        return schedules.phase(self._section, self._schedule, round, local_steps, self._ramp(round))
 
     def shared_phase(self, round: int, local_steps: float) -> Phase:
         """Return the phase of `round` as it is at all nodes: without a ramp."""
-        return optimizers.phase(self._section, self._schedule, round, local_steps)
+        return schedules.phase(self._section, self._schedule, round, local_steps)
 
     def _ramp(self, round: int) -> float:
         if self._joined_at is None:
             return 1.0
-        return optimizers.ramp(max(0, round - self._joined_at), self._pace.ramp_rounds)
+        return schedules.ramp(max(0, round - self._joined_at), self._pace.ramp_rounds)

@@ -16,7 +16,9 @@ from starling.gossip.mix.seeds import Seeds, slope
 from starling.gossip.vector import finite
 from starling.node.config.schema import OptimizerSection, PaceSection
 from starling.node.engine import ahead
-from starling.node.engine.optimizers import Optimizer, Schedule, by_rows, optimizer, ramp, schedule
+from starling.node.engine.flat_optimizer import Optimizer
+from starling.node.engine.optimizers import by_rows, optimizer
+from starling.node.engine.schedules import Schedule, ramp, schedule
 from starling.node.simulate.matrix.problem import Problem
 from starling.node.simulate.matrix.table import Rows, adjacent
 

@@ -35,7 +35,8 @@ from starling.node.config.overlay import overlay_of
 from starling.node.config.weight import weight
 from starling.node.engine.compression import selector_facts
 from starling.node.engine.mixing import mixer_of, settled_edges
-from starling.node.engine.optimizers import corrects_updates, phase, schedule, weighs_updates
+from starling.node.engine.optimizers import corrects_updates, weighs_updates
+from starling.node.engine.schedules import phase, schedule
 from starling.node.simulate import build
 from starling.node.simulate.matrix import byzantine
 from starling.node.simulate.matrix.average import Differences

@@ -9,7 +9,7 @@ import torch
 
 from starling.node.config.schema import OptimizerSection
 from starling.node.engine.late_join import KEPT_S
-from starling.node.engine.optimizers import schedule
+from starling.node.engine.schedules import schedule
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.engines import done, every, exchange, manifest, opened, opening, refused_as, state_of, x_of

@@ -89,7 +89,7 @@ def test_steps_stay_close_to_those_with_float32(kind, form):
 def test_long_vectors_are_kept_as_short_ones_are(moments, monkeypatch):
     ends = []
     for stretch in (10_000, 512):
-        monkeypatch.setattr("starling.node.engine.optimizers.STRETCH", stretch)
+        monkeypatch.setattr("starling.node.engine.stretches.STRETCH", stretch)
         x, draw = torch.zeros(1100), chance(3)
         stepper = optimizer(OptimizerSection(kind="adamw"), x, moments=moments)
         for _ in range(5):

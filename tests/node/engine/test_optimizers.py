@@ -12,21 +12,11 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.vector import bind, layout
 from starling.node.catalogues import OPTIMIZERS
 from starling.node.config.schema import Manifest, MixSection, OptimizerSection
-from starling.node.engine.optimizers import (
-    CLIMB,
-    FUSED,
-    NOT_BY_ROWS,
-    Optimizer,
-    Schedule,
-    bare,
-    clipped,
-    corrects_updates,
-    hidden_matrices,
-    optimizer,
-    phase,
-    ramp,
-    schedule,
-)
+from starling.node.engine.eager import bare
+from starling.node.engine.flat_optimizer import Optimizer, clipped
+from starling.node.engine.optimizers import FUSED, NOT_BY_ROWS, corrects_updates, optimizer
+from starling.node.engine.pieces import hidden_matrices
+from starling.node.engine.schedules import CLIMB, Schedule, phase, ramp, schedule
 from starling.node.tasks.gpt import Gpt
 from starling.node.tasks.networks import mlp
 from tests.harness.tasks import seeded
@@ -100,9 +90,9 @@ def test_a_long_vector_is_stepped_a_stretch_at_a_time_with_the_same_bits(kind, c
     one, other = optimizer(section, whole), optimizer(section, parts)
     for turn in range(4):
         gradient = torch.randn(1000, generator=chance)
-        monkeypatch.setattr("starling.node.engine.optimizers.STRETCH", 10_000)
+        monkeypatch.setattr("starling.node.engine.stretches.STRETCH", 10_000)
         one.step(whole, one.corrected(gradient, lambda g: g)[0], 0.01)
-        monkeypatch.setattr("starling.node.engine.optimizers.STRETCH", 333)
+        monkeypatch.setattr("starling.node.engine.stretches.STRETCH", 333)
         other.step(parts, other.corrected(gradient, lambda g: g)[0], 0.01)
         assert torch.equal(whole, parts), turn
         assert one.state_dict().keys() == other.state_dict().keys()
@@ -125,7 +115,7 @@ def test_a_large_model_is_stepped_in_one_pass(kind, decay, monkeypatch):
     other = one.clone()
     plain = optimizer(section, one, model=model)
     monkeypatch.setattr("starling.node.engine.optimizers.LARGE", dim - 1)
-    monkeypatch.setattr("starling.node.engine.optimizers.STRETCH", 100)
+    monkeypatch.setattr("starling.node.engine.stretches.STRETCH", 100)
     fused = optimizer(section, other, model=model)
     for turn in range(20):
         gradient = torch.randn(dim, generator=chance)

@@ -14,9 +14,10 @@ from starling.gossip.vector import bind, layout
 from starling.node.catalogues import task
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import CompressSection, MixSection, OptimizerSection
-from starling.node.engine import optimizers
+from starling.node.engine import schedules
 from starling.node.engine.mixing import mixer
-from starling.node.engine.optimizers import corrects_updates, optimizer_of, schedule
+from starling.node.engine.optimizers import corrects_updates, optimizer_of
+from starling.node.engine.schedules import schedule
 from starling.node.simulate.measure import consensus_distance
 from starling.node.tasks.api import Source
 from starling.robust.clip import clip
@@ -39,7 +40,7 @@ def matching(round):
 def phase(agreed, round):
     """Where a round is."""
     rates = schedule(agreed.optimizer, agreed.pace.rounds)
-    return optimizers.phase(agreed.optimizer, rates, round, agreed.pace.local_steps)
+    return schedules.phase(agreed.optimizer, rates, round, agreed.pace.local_steps)
 
 
 def reference(agreed, selector):

@@ -6,7 +6,8 @@ import torch
 
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import OptimizerSection
-from starling.node.engine.optimizers import optimizer, schedule
+from starling.node.engine.optimizers import optimizer
+from starling.node.engine.schedules import schedule
 from starling.node.tasks.digits import DATA, TRAINING, Digits, built_in
 from starling.node.tasks.evaluate import evaluate
 from tests.harness.tasks import built_in as source

@@ -12,7 +12,8 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.node.catalogues import OPTIMIZERS, task
 from starling.node.config.schema import Manifest, OptimizerSection, PaceSection, PartitionSection, TaskSection
-from starling.node.engine.optimizers import optimizer, ramp, schedule
+from starling.node.engine.optimizers import optimizer
+from starling.node.engine.schedules import ramp, schedule
 from starling.node.simulate.api import simulate
 from starling.node.simulate.matrix.local import LocalSteps
 from starling.node.simulate.matrix.problem import Bowls, TorchTask, problem, stacked

@@ -1,0 +1,207 @@
+"""Torch optimisers of one flat parameter vector.
+
+Their state belongs to this node and is never mixed.
+
+Shapes: d parameters.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor, nn
+
+from starling.gossip.errors import ConfigError
+from starling.node.engine import stretches
+from starling.node.engine.eager import bare, without_tracer
+from starling.node.engine.moments import NAMES, Kept
+from starling.node.engine.pieces import Piece
+
+Correct = Callable[[Tensor], Tensor]
+"""A gradient (…, d) -> the direction that the mixing algorithm wants stepped along instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What a tensor of an optimiser's state must be."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+
+Make = Callable[[list[nn.Parameter]], Sequence[torch.optim.Optimizer]]
+"""Torch optimisers of the parameters that the pieces are, each of which is stepped by one of them."""
+
+
+class Optimizer:
+    """Torch optimisers of one flat vector `like` (d,). Raises ConfigError if one cannot step from a gradient alone (LBFGS, SparseAdam).
+
+    `corrects_updates`: corrections are added to what the optimiser makes of a gradient, not to the gradient. `weighs_updates`: the same for
+    a node's weight. `clip_norm`: longest gradient, > 0; None: any. `pieces`: what the vector is cut into, all of it and in order; none: it
+    is one parameter. `by_coordinate`: a coordinate's step depends on no other, so long vectors (d,) are stepped
+    `stretches.STRETCH` at a time, with the same bits, unless they are stepped in one pass. `kept`: how moments are kept between steps, if
+    not as they are.
+    """
+
+    def __init__(
+        self, make: Make, like: Tensor, *, corrects_updates: bool = False, weighs_updates: bool = False,
+        clip_norm: float | None = None, pieces: Sequence[Piece] = (), by_coordinate: bool = False,
+        kept: Kept | None = None,
+    ) -> None:  # fmt: skip
+        without_tracer()
+        self._by_coordinate = by_coordinate and like.ndim == 1
+        self._kept = kept
+        self.corrects_updates = corrects_updates
+        self.weighs_updates = weighs_updates or corrects_updates
+        self._clip_norm = clip_norm
+        self._pieces = pieces
+        whole = self._cut(like)
+        trials = [nn.Parameter(torch.zeros_like(part[: self._tried(part)])) for part in whole]
+        self._parameters = [nn.Parameter(part) for part in whole]  # stand for others' data and gradients
+        try:
+            self._optimizers, tried = make(self._parameters), make(trials)
+            for trial in trials:
+                trial.grad = torch.zeros_like(trial)
+            for each in tried:
+                each.step()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(f"optimizer.kind: it cannot step a flat vector: {error}") from error
+        self._bare = [(each, bare(each)) for each in self._optimizers]
+        self._stretches = stretches.Stretches(kept)
+        self._rate = math.nan  # of the last step
+        self._fused = all(each.defaults.get("fused") for each in self._optimizers)
+        self._template = dict(
+            form
+            for name, tensor in _tensors(tried, trials).items()
+            for form in self._forms(name, tensor, trials, whole)
+        )
+
+    def _tried(self, part: Tensor) -> int:
+        """How much of a parameter (n, …) a trial step is made of."""
+        return min(2, len(part)) if self._by_coordinate else len(part)
+
+    def _forms(
+        self, name: str, tensor: Tensor, trials: Sequence[Tensor], whole: Sequence[Tensor]
+    ) -> list[tuple[str, _Form]]:
+        """What has to hold of a state, given a trial's `tensor`."""
+        number, plain = int(name.partition(".")[0]) if len(trials) > 1 else 0, name.rpartition(".")[2]
+        of = whole[number]
+        if self._kept is not None and plain in NAMES:
+            forms = self._kept.forms(name, of.numel()).items()
+            return [(each, _Form(torch.Size((count,)), dtype, tensor.device)) for each, (count, dtype) in forms]
+        shape = of.shape if tensor.shape == trials[number].shape else tensor.shape
+        return [(name, _Form(shape, tensor.dtype, tensor.device))]
+
+    def _cut(self, x: Tensor) -> list[Tensor]:
+        """Views of x (d,), one per piece, in its shape; x itself, of any shape, where there are none."""
+        return [x[piece.start : piece.end].view(piece.shape) for piece in self._pieces] or [x]
+
+    def corrected(
+        self, gradient: Tensor, correct: Correct, weight: float | Tensor = 1.0
+    ) -> tuple[Tensor, Tensor | None]:
+        """Direction and shift of a step, each like the gradient (…, d); `correct` is called once.
+
+        It is given the gradient, clipped, and times `weight`, a number or (…, 1), where gradients are weighed. Where updates are corrected
+        it is asked what it adds to a direction of 0, which may not depend on the direction. There is no shift where it gives back what it
+        was given.
+        """
+        if self._clip_norm is not None:
+            gradient = clipped(gradient, self._clip_norm)
+        if not self.weighs_updates and not (isinstance(weight, float) and weight == 1.0):
+            gradient = gradient * weight
+        if not self.corrects_updates:
+            return correct(gradient), None
+        nothing = gradient.new_zeros(()).expand_as(gradient)
+        shift = correct(nothing)
+        return gradient, None if shift is nothing else shift
+
+    def step(
+        self, x: Tensor, direction: Tensor, lr: float, shift: Tensor | None = None, weight: float = 1.0,
+        chance: Generator | None = None,
+    ) -> None:  # fmt: skip
+        """Change x (d,), detached from autograd, in place along a direction (d,), and then by −lr·shift (d,), at a rate lr >= 0.
+
+        `weight` multiplies the first where updates are weighed; `chance` rounds moments where they are kept in less than float32.
+        """
+        rate = lr * weight if self.weighs_updates else lr
+        if rate != self._rate:
+            self._set(rate)
+        values, gradients = (self._cut(x), self._cut(direction)) if self._pieces else ((x,), (direction,))
+        parts = zip(self._parameters, values, gradients, strict=True)
+        if self._kept is not None or (self._by_coordinate and x.numel() > stretches.STRETCH and not self._fused):
+            for parameter, value, gradient in parts:
+                by = next(each for each in self._bare if _steps(each[0], parameter))
+                self._stretches.step(*by, parameter, value, gradient, chance)
+        else:
+            for parameter, value, gradient in parts:
+                parameter.data, parameter.grad = value, gradient
+            for _, step in self._bare:
+                step()
+        for parameter in self._parameters:
+            parameter.grad = None
+        if shift is not None:
+            x.sub_(shift, alpha=lr)
+
+    def _set(self, rate: float) -> None:
+        self._rate = rate
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The state by torch's names, of several pieces after their number, for a checkpoint; shared, not copied. Empty before the
+        first step.
+        """
+        return _tensors(self._optimizers, self._parameters)
+
+    def load(self, state: Mapping[str, Tensor], taken: Callable[[], None] = lambda: None) -> None:
+        """Take over the state of a checkpoint; ValueError if it does not fit, and nothing changed. `taken`: called after each tensor."""
+        if state and state.keys() != self._template.keys():
+            raise ValueError(f"optimizer state has {sorted(state)}, needed are {sorted(self._template)}")
+        for name, tensor in state.items():
+            needed = self._template[name]
+            if tensor.shape != needed.shape or tensor.dtype != needed.dtype:
+                raise ValueError(
+                    f"optimizer state {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, "
+                    f"needed is {needed.dtype} of shape {tuple(needed.shape)}"
+                )
+        if not state:
+            return
+        own: dict[str, Tensor] = {}
+        for name, tensor in state.items():
+            own[name] = tensor.clone().to(self._template[name].device)
+            taken()
+        self.share(own)
+
+    def share(self, state: Mapping[str, Tensor]) -> None:
+        """Use these tensors as the state, changed in place by every step. For simulations of many nodes in one array."""
+        for number, parameter in enumerate(self._parameters):
+            prefix = f"{number}." if len(self._parameters) > 1 else ""
+            own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+            next(each for each in self._optimizers if _steps(each, parameter)).state[parameter] = own
+
+
+def clipped(gradient: Tensor, norm: float) -> Tensor:
+    """Gradients (…, d), each shortened to `norm` > 0 if it is longer. One that is not finite stays so.
+
+    Source: Pascanu, Mikolov and Bengio 2013 (arXiv:1211.5063), as `torch.nn.utils.clip_grad_norm_` without its epsilon.
+    """
+    lengths = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True, dtype=torch.float64)
+    shortened: Tensor = gradient * (norm / lengths.clamp(min=norm)).to(gradient.dtype)
+    return shortened
+
+
+def _steps(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> bool:
+    return any(each is parameter for group in optimizer.param_groups for each in group["params"])
+
+
+def _tensors(optimizers: Sequence[torch.optim.Optimizer], parameters: Sequence[nn.Parameter]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for number, parameter in enumerate(parameters):
+        prefix = f"{number}." if len(parameters) > 1 else ""
+        for each in optimizers:
+            state = each.state.get(parameter, {}).items()
+            found |= {prefix + name: value for name, value in state if isinstance(value, Tensor)}
+    return found

@@ -1,0 +1,71 @@
+"""What an optimiser must see of the flat vector of a model: its matrices, or which parameters decay."""
+
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from starling.gossip.errors import ConfigError
+from starling.gossip.vector import layout
+from starling.node.config.schema import OptimizerSection
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of the flat vector that an optimiser sees as one parameter of a shape, and how it is treated."""
+
+    start: int
+    end: int
+    shape: tuple[int, ...]
+    hidden: bool = False  # a hidden matrix, for Muon
+    decays: bool = True
+
+
+def hidden_matrices(model: nn.Module) -> frozenset[str]:
+    """Names of the parameters that Muon is for: weights of layers, of two or more dimensions.
+
+    Neither embeddings, nor what is tied to them, nor the output layer: the last layer with a weight, unless it is part of an
+    nn.ModuleList, as blocks are; nor what does not end in "weight".
+    """
+    embeddings = {id(each.weight) for each in model.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)}
+    blocks = [f"{name}." for name, each in model.named_modules() if isinstance(each, nn.ModuleList)]
+    layers = [
+        (name, weight)
+        for name, weight in model.named_parameters(remove_duplicate=False)
+        if name.endswith("weight") and weight.ndim > 1 and weight.requires_grad
+    ]
+    if layers and not layers[-1][0].startswith(tuple(blocks)):
+        embeddings.add(id(layers[-1][1]))
+    return frozenset(
+        name for name, weight in layers if id(weight) not in embeddings and min(len(weight), weight[0].numel()) > 1
+    )
+
+
+def pieces(section: OptimizerSection, model: nn.Module) -> tuple[Piece, ...]:
+    """What the section's optimiser must see of a model's flat vector; none if that is the vector alone.
+
+    Raises ConfigError: muon, and there is no hidden matrix.
+    """
+    if not needs_shapes(section):
+        return ()
+    about, sparing = layout(model), getattr(section, "decay", "all") == "matrices"
+    hidden = hidden_matrices(model) if section.kind == "muon" else frozenset[str]()
+    if section.kind == "muon" and not hidden.intersection(about.names):
+        raise ConfigError(
+            "optimizer.kind: muon makes steps of hidden matrices orthogonal, and this model has none beside embeddings and its output "
+            "layer; try `--set optimizer.kind=adamw`"
+        )
+    cut: list[Piece] = []
+    for name, shape, start, end in zip(about.names, about.shapes, about.offsets, about.offsets[1:], strict=False):
+        decays = not sparing or len(shape) > 1
+        if name in hidden:
+            cut.append(Piece(start, end, (shape[0], (end - start) // shape[0]), hidden=True, decays=decays))
+        elif cut and not cut[-1].hidden and cut[-1].decays == decays:
+            cut[-1] = replace(cut[-1], end=end, shape=(end - cut[-1].start,))
+        else:
+            cut.append(Piece(start, end, (end - start,), decays=decays))
+    return tuple(cut)
+
+
+def needs_shapes(section: OptimizerSection) -> bool:
+    """Return whether an optimiser must see more than the vector."""
+    return section.kind == "muon" or getattr(section, "decay", "all") == "matrices"

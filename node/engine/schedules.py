@@ -1,0 +1,63 @@
+"""The learning rate of each round, and the phase that corrections divide by: where they meet rates."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from starling.gossip.api import Phase
+from starling.node.config.schema import OptimizerSection
+
+CLIMB = 10.0  # `Phase.climb` of sgd (decision 23 has measurements)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The rate in each round: linear warm-up to lr, then decay to floor · lr at the end of the run; lr throughout an endless run.
+
+    It is never 0, because the gain of the correction divides by it: lr > 0, floor in (0, 1]. `warmup` is a share of the rounds, in [0, 1);
+    0 rounds are an endless run.
+    """
+
+    kind: Literal["constant", "cosine", "linear", "exponential"]
+    lr: float
+    rounds: int
+    warmup: float = 0.0
+    floor: float = 0.05
+
+    def at(self, round: int) -> float:
+        """The rate of `round` >= 0; after the last one it stays where it is."""
+        if self.rounds == 0:
+            return self.lr
+        warm = self.warmup * self.rounds
+        if round < warm:
+            return self.lr * min(1.0, (round + 1) / warm)
+        if self.kind == "constant":
+            return self.lr
+        done = min(1.0, (round - warm) / (self.rounds - warm))
+        if self.kind == "exponential":
+            return self.lr * math.pow(self.floor, done)
+        left = 1.0 - done if self.kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+        return self.lr * (self.floor + (1.0 - self.floor) * left)
+
+
+def schedule(section: OptimizerSection, rounds: int) -> Schedule:
+    """The manifest's schedule over `rounds` (0: endless)."""
+    return Schedule(section.schedule, section.lr, rounds, section.warmup, section.floor)
+
+
+def ramp(rounds_since_join: int, ramp_rounds: int) -> float:
+    """Factor in (0, 1] on a late joiner's rate, 1 after `ramp_rounds` >= 0: its optimiser's memory is empty."""
+    return 1.0 if ramp_rounds == 0 else min(1.0, (rounds_since_join + 1) / ramp_rounds)
+
+
+def phase(section: OptimizerSection, rates: Schedule, round: int, local_steps: float, ramped: float = 1.0) -> Phase:
+    """The phase of a round with its eta_c, where a late joiner's rate is `ramped`, in (0, 1].
+
+    For sgd a constant unit gradient moves a coordinate by lr/(1 − momentum) a step. All others are corrected in units of their updates;
+    their flows' gain keeps to the highest rate.
+    """
+    kept = 1.0 - (section.momentum if section.kind == "sgd" else 0.0)
+    return Phase(
+        round, local_steps, rates.at(round) * ramped / kept, highest_lr=rates.lr / kept,
+        climb=CLIMB if section.kind == "sgd" else 1.0, memory=1.0 / kept,
+    )  # fmt: skip
