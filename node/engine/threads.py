@@ -5,11 +5,12 @@ many threads may be slower than one by far. Coding a payload is hundreds of shor
 on as many as are fastest at present, found by trials, unless the owner asks for a number.
 """
 
+import operator
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,6 +20,7 @@ FASTER = 0.9  # of the present number's time is the most that another's may be, 
 REST_S, RESTS = 10.0, 20.0  # between trials: seconds, and times what the last one took, whichever is longer
 
 Result = TypeVar("Result")
+Step = Callable[[Callable[[int], Any], int], Any]
 
 
 @contextmanager
@@ -35,35 +37,40 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+class FixedThreads:
+    """The number that torch has now, without trials. `step` gives the result of (work, round)."""
+
+    def __init__(self) -> None:
+        self.number = torch.get_num_threads()
+        self.step: Step = operator.call
+
+
 class Threads:
     """The number of torch's threads in local steps, from what torch has now.
 
     A trial does a few steps each with the present number and 1, 2, 4, … up to the first; the fastest replaces the present one if it is a
-    tenth faster. The first begins at once. Which number wins depends on time, and the last bits of sums on the number: `fixed` is for no
-    trials.
+    tenth faster. The first begins at once. Which number wins depends on time, and the last bits of sums on the number.
     """
 
-    def __init__(self, clock: Callable[[], float], *, fixed: bool) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.number = most = torch.get_num_threads()  # chosen last
         powers = [1 << exponent for exponent in range(most.bit_length()) if 1 << exponent < most]
-        self._numbers = [most] if fixed else [*powers, most]
+        self._numbers = [*powers, most]
         self._due = clock()
         self._began = 0.0
         self._left: deque[int] = deque()  # of the trial under way; the first is being tried
         self._seconds: dict[int, list[float]] = {}
 
-    def step(self, work: Callable[[], Result]) -> Result:
-        """The result of `work`, a local step."""
-        if len(self._numbers) == 1:
-            return work()
+    def step(self, work: Callable[[int], Result], round: int) -> Result:
+        """Return the result of `work`, a local step of a round."""
         began = self._clock()
         if not self._left and began >= self._due:
             self._began, self._seconds = began, {}
             self._left = deque([self.number, *(number for number in self._numbers if number != self.number)])
         if self._left:
             torch.set_num_threads(self._left[0])
-        result = work()
+        result = work(round)
         if self._left:
             self._tried(self._clock(), began)
         return result
@@ -84,3 +91,8 @@ class Threads:
             self.number = fastest
         torch.set_num_threads(self.number)
         self._due = now + max(REST_S, RESTS * (now - self._began))
+
+
+def threads_of(clock: Callable[[], float], *, fixed: bool) -> Threads | FixedThreads:
+    """Return what finds the fastest number of threads, unless it is `fixed`, or there is one only."""
+    return FixedThreads() if fixed or torch.get_num_threads() == 1 else Threads(clock)

@@ -16,16 +16,26 @@ from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtoc
 from starling.gossip.replica import Replica
 from starling.node.engine.devices import Gpu
 from starling.node.engine.gossip_session import BESIDE_GRADIENT, GossipSession, session_of
-from starling.node.engine.local.opening import trainer_of
+from starling.node.engine.local.opening import long_steps, trainer_of
 from starling.node.engine.local.task_trainer import TaskTrainer
 from starling.node.engine.measured_model import MeasuredModel
 from starling.node.engine.privacy.csprng import Csprng, Entropy
 from starling.node.engine.rounds import Tally
-from starling.node.engine.threads import Threads
+from starling.node.engine.threads import threads_of
 from starling.node.engine.vectors import GradientWindow
 from starling.node.rpc import calls
 from starling.node.status.snapshot import EngineFigures
 from starling.node.tasks.evaluate import Result
+
+
+@dataclass(slots=True)
+class _Evaluation:
+    """Under way: rounds done, the model, and Evaluate's `keep`."""
+
+    round: int
+    model: MeasuredModel
+    keep: bool
+    slices: Iterator[Result | None]
 
 
 class Worker:
@@ -47,12 +57,13 @@ class Worker:
         self._work = work or clock
         self._entropy = entropy
         self._opened: Opened | None = None
-        self.during = ""  # what the last slice did, for messages; "" after a call
+        self._in_slice = self._evaluates = False
+        self._evaluation: _Evaluation | None = None
 
     @property
     def busy(self) -> bool:
         """There is a slice to do: call `step` when no call waits."""
-        return self._opened is not None and self._opened.busy
+        return self._opened is not None and (self._opened.session.granted > 0 or self._evaluation is not None)
 
     @property
     def is_open(self) -> bool:
@@ -90,27 +101,34 @@ class Worker:
         """Local steps undone so far."""
         return 0 if self._opened is None else self.trainer.local_step.undone
 
-    def step(self) -> calls.Trained | calls.Evaluated | calls.Refused | None:
-        """Do one slice while `busy`: a local step, or a batch of an evaluation -> the reply to Train or Evaluate if that was its last.
+    @property
+    def during(self) -> str:
+        """What the slice did that raised, for messages; "" if it was a call."""
+        if not self._in_slice:
+            return ""
+        return f"{'the evaluation after ' if self._evaluates else ''}local step {self.trainer.steps}"
 
-        An evaluation that cannot be done is Refused; training goes on.
+    def step(self) -> calls.Trained | calls.Evaluated | calls.Refused | None:
+        """Do one slice while `busy` -> the reply to Train or Evaluate if that was its last.
+
+        A slice is a local step, or a batch of an evaluation: in turn if both are wanted. An evaluation that cannot be done is Refused, and
+        training goes on.
         """
-        before = self.trainer.steps
-        try:
-            return self.opened.step()
-        finally:
-            done = self.trainer.steps
-            self.during = f"local step {done}" if done != before else f"the evaluation after local step {done}"
+        opened, self._in_slice = self.opened, True
+        self._evaluates = self._evaluation is not None and not (self._evaluates and opened.session.granted)
+        if self._evaluates:
+            return self._evaluated()
+        began = self._clock()
+        loss = opened.threads.step(opened.trainer.step, opened.session.round)
+        return opened.session.stepped(loss, self._clock() - began)
 
     def handle(self, request: calls.Request) -> calls.Reply | None:
         """Answer a call; None: the reply will come out of `step` (Train, Evaluate)."""
-        self.during = ""
+        self._in_slice = False
         try:
-            if isinstance(request, calls.Open):
-                return self._open(request)
-            if self._opened is None:
-                raise LocalProtocolError("the engine is not open")  # noqa: TRY301 — answered like any other call out of turn
-            return self._opened.handle(request)
+            if self._opened is not None and not isinstance(request, calls.Open):
+                return self._opened.session.handle(request)
+            return self._open(request)
         except ConfigError as error:
             return calls.Refused("config", str(error))
         except RemoteProtocolError as error:
@@ -122,25 +140,42 @@ class Worker:
         """`handle` while another thread computes a gradient in `step`; None: the call must wait for the end of the step."""
         return self.handle(request) if self.opened.answers_beside_gradient(request) else None
 
-    def _open(self, request: calls.Open) -> calls.Opened:
+    def _open(self, request: calls.Request) -> calls.Opened:
+        if not isinstance(request, calls.Open):
+            raise LocalProtocolError("the engine is not open")
         if self._opened is not None:
             raise LocalProtocolError("the engine is open already")
-        self._opened = Opened(request, self._clock, self._work, Csprng(self._entropy))
-        return self._opened.reply
+        self._opened = opened = Opened(request, self._clock, self._work, Csprng(self._entropy))
+        opened.session.answers[calls.Evaluate] = self._evaluate
+        return opened.reply
 
+    def _evaluate(self, call: calls.Evaluate) -> None:
+        """Start an evaluation of the model as it is now; its reply comes out of `step`."""
+        if self._evaluation is not None:
+            raise LocalProtocolError("an evaluation is under way")
+        model, slices = self.trainer.evaluation()
+        self._evaluation = _Evaluation(call.round, model, call.keep, slices)
 
-@dataclass(slots=True)
-class _Evaluation:
-    """Under way: rounds done, the model, and Evaluate's `keep`."""
-
-    round: int
-    model: MeasuredModel
-    keep: bool
-    slices: Iterator[Result | None]
+    def _evaluated(self) -> calls.Evaluated | calls.Refused | None:
+        evaluation, best = self._evaluation, self.session.store.best
+        assert evaluation is not None
+        try:
+            result = next(evaluation.slices)
+        except ConfigError as error:
+            self._evaluation = None
+            return calls.Refused("config", str(error))
+        if result is None:
+            return None
+        self._evaluation = None
+        if evaluation.keep:
+            best.offer(result.value, evaluation.round, evaluation.model)
+        del evaluation
+        self.trainer.trim()  # of its copy
+        return calls.Evaluated(result.value, result.loss, result.samples, best.value, best.round, dict(result.others))
 
 
 class Opened:
-    """A task's trainer that drives a session: local steps, and evaluations in turn with them.
+    """A task's trainer and the session that it drives.
 
     Raises ConfigError: the manifest, the node's settings or the checkpoint cannot be used.
 
@@ -158,20 +193,18 @@ class Opened:
         self.gpu = Gpu(trainer.facts.device, clock)
         # compiled code is of one number of threads
         fixed = trainer.facts.device != "cpu" or opening.numerics.compile
-        self.threads = Threads(clock, fixed=opening.threads > 0 or fixed)
+        self.threads = threads_of(clock, fixed=opening.threads > 0 or fixed)
         self.session, resumed = session_of(opening, trainer, csprng, self.window, self._report, clock, work)
         trainer.noted = self.session.rounds.noted
         trainer.guard.checkpoint = self.session.store.model
-        self._evaluation: _Evaluation | None = None
-        self._evaluate_next = True
 
         def limit(call: calls.Limit) -> calls.Done:
             """Use another number of threads."""
             torch.set_num_threads(call.threads or most)
-            self.threads = Threads(clock, fixed=call.threads > 0 or fixed)
+            self.threads = threads_of(clock, fixed=call.threads > 0 or fixed)
             return calls.Done()
 
-        self.session.answers |= {calls.Limit: limit, calls.Evaluate: self.evaluate}
+        self.session.answers[calls.Limit] = limit
         facts, best = trainer.facts, self.session.store.best
         self.reply = calls.Opened(
             trainer.model.layout.dim, trainer.schema, facts.metric, facts.higher_is_better, facts.device, facts.samples,
@@ -180,54 +213,13 @@ class Opened:
         )  # fmt: skip
 
     @property
-    def busy(self) -> bool:
-        """There is a slice to do."""
-        return self.session.granted > 0 or self._evaluation is not None
-
-    @property
     def long_steps(self) -> bool:
-        """Whether calls should not wait for a gradient: those of a large model take long. An island's ranks compute it in step."""
-        return self.trainer.facts.large and self.trainer.means.island is None
+        """Whether calls should not wait for a gradient."""
+        return long_steps(self.trainer.model, self.trainer.means.island)
 
     def answers_beside_gradient(self, call: calls.Request) -> bool:
         """Whether a gradient is computed beside which a call can be answered: it only reads the model, which has all that was taken."""
         return self.window.open and not self.session.rounds.waiting and isinstance(call, BESIDE_GRADIENT)
-
-    def handle(self, request: calls.Request) -> calls.Reply | None:
-        """As `GossipSession.handle`."""
-        return self.session.handle(request)
-
-    def step(self) -> calls.Trained | calls.Evaluated | calls.Refused | None:
-        """Do one local step or one slice of an evaluation, in turn if both are wanted."""
-        if self._evaluation is not None and (self._evaluate_next or not self.session.granted):
-            self._evaluate_next = False
-            return self._evaluate(self._evaluation)
-        self._evaluate_next = True
-        began = self._clock()
-        loss = self.threads.step(lambda: self.trainer.step(self.session.round))
-        return self.session.stepped(loss, self._clock() - began)
-
-    def evaluate(self, call: calls.Evaluate) -> None:
-        """Start an evaluation of the model as it is now; its reply comes out of `step`."""
-        if self._evaluation is not None:
-            raise LocalProtocolError("an evaluation is under way")
-        model, slices = self.trainer.evaluation()
-        self._evaluation = _Evaluation(call.round, model, call.keep, slices)
-
-    def _evaluate(self, evaluation: _Evaluation) -> calls.Evaluated | calls.Refused | None:
-        try:
-            result = next(evaluation.slices)
-        except ConfigError as error:
-            self._evaluation = None
-            return calls.Refused("config", str(error))
-        if result is None:
-            return None
-        self._evaluation, best = None, self.session.store.best
-        if evaluation.keep:
-            best.offer(result.value, evaluation.round, evaluation.model)
-        del evaluation
-        self.trainer.trim()  # of its copy
-        return calls.Evaluated(result.value, result.loss, result.samples, best.value, best.round, dict(result.others))
 
     def _report(self, round: int, tally: Tally, distance: float | None) -> calls.Trained:
         trainer, now, (busy, taken) = self.trainer, self._clock(), self.gpu.look()

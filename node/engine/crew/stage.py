@@ -38,7 +38,7 @@ def stage_of(model: LocalModel, stage: int) -> "Stage":
         inputs = Drawn(task, model.data, place, forward)
     if stage == section.stages - 1:
         outputs = Scored(task, place, totals)
-    blocks = Blocks(model.module, model.device, model.gradient, remote=inputs.remote)
+    blocks = Blocks(model.module, model.device, lambda: model.gradient, remote=inputs.remote)
     return Stage(place, blocks, inputs, outputs, totals)
 
 

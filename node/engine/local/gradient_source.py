@@ -37,48 +37,8 @@ class GradientSource(Protocol):
         """The model is another one: delete what is remembered of earlier gradients."""
 
 
-class Compute(Protocol):
-    """(step, batch, into, seed) -> the loss of a batch, whose gradient replaces what is in `into`; `seed` is of what layers draw."""
-
-    def __call__(self, step: int, batch: Any, into: Tensor, seed: int) -> float:
-        """Compute a gradient."""
-
-
-class Here:
-    """Computed by this process."""
-
-    def __init__(self, gradients: Gradients, reset: Reset) -> None:
-        self._gradients, self._reset = gradients, reset
-
-    def __call__(self, step: int, batch: Any, into: Tensor, seed: int) -> float:
-        """Compute a gradient."""
-        return self._gradients.compute(batch, into, seed, self._reset)
-
-
-class OnIsland:
-    """Computed by all ranks of an island, of the model x (d,)."""
-
-    def __init__(self, island: Island, x: Tensor, gradients: Gradients, reset: Reset) -> None:
-        self.island, self._x, self._gradients, self._reset = island, x, gradients, reset
-
-    def __call__(self, step: int, batch: Any, into: Tensor, seed: int) -> float:
-        """Compute a gradient."""
-        return self.island.compute(step, self._x, self._gradients, batch, into, seed, self._reset)
-
-
-class Measured:
-    """The gradient noise scale is measured now and then."""
-
-    def __init__(self, compute: Compute, noise: NoiseScale, shares: Shares) -> None:
-        self._compute, self._noise, self._shares = compute, noise, shares
-
-    def __call__(self, step: int, batch: Any, into: Tensor, seed: int) -> float:
-        """Compute a gradient, of a batch in two halves where this step measures."""
-        if self._noise.due(step + 1, batch):
-            return self._noise.measure(
-                lambda half, drawn: self._compute(step, half, into, drawn), batch, into, seed, self._shares
-            )
-        return self._compute(step, batch, into, seed)
+Compute = Callable[[Any, Tensor, int], float]
+"""(batch, into, seed) -> the loss of a batch, whose gradient replaces what is in `into`; `seed` is of what layers draw."""
 
 
 class Batch:
@@ -90,11 +50,47 @@ class Batch:
     def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
         """Draw a batch and compute its gradient."""
         model = self._model
-        loss = self._compute(step, model.batch(step), into, derive(model.manifest.seed, "layers", model.node, step + 1))
+        loss = self._compute(model.batch(step), into, derive(model.manifest.seed, "layers", model.node, step + 1))
         return loss, math.isfinite(loss)
 
     def forget(self) -> None:
         """Nothing is remembered."""
+
+
+class MeasuredBatch(Batch):
+    """The same, in two halves where a step measures the gradient noise scale."""
+
+    def __init__(self, model: LocalModel, compute: Compute, noise: NoiseScale, shares: Shares) -> None:
+        """`shares` as of `NoiseScale.measure`."""
+        super().__init__(model, compute)
+        self._noise, self._shares = noise, shares
+
+    def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
+        """Draw a batch and compute its gradient."""
+        model = self._model
+        batch, seed = model.batch(step), derive(model.manifest.seed, "layers", model.node, step + 1)
+        if not self._noise.due(step + 1, batch):
+            loss = self._compute(batch, into, seed)
+        else:
+            loss = self._noise.measure(
+                lambda half, drawn: self._compute(half, into, drawn), batch, into, seed, self._shares
+            )
+        return loss, math.isfinite(loss)
+
+
+class IslandBatch(Batch):
+    """The same, computed by all ranks of an island, which draw the batch of a step by its number."""
+
+    def __init__(self, model: LocalModel, island: Island, gradients: Gradients, reset: Reset) -> None:
+        super().__init__(model, lambda _batch, _into, _seed: math.nan)
+        self._island, self._gradients, self._reset = island, gradients, reset
+
+    def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
+        """Draw a batch and compute its gradient."""
+        model = self._model
+        seed = derive(model.manifest.seed, "layers", model.node, step + 1)
+        loss = self._island.compute(step, model.x, self._gradients, model.batch(step), into, seed, self._reset)
+        return loss, math.isfinite(loss)
 
 
 class Windowed:

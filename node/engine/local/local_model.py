@@ -62,8 +62,9 @@ class LocalModel:
         self.x, self._shared_gradient = x, gradient
         rebind(self.module, self.layout, x)
 
+    @property
     def gradient(self) -> Tensor:
-        """Return (d,) the vector of which the parameters' gradients are views."""
+        """(d,) the vector of which the parameters' gradients are views."""
         if self._shared_gradient is not None:
             return self._shared_gradient
         if self._gradient is None:

@@ -74,12 +74,11 @@ class GradientStep:
     ) -> None:
         self._model, self.source, self._correction = model, source, correction
         self.descent, self._guard, self._rates = descent, guard, rates
-        self._round, self._rate = -1, 0.0  # of the last step
         self.steps = self.undone = 0
 
     def __call__(self, round: int) -> float | None:
         """Compute a gradient and apply it."""
-        gradient, module = self._model.gradient(), self._model.module
+        gradient, module = self._model.gradient, self._model.module
         if not module.training:
             module.train()
         self.steps += 1
@@ -93,9 +92,7 @@ class GradientStep:
             self.undone += 1
             self._guard.reset_buffers()
             return None
-        if round != self._round:
-            self._round, self._rate = round, self._rates.at(round)
-        x, rate = self._model.x, self._rate
+        x, rate = self._model.x, self._rates.at(round)
         self.descent.step(self.steps, x, direction, rate)
         self._correction.after(rate)
         if not finite(x):
@@ -110,7 +107,6 @@ class GradientStep:
     def forget(self, *, gradients: bool) -> None:
         """Delete what is remembered."""
         self.descent.renew()
-        self._round = -1  # whose rate may be another from here on
         if gradients:
             self.source.forget()
 

@@ -4,6 +4,7 @@ Shapes: d parameters.
 """
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -21,15 +22,14 @@ from starling.node.engine.ahead import looks_ahead
 from starling.node.engine.crew.cut import Cut
 from starling.node.engine.crew.stage import stage_of
 from starling.node.engine.crew.states import KeptStates
+from starling.node.engine.island import Island
 from starling.node.engine.local.correction import correction_of
 from starling.node.engine.local.gradient_source import (
     Batch,
-    Compute,
     GradientSource,
-    Here,
+    IslandBatch,
     LookAhead,
-    Measured,
-    OnIsland,
+    MeasuredBatch,
     Optimistic,
     Private,
     Windowed,
@@ -57,7 +57,7 @@ SPENT = ".privacy.json"  # beside the checkpoint, which ends in something else
 
 
 def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTrainer:
-    """Make task, data, model and replica, and what does local steps. `window` is open while a gradient is computed.
+    """Make task, data, model and replica, and what does local steps. `window`: open while a large model's gradient is computed.
 
     Raises ConfigError: the manifest or the node's settings cannot be used on this machine.
     """
@@ -89,12 +89,8 @@ def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTra
     if isinstance(replica.mixer, Seeds):
         step = SeedsStep(model, replica, replica.mixer, rates)
     else:
-        compute: Compute = Here(gradients, guard.reset_buffers)
-        if ranks is not None:
-            compute = OnIsland(ranks, model.x, gradients, guard.reset_buffers)
-        if noise is not None:
-            compute = Measured(compute, noise, gradients.parts.shares)
-        source = _source(model, replica, rates, compute, window)
+        batch = _batch(model, gradients, guard, ranks, noise)
+        source = _source(model, replica, rates, batch, window if long_steps(model, ranks) else None)
         if private is not None:
             source = Private(private)
         elif stepped is not None:
@@ -161,11 +157,25 @@ def _chance(manifest: Manifest, opening: Open) -> Chance:
     return chance
 
 
+def long_steps(model: LocalModel, ranks: Island | None) -> bool:
+    """Return whether calls should not wait for a gradient: those of a large model take long. An island's ranks compute it in step."""
+    return model.large and ranks is None
+
+
+def _batch(
+    model: LocalModel, gradients: Gradients, guard: Guard, ranks: Island | None, noise: NoiseScale | None
+) -> Batch:
+    if ranks is not None:
+        return IslandBatch(model, ranks, gradients, guard.reset_buffers)
+    compute = partial(gradients.compute, reset=guard.reset_buffers)
+    return Batch(model, compute) if noise is None else MeasuredBatch(model, compute, noise, gradients.parts.shares)
+
+
 def _source(
-    model: LocalModel, replica: Replica, rates: Rates, compute: Compute, window: GradientWindow
+    model: LocalModel, replica: Replica, rates: Rates, batch: Batch, window: GradientWindow | None
 ) -> GradientSource:
-    section, batch = model.manifest.optimizer, Batch(model, compute)
-    first: GradientSource = Windowed(batch, window)
+    section = model.manifest.optimizer
+    first: GradientSource = batch if window is None else Windowed(batch, window)
     if section.gradient == "optimistic":
         return Optimistic(first)
     return LookAhead(first, batch, replica, model, rates) if looks_ahead(section) else first

@@ -12,14 +12,17 @@ class Rates:
         self._section, self._pace = manifest.optimizer, manifest.pace
         self._schedule = schedules.schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
+        self._known = (-1, 0.0)  # the round that was asked for last, and its rate
 
     def joined(self, round: int) -> None:
         """Begin the ramp at `round`."""
-        self._joined_at = round
+        self._joined_at, self._known = round, (-1, 0.0)
 
     def at(self, round: int) -> float:
         """Return the rate of `round`, > 0."""
-        return self._schedule.at(round) * self._ramp(round)
+        if round != self._known[0]:
+            self._known = round, self._schedule.at(round) * self._ramp(round)
+        return self._known[1]
 
     def phase(self, round: int, local_steps: float) -> Phase:
         """Return the phase of `round` at this node."""

@@ -41,7 +41,7 @@ class StageCalls:
 
     def finish(self, call: calls.Finish) -> calls.Done:
         """Apply a step's gradient."""
-        gradient = self._trainer.model.gradient()
+        gradient = self._trainer.model.gradient
         self._step.steps += 1
         if call.scale != 1.0:
             gradient.mul_(call.scale)

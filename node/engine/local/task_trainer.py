@@ -78,9 +78,10 @@ class TaskTrainer:
         """Local steps done."""
         return self.local_step.steps
 
-    def step(self, round: int) -> float | None:
-        """Do a local step."""
-        return self.local_step(round)
+    @property
+    def step(self) -> LocalStep:
+        """What does a local step."""
+        return self.local_step
 
     def handlers(self) -> Handlers:
         """Return what answers a crew's calls, in a crew."""

@@ -3,7 +3,7 @@
 Shapes: d parameters.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,8 +76,9 @@ class Trainer(Protocol):
     def steps(self) -> int:
         """Local steps done, undone ones included."""
 
-    def step(self, round: int) -> float | None:
-        """Do a local step at the rate of `round` -> its loss, nan if it looked at no data; None: it was undone."""
+    @property
+    def step(self) -> Callable[[int], float | None]:
+        """Does a local step at the rate of a round -> its loss, nan if it looked at no data; None: it was undone."""
 
     def handlers(self) -> Handlers:
         """Return what answers calls that only this trainer knows."""

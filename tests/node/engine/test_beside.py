@@ -10,6 +10,7 @@ import torch
 from starling.node.config.large import LARGE
 from starling.node.config.schema import CompressSection, OptimizerSection
 from starling.node.engine.beside import Beside
+from starling.node.engine.local import local_model
 from starling.node.engine.process import serve
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
@@ -27,6 +28,12 @@ def agreement(mix, pace):
         "quadratic", 3, mix=mix, pace=pace, compress=WHOLE, optimizer=OptimizerSection(lr=0.02, schedule="constant"),
         local_steps=2, rounds=20, **overlap,
     )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch):
+    """Calls are answered beside the gradients of large models only."""
+    monkeypatch.setattr(local_model, "LARGE", 10)
 
 
 def step_with(engine, *wanted):
@@ -300,7 +307,8 @@ def test_every_call_is_answered_in_order_while_steps_go_on():
         assert it.ended == []
 
 
-def test_a_small_model_has_no_second_thread():
+def test_a_small_model_has_no_second_thread(monkeypatch):
+    monkeypatch.setattr(local_model, "LARGE", 64)
     with served(dim=64) as it:
         it.call(calls.Free(on=True, round=0))
         it.computing()

@@ -89,13 +89,23 @@ class Machine:
     def run(self, threads, steps):
         """Which numbers were used, each once for a run of the same."""
         self.used = []
-        assert [threads.step(self.step) for _ in range(steps)] == self.used
+        assert [threads.step(lambda _round: self.step(), 0) for _ in range(steps)] == self.used
         return [number for number, _ in itertools.groupby(self.used)]
+
+
+class Timed:
+    """Local steps of a machine."""
+
+    def __init__(self, machine):
+        self.machine, self.steps, self.undone = machine, 0, 0
+
+    def __call__(self, _round):
+        return float(self.machine.step())
 
 
 def adapting(machine, most):
     torch.set_num_threads(most)
-    return Threads(lambda: machine.now, fixed=False)
+    return Threads(lambda: machine.now)
 
 
 def test_the_fastest_number_is_found_and_kept_until_the_next_trial():
@@ -147,7 +157,7 @@ def test_a_step_that_fails_is_the_callers():
     machine = Machine(on1=0.1, on2=0.1)
     threads = adapting(machine, 2)
     with pytest.raises(ZeroDivisionError):
-        threads.step(lambda: 1 // 0)
+        threads.step(lambda turn: 1 // turn, 0)
     assert machine.run(threads, 2 * STEPS) == [2, 1]
 
 
@@ -158,7 +168,7 @@ def test_a_number_that_the_owner_gives_is_not_changed(asked, used, monkeypatch):
     machine = Machine(on1=0.1, on2=1.0)
     engine = Worker(clock=lambda: machine.now)
     assert isinstance(engine.handle(structs.replace(opening(manifest()), threads=asked)), calls.Opened)
-    monkeypatch.setattr(engine.trainer, "step", lambda _: float(machine.step()))
+    monkeypatch.setattr(engine.trainer, "local_step", Timed(machine))
     assert done(engine, calls.Train(0, 2 * STEPS)).figures.threads == used[-1]
     assert [number for number, _ in itertools.groupby(machine.used)] == used
 
@@ -169,7 +179,7 @@ def test_the_owner_changes_the_number_while_it_computes(monkeypatch):
     machine = Machine(on1=1.0, on2=0.1)
     engine = Worker(clock=lambda: machine.now)
     assert isinstance(engine.handle(structs.replace(opening(manifest()), threads=1)), calls.Opened)
-    monkeypatch.setattr(engine.trainer, "step", lambda _: float(machine.step()))
+    monkeypatch.setattr(engine.trainer, "local_step", Timed(machine))
     for number, (asked, used) in enumerate([(None, [1]), (2, [2]), (1, [1]), (0, [2, 1, 2])]):
         machine.used.clear()
         if asked is not None:
