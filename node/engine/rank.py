@@ -87,7 +87,7 @@ class Rank:
             chance = (
                 generator(0, "rehearsal") if step == REHEARSAL else generator(self._seed, "batch", self._node, step)
             )
-            self._stepped.begin_step(self.model, step, self._batch)
+            self._stepped.begin_step(self.model, max(step, 0), self._batch)  # a rehearsal is before the first
             team.compute(self._data.batch(self._batch, chance), seed, exponent)
             self._stepped.end_step(self.model)
 
