@@ -35,7 +35,6 @@ Compile = Callable[[Loss], Loss]
 DRAW_NOTHING = frozenset(f"starling.node.tasks.{name}" for name in ("convex", "digits", "images", "synthetic", "text"))
 """Modules of the tasks whose models and losses take no chance in a step."""
 SLOW = 2.0  # times the time of float32: then the owner is told
-TRIED = 4  # samples of parts that a loss is tried with: of large parts all may have equal shares by chance
 PRODUCT = 512  # rows of the square matrices that are multiplied to find it out
 
 
@@ -111,8 +110,7 @@ class Gradients:
                 "tuples, lists or dicts of such; leave it out"
             )
         if asked:
-            half = ((samples(batch) or 2) + 1) // 2
-            self.parts.check(batch, min(self.micro_batch or half, half, TRIED), f"numerics.{asked[0]}")
+            self.parts.check(batch, f"numerics.{asked[0]}")
 
     def compute(self, batch: Any, gradient: Tensor, seed: int, reset: Callable[[], None]) -> float:
         """The loss of a batch; its gradient replaces what is in `gradient` (d,), to which those of the parameters are bound.

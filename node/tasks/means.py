@@ -21,7 +21,7 @@ SAMPLES = "samples"
 SUM = "the sum"  # a loss that is no mean, but adds up
 DECLARED = "weight"
 IGNORED = -100  # as torch's cross-entropy and transformers mark what is no target
-CLEAR = 10.0  # times the tolerance: beyond it no rounding explains an error
+CLEAR = 3.0  # times the tolerance: beyond it no rounding explains an error
 MOST_PADDINGS = 4  # values that may be padding
 
 Weight = Callable[[Any], float]
@@ -46,7 +46,7 @@ class Means:
         tolerance: relative error of a loss that is computed in parts.
     """
 
-    def __init__(self, weight: Weight | None = None, tolerance: float = 2e-5) -> None:
+    def __init__(self, weight: Weight | None = None, tolerance: float = 1e-5) -> None:
         self._weight = weight
         self._tolerance = tolerance
         self._paddings = {0, IGNORED}

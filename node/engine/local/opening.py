@@ -128,6 +128,8 @@ def _gradients(opening: Open, model: LocalModel, machine: Machine) -> tuple[Grad
         )
     if numerics.micro_batch is not None or numerics.noise_every is not None:
         gradients.check(rehearsal_batch(model))
+    if opening.ranks > 1 and opening.parallel == "data":
+        gradients.parts.check(rehearsal_batch(model), "ranks")
     return gradients, None if numerics.noise_every is None else NoiseScale(numerics.noise_every)
 
 

@@ -56,6 +56,44 @@ def test_one_node_of_two_processes_walks_the_trajectory_of_one_until_a_process_d
             run(together, calls.Train(4, 5))
 
 
+TEXTS = """
+import torch
+from torch import nn
+from torch.nn import functional
+import starling
+
+chance = torch.Generator().manual_seed(0)
+x, labels = torch.randn(200, 12, 5, generator=chance), torch.randint(0, 3, (200, 12), generator=chance)
+for row in range(200):
+    labels[row, 1 + 5 * row % 12 :] = -100
+
+def tagging(weight=None):
+    def loss(output, target):
+        return functional.cross_entropy(output.flatten(0, 1), target.flatten(), weight=weight)
+    return starling.task(model=lambda: nn.Linear(5, 3), train=(x, labels), loss=loss, metrics="accuracy")
+
+def tokens() -> starling.Task:
+    return tagging()
+
+def classes() -> starling.Task:
+    return tagging(torch.tensor([1.0, 5.0, 30.0]))
+"""
+
+
+def test_ranks_weight_their_parts_by_what_the_loss_is_a_mean_of_and_refuse_one_that_is_no_mean(tmp_path):
+    """Labels of half of a batch are padding, of one rank's part more than of the other's."""
+    (tmp_path / "island_texts.py").write_text(TEXTS)
+    agreed = manifest("island_texts:tokens", nodes=1)
+    alone = Worker(clock=lambda: 0.0)
+    done(alone, structs.replace(opening(agreed), code=str(tmp_path)))
+    with island(agreed, code=str(tmp_path)) as together:
+        for engine in (alone, together):
+            done(engine, calls.Train(0, 10))
+        assert float((x_of(alone) - x_of(together)).norm() / x_of(alone).norm()) < 1e-5
+    other = structs.replace(opening(manifest("island_texts:classes", nodes=1)), code=str(tmp_path), ranks=2)
+    refused_as("config", Worker().handle(other), "ranks: the loss of a batch is no mean of the losses of its parts")
+
+
 @pytest.mark.acceptance
 def test_statistics_of_layers_are_those_of_the_whole_batch_about():
     agreed = manifest(params={"batch_size": 64, "model": "cnn"})

@@ -285,3 +285,46 @@ def test_a_loss_with_frozen_weights_or_buffers_is_taken():
 def test_arrays_of_numpy_are_figures_too():
     _, _, result = measured({"share": lambda output, _: np.float64(output.shape[0])})
     assert result.value == 600.0
+
+
+@pytest.mark.parametrize("size", [2, 7])
+def test_a_model_s_own_loss_over_shifted_labels_is_weighted_by_them(size):
+    """As of transformers: the loss is a mean over labels but the first of each text, and padding is -100."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=9, n_positions=16, n_embd=8, n_layer=1, n_head=2)
+    task = starling.task(
+        model=lambda: transformers.GPT2LMHeadModel(config),
+        train=DataLoader(Texts(), collate_fn=padded),
+        metrics="accuracy",
+    )
+    model, data = task.model(seeded(0)).eval(), task.data(built_in(), "cpu")
+    model.forward = without_ids(model.forward)
+    (batch,) = data.held_out(100)
+    with torch.no_grad():
+        whole = model(**batch)
+    *_, result = evaluate(task, model, data, size)
+    assert result.loss == pytest.approx(float(whole.loss), rel=1e-5)
+    assert result.samples == 4
+
+
+def without_ids(forward):
+    return lambda ids, labels: forward(input_ids=ids, labels=labels)
+
+
+@pytest.mark.parametrize("order", [None, Y.argsort()], ids=["mixed", "sorted by class"])
+def test_objects_of_torchmetrics_are_updated_and_computed_once(order):
+    torchmetrics = pytest.importorskip("torchmetrics")
+    classification = torchmetrics.classification
+    named = {
+        "f1": classification.MulticlassF1Score(2, average="macro"),
+        "all": torchmetrics.MetricCollection([classification.MulticlassAUROC(2), classification.MulticlassRecall(2)]),
+    }
+    task, model, result = measured(named, order)
+    with torch.no_grad():
+        output = model(X)
+    assert task.higher_is_better
+    assert result.value == pytest.approx(float(classification.MulticlassF1Score(2, average="macro")(output, Y)))
+    assert result.others["MulticlassAUROC"] == pytest.approx(float(classification.MulticlassAUROC(2)(output, Y)))
+    assert not starling.task(
+        model=lambda: nn.Linear(4, 1), train=(X, X.sum(1)), metrics=torchmetrics.MeanSquaredError()
+    ).higher_is_better
