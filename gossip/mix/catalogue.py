@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from typing_extensions import TypeIs
-
-from starling.gossip.api import Averaging, Broadcasting, Controlling, Gathering, Mixer, Replacing, Swapping, Tracking
+from starling.gossip.api import Mixer
 from starling.gossip.catalogue import Catalogue, Entry
 
 
@@ -58,42 +56,3 @@ MIXERS: Catalogue[Mixer, MixerFacts] = Catalogue(
     members=("edge", "start", "correct", "publish", "shared", "absorb", "corrected"),
     supplied=("rule", "seed", "steps"),
 )
-
-
-Kind = Averaging | Swapping | Gathering | Broadcasting
-"""Of exchanges."""
-
-
-def swaps(edge: Kind) -> TypeIs[Swapping]:
-    """Whether ends swap messages of their own instead of applying one difference."""
-    return isinstance(edge, Swapping)
-
-
-def gathers(edge: Kind) -> TypeIs[Gathering]:
-    """Whether nodes ask peers for their vectors and combine those received."""
-    return isinstance(edge, Gathering)
-
-
-def broadcasts(edge: Kind) -> TypeIs[Broadcasting]:
-    """Whether every node sends all others one message and all add the same sum."""
-    return isinstance(edge, Broadcasting)
-
-
-def pulls(edge: Kind) -> TypeIs[Gathering | Broadcasting]:
-    """Whether nodes ask peers for what they published: answering changes nothing at the node that answers."""
-    return gathers(edge) or broadcasts(edge)
-
-
-def tracks(edge: Kind) -> TypeIs[Tracking]:
-    """Whether exchanges are about directions as well."""
-    return isinstance(edge, Tracking)
-
-
-def controls(edge: Kind) -> TypeIs[Controlling]:
-    """Whether estimates of the peers' updates correct local steps."""
-    return isinstance(edge, Controlling)
-
-
-def replaces(mixer: Mixer) -> bool:
-    """Whether `absorb` takes the shared vector for the model and looks at nothing else, so that the model itself may be mixed in place."""
-    return isinstance(mixer, Replacing) and mixer.replaces

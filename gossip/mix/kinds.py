@@ -6,9 +6,19 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from starling.gossip.api import ConstantCorrection, CorrectsInPlace, Mixer, Replacing
+from starling.gossip.api import (
+    Averaging,
+    Broadcasting,
+    ConstantCorrection,
+    Controlling,
+    CorrectsInPlace,
+    Gathering,
+    Mixer,
+    Replacing,
+    Swapping,
+    Tracking,
+)
 from starling.gossip.mix.base import MixerBase
-from starling.gossip.mix.catalogue import Kind, broadcasts, controls, gathers, swaps, tracks
 
 
 class EdgeKind(Enum):
@@ -28,17 +38,20 @@ PULLED = frozenset({EdgeKind.GATHERS, EdgeKind.BROADCASTS})
 """Answering such an exchange changes nothing at the node that answers."""
 
 
-def kind_of(edge: Kind) -> EdgeKind:
+def kind_of(edge: Averaging | Swapping | Gathering | Broadcasting) -> EdgeKind:
     """Return the kind of an edge, by the protocol of `starling.gossip.api` that it satisfies."""
-    if broadcasts(edge):
-        return EdgeKind.BROADCASTS
-    if gathers(edge):
-        return EdgeKind.GATHERS
-    if controls(edge):
-        return EdgeKind.CONTROLS
-    if swaps(edge):
-        return EdgeKind.SWAPS
-    return EdgeKind.DIRECTIONS if tracks(edge) else EdgeKind.DIFFERENCES
+    match edge:
+        case Broadcasting():
+            return EdgeKind.BROADCASTS
+        case Gathering():
+            return EdgeKind.GATHERS
+        case Controlling():
+            return EdgeKind.CONTROLS
+        case Swapping():
+            return EdgeKind.SWAPS
+        case Tracking():
+            return EdgeKind.DIRECTIONS
+    return EdgeKind.DIFFERENCES
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from dataclasses import replace
 from starling.gossip.api import Effect
 from starling.gossip.compress.select.coordinates import with_wish
 from starling.gossip.mix import directions, edge_ledger
-from starling.gossip.mix.catalogue import tracks
 from starling.gossip.mix.edge_ledger import opened
+from starling.gossip.mix.kinds import EdgeKind, kind_of
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 from tests.harness.reference import Reference
@@ -137,7 +137,7 @@ class FaultyLoop:
         v, self.wishes[i, j] = loop.codec.decode_response(response, support, dim, dtype, self.limit)
         gain = loop.mixer.edge.gain(theta, support.ratio(dim), replace(phase, speed=loop.ledgers[i].speed))
         to_i = Effect(loop.peers[j], support, v, theta, gain)
-        if tracks(loop.mixer.edge):
+        if kind_of(loop.mixer.edge) is EdgeKind.DIRECTIONS:
             own, other = (directions.on(support, *self.direction((i, j), row, exclusive=exclusive)) for row in (i, j))
             held = directions.Held(*edge_ledger.held(loop.mixer.edge, loop.ledgers[i], to_i))
             to_i = replace(to_i, drift=loop._drifted(own, other, held, to_i, (asking, answering)))

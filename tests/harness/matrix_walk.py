@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from starling.gossip.api import Mixer, Phase
-from starling.gossip.mix.catalogue import swaps
+from starling.gossip.mix.kinds import SWAPPED, kind_of
 from starling.gossip.overlay.api import Overlay
 from starling.gossip.overlay.measure import matrix
 from tests.harness.quadratics import relative_error
@@ -58,7 +58,7 @@ def walk(
         momentum: of the local optimiser, in [0, 1).
         phase: round -> its phase, whose local_steps are done; by default each round is like the other.
     """
-    assert not swaps(mixer.edge)
+    assert kind_of(mixer.edge) not in SWAPPED
     state: Any = mixer.start(x)
     m = torch.zeros_like(x)
     flows = torch.zeros_like(mixer.shared(state, x))

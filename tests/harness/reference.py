@@ -16,15 +16,27 @@ from typing import Any, cast
 import torch
 from torch import Generator, Tensor
 
-from starling.gossip.api import Averaging, Drift, Effect, Losses, Mixer, Phase, Selector, Swapped, Swapping
+from starling.gossip.api import (
+    Averaging,
+    Controlling,
+    Drift,
+    Effect,
+    Losses,
+    Mixer,
+    Phase,
+    Selector,
+    Swapped,
+    Swapping,
+    Tracking,
+)
 from starling.gossip.compress.support import Full, Support
 from starling.gossip.mix import directions, edge_ledger
 from starling.gossip.mix.base import origin
-from starling.gossip.mix.catalogue import controls, gathers, swaps, tracks
 from starling.gossip.mix.directions import Direction, Held
 from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.exchange_codec import ExchangeCodec, edge
 from starling.gossip.mix.gather import Gather, message_seed
+from starling.gossip.mix.kinds import SWAPPED, EdgeKind, kind_of
 from starling.gossip.mix.rule_memory import assign_slots
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
@@ -92,12 +104,13 @@ class Reference:
                 self.x[node] = local(node, phase.round, self.x[node].clone(), self._correct(node))
             self.x[node], self.states[node] = self.mixer.publish(self.states[node], self.x[node].clone(), phase)
         frozen = [self.mixer.shared(state, x.clone()) for state, x in zip(self.states, self.x, strict=True)]
-        if gathers(self.mixer.edge):
+        kind = kind_of(self.mixer.edge)
+        if kind is EdgeKind.GATHERS:
             mixed = self._gathered(frozen, meetings, phase)
-        elif swaps(self.mixer.edge):
-            mixed = self._swapped(self.mixer.edge, frozen, meetings)
+        elif kind in SWAPPED:
+            mixed = self._swapped(cast("Swapping", self.mixer.edge), frozen, meetings)
         else:
-            mixed = self._averaged(self.mixer.edge, frozen, meetings, phase)
+            mixed = self._averaged(cast("Averaging", self.mixer.edge), frozen, meetings, phase)
         for node, shared in enumerate(mixed):
             self.x[node], self.states[node] = self.mixer.absorb(self.states[node], self.x[node], shared, phase)
 
@@ -142,7 +155,7 @@ class Reference:
         if known is not None:
             self.known[i, j] = support.put(known, support.take(frozen[i]) + (1.0 - theta) * v)
         effect = Effect(self.peers[j], support, v, theta, gain)
-        if tracks(averaging):
+        if isinstance(averaging, Tracking):
             own, mine = (
                 directions.on(support, *averaging.direction(state), averaging.reach(state))
                 for state in (self.states[i], self.states[j])
@@ -178,7 +191,7 @@ class Reference:
         for node, done in enumerate(gathered):
             ordered = sorted(done, key=lambda swapped: swapped.peer)
             shared, self.kept[node] = edge_ledger.swap(swapping, self.kept[node], frozen[node], self._origin, ordered)
-            if controls(swapping):
+            if isinstance(swapping, Controlling):
                 of_all = [kept for _, kept in sorted(self.kept[node].items())]
                 self.states[node] = self.mixer.corrected(self.states[node], swapping.flows(torch.stack(of_all)))
             mixed.append(shared)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from starling.gossip.api import Mixer, Phase
-from starling.gossip.mix.catalogue import controls, swaps
+from starling.gossip.mix.kinds import SWAPPED, EdgeKind, kind_of
 
 PHASE = Phase(0, 1.0, 0.1)
 """Looked at by psgd with control variates alone."""
@@ -47,7 +47,7 @@ class Ends:
     """
 
     def __init__(self, mixer: Mixer, x: Tensor, links: Tensor) -> None:
-        assert swaps(mixer.edge)
+        assert kind_of(mixer.edge) in SWAPPED
         self.mixer, self.edge, self.x = mixer, mixer.edge, x
         self.state: Any = mixer.start(x)
         self.src, self.dst = (links & ~torch.eye(len(x), dtype=torch.bool)).nonzero(as_tuple=True)
@@ -105,7 +105,7 @@ class Ends:
         self.kept = torch.where(hears[:, None], after, kept)
         change = torch.where(says[:, None], given, 0.0) + torch.where(hears[:, None], taken, 0.0)
         shared = shared.index_add(0, src, change)
-        if controls(self.edge):
+        if kind_of(self.edge) is EdgeKind.CONTROLS:
             flows = torch.stack([self.edge.flows(self.kept[src == node]) for node in range(len(self.x))])
             self.state = self.mixer.corrected(self.state, flows)
         self.x, self.state = self.mixer.absorb(self.state, self.x, shared, phase)
@@ -127,7 +127,7 @@ class Mailboxes:
     """
 
     def __init__(self, mixer: Mixer, x: Tensor, neighbors: Sequence[Sequence[int]]) -> None:
-        assert swaps(mixer.edge)
+        assert kind_of(mixer.edge) in SWAPPED
         self.mixer, self.edge = mixer, mixer.edge
         self.x = [x.clone() for _ in neighbors]
         self.state: list[Any] = [mixer.start(x) for _ in neighbors]

@@ -11,13 +11,14 @@ Shapes: N rows, D numbers of the shared vector, g exchanges of a group, k values
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from starling.gossip.api import Averaging, Selector
+from starling.gossip.api import Averaging, Selector, Tracking
 from starling.gossip.compress import codec
 from starling.gossip.compress.header import REACH, TRAILER
 from starling.gossip.compress.select.coordinates import with_wish
@@ -28,8 +29,19 @@ from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.personal import SHARES
 from starling.gossip.vector import products
 from starling.node.simulate.matrix.batch import Batch, Directions, Pending, Sizes
+from starling.node.simulate.matrix.byzantine import View
 from starling.node.simulate.matrix.edges import Edge, Edges, EdgeVectors, Pair, index
-from starling.node.simulate.matrix.table import Coordinates, Group, add, check_finite, grouped, read, through, write
+from starling.node.simulate.matrix.table import (
+    Coordinates,
+    Group,
+    Rows,
+    add,
+    check_finite,
+    grouped,
+    read,
+    through,
+    write,
+)
 
 _SHRINK = 0.9  # as `ExchangeCodec.encode_response` does
 _DOUBT = 1e-9  # norms of many rows may round differently from that of one by less
@@ -153,7 +165,7 @@ class Differences:
     pending: Pending[Update] = field(default_factory=Pending)
     _wishes: dict[Pair, Indices] = field(default_factory=dict)
 
-    def exchange(self, batch: Batch, honest: Batch) -> Sizes:
+    def exchange(self, batch: Batch, honest: Batch, view: View, unreachable: NDArray[np.int64]) -> Sizes:
         """All exchanges of a batch: moves the vectors and the flows. `honest` is not needed: attackers apply what they claim."""
         updates = self._resolved(batch)
         opened = [self.edges.begin(pair) for pair in batch.pairs]
@@ -197,6 +209,14 @@ class Differences:
         if self.known is not None:
             self.known.pop(pair)
             self.known.pop(pair[::-1])
+
+    def directions(self, state: Any) -> Directions | None:
+        """None: exchanges are about models alone."""
+        return None
+
+    def correction(self, rows: Rows) -> Tensor | None:
+        """(r, D) the sums of the flows of some rows; None where no flows are kept."""
+        return None if self.flows is None else self.flows.totals[rows]
 
     def _resolved(self, batch: Batch) -> list[Update]:
         return self._remembered([replace(update, rows=row) for row, update in self.pending.resolve(batch)])
@@ -367,6 +387,18 @@ class Differences:
         requests = [codec.size(support, self.codec.request, group.dim) for support in each]
         response = codec.values_size(group.supports[0], self.codec.response, group.dim)
         return np.stack(np.broadcast_arrays(requests, np.full(len(group.which), response)))
+
+
+@dataclass(slots=True)
+class Directed(Differences):
+    """The same, about directions as well."""
+
+    def directions(self, state: Any) -> Directions:
+        """Those of rows with this state."""
+        assert self.flows is not None
+        tracking = cast("Tracking", self.flows.edge)
+        z, noise = tracking.direction(state)
+        return Directions((z, z), noise, tracking.reach(state))
 
 
 def agree(

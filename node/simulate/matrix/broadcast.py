@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from starling.gossip.api import Broadcasting
 from starling.gossip.mix.broadcast_codec import BroadcastCodec
 from starling.node.simulate.matrix.batch import Batch, Sizes
-from starling.node.simulate.matrix.edges import Edges, Pair, index
-from starling.node.simulate.matrix.gather import requests
+from starling.node.simulate.matrix.byzantine import View
+from starling.node.simulate.matrix.edges import Edges, index
+from starling.node.simulate.matrix.gather import Pulled, requests
 from starling.node.simulate.matrix.table import States, check_finite
 
 
 @dataclass(slots=True)
-class Broadcasts:
+class Broadcasts(Pulled):
     """How all rows step."""
 
     edge: Broadcasting
@@ -28,12 +29,12 @@ class Broadcasts:
     edges: Edges
     states: States
 
-    def exchange(self, batch: Batch, unreachable: NDArray[np.int64], alive: NDArray[np.bool_]) -> Sizes:
+    def exchange(self, batch: Batch, honest: Batch, view: View, unreachable: NDArray[np.int64]) -> Sizes:
         """All messages of a round, and the step of each row that is alive.
 
         `unreachable` (N,) is how many more peers each row asks in vain. Raises ValueError: "not_finite": the swarm has diverged.
         """
-        vectors, rows = batch.vectors, np.flatnonzero(alive)
+        vectors, rows = batch.vectors, np.flatnonzero(view.alive)
         check_finite(vectors[index(rows, vectors)])
         sent, length = torch.zeros_like(vectors), np.zeros(len(vectors), np.int64)
         for row in rows.tolist():
@@ -59,6 +60,3 @@ class Broadcasts:
         sizes: Sizes = length[batch.ends] * (batch.weights[::-1] > 0.0)
         sizes[1, batch.lost] = 0  # of what a responder sends lost messages do not count
         return sizes
-
-    def remove(self, pair: Pair) -> None:
-        """Nothing is kept of an edge."""

@@ -6,10 +6,11 @@ finite or larger than any message may be is absent: it counts among those reques
 Shapes: N rows, m exchanges, a requests, r rows that made k requests each, D numbers of the shared vector.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -21,10 +22,10 @@ from starling.gossip.compress.support import Full
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.gather import Gather, Gathered, message_seed
 from starling.gossip.mix.rule_memory import assign_slots
-from starling.node.simulate.matrix.batch import Batch, Sizes
+from starling.node.simulate.matrix.batch import Batch, Directions, Sizes
 from starling.node.simulate.matrix.byzantine import Byzantine, View, transmitted
 from starling.node.simulate.matrix.edges import Edges, Pair, index
-from starling.node.simulate.matrix.table import States, check_finite, through
+from starling.node.simulate.matrix.table import Rows, States, check_finite, through
 
 LossesOf = Callable[[Tensor, Tensor], Tensor]
 """Rows (r,) int64 and models (r, m, D) -> (r, m): the loss of each on the data that its row has just learned from."""
@@ -48,8 +49,33 @@ def requests(batch: Batch, rank: NDArray[np.int64]) -> Requests:
     return Requests(row[order], peer[order], ~batch.lost[place[order]])
 
 
+class Pulled:
+    """Exchanges that change nothing at the node that answers: nothing is kept of an edge, and nothing is pending."""
+
+    __slots__ = ()
+    pending: ClassVar[Mapping[Pair, object]] = MappingProxyType({})
+
+    def less_pending(self, batch: Batch) -> Batch:
+        """The same."""
+        return batch
+
+    def resolve(self, batch: Batch) -> None:
+        """Nothing is pending."""
+
+    def remove(self, pair: Pair) -> None:
+        """Nothing is kept of an edge."""
+
+    def directions(self, state: Any) -> Directions | None:
+        """None."""
+        return None
+
+    def correction(self, rows: Rows) -> Tensor | None:
+        """None."""
+        return None
+
+
 @dataclass(slots=True)
-class Gathers:
+class Gathers(Pulled):
     """What gathering keeps between rounds."""
 
     mixer: Gather  # whose rule combines
@@ -57,9 +83,10 @@ class Gathers:
     edges: Edges
     states: States
     losses: LossesOf | None = None  # for rules that look at what a model is worth; None: there are none
+    byzantine: Byzantine | None = None  # who sends each receiver something else
     _slots: dict[int, dict[int, int]] = field(default_factory=dict)  # by row: what rules remember of its peers
 
-    def exchange(self, batch: Batch, unreachable: NDArray[np.int64], byzantine: Byzantine | None, view: View) -> Sizes:
+    def exchange(self, batch: Batch, honest: Batch, view: View, unreachable: NDArray[np.int64]) -> Sizes:
         """All requests of a round: moves the vectors to what the rules make of them, and what rules remember.
 
         `unreachable` (N,) is how many more requests each row makes in vain, to peers not yet known to be dead.
@@ -68,7 +95,7 @@ class Gathers:
         """
         asked, vectors = requests(batch, self.edges.rank), batch.vectors
         messages = self._messages(vectors, asked, view.round)
-        false = [] if byzantine is None else list(self._falsified(byzantine, asked, view))
+        false = [] if self.byzantine is None else list(self._falsified(self.byzantine, asked, view))
         combined = vectors.clone()
         for rows, places, absent in _alike(asked, unreachable, vectors.shape[1]):
             peers = asked.peer[places]
@@ -86,9 +113,6 @@ class Gathers:
         sizes = size * (batch.weights[::-1] > 0.0)  # of what a responder sends lost messages do not count
         sizes[1, batch.lost] = 0
         return sizes.astype(np.int64)
-
-    def remove(self, pair: Pair) -> None:
-        """Nothing is kept of an edge."""
 
     def _messages(self, vectors: Tensor, asked: Requests, round: int) -> Tensor:
         """(N, D) the message of each row that is asked, as it arrives."""

@@ -5,18 +5,20 @@ Shapes: r rows of a table, D numbers of the shared vector, E kept per end of an 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from starling.gossip.api import Selector, Swapping
+from starling.gossip.api import Controlling, Selector, Swapping
 from starling.gossip.compress import codec
 from starling.gossip.mix.exchange_codec import ExchangeCodec
-from starling.node.simulate.matrix.batch import Batch, Pending, Sizes
+from starling.node.simulate.matrix.batch import Batch, Directions, Pending, Sizes
+from starling.node.simulate.matrix.byzantine import View
 from starling.node.simulate.matrix.edges import Edge, Edges, EdgeVectors, Pair, index
-from starling.node.simulate.matrix.table import add, grouped, through
+from starling.node.simulate.matrix.table import Rows, add, grouped, through
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +52,7 @@ class Swaps:
     kept: EdgeVectors  # what each end remembers of its edge (E,)
     pending: Pending[Update] = field(default_factory=Pending)
 
-    def exchange(self, batch: Batch, honest: Batch) -> Sizes:
+    def exchange(self, batch: Batch, honest: Batch, view: View, unreachable: NDArray[np.int64]) -> Sizes:
         """All swaps of a batch: moves the vectors and what is kept.
 
         Attackers make messages of what `batch` reads, but change what they keep by their true vectors, which `honest` reads.
@@ -94,6 +96,14 @@ class Swaps:
         self.kept.pop(pair)
         self.kept.pop(pair[::-1])
 
+    def directions(self, state: Any) -> Directions | None:
+        """None: messages are about models and trackers."""
+        return None
+
+    def correction(self, rows: Rows) -> Tensor | None:
+        """None: messages correct no local steps."""
+        return None
+
     def _messages(
         self, mine: Tensor, ends: Sequence[Pair], give: Tensor, opened: Sequence[Edge]
     ) -> tuple[Tensor, NDArray[np.int64]]:
@@ -126,6 +136,21 @@ class Swaps:
             kept, change = half(self.kept.rows[slots[at]], messages[at], update.mine[at], weights[at])
             self.kept.rows[slots[at]] = kept
             add(vectors, rows[at], None, change)
+
+
+@dataclass(slots=True)
+class Controls(Swaps):
+    """Swaps that leave estimates of both ends' updates, whose differences correct local steps."""
+
+    swapping: Controlling
+
+    def correction(self, rows: Rows) -> Tensor:
+        """(r, D) the sums of the flows of some rows, zeros where a row has no edge."""
+        ends = [
+            [pair if pair[0] == row else pair[::-1] for pair in self.edges.of(row)]
+            for row in torch.arange(len(self.edges.peers))[rows].tolist()
+        ]
+        return torch.stack([self.swapping.flows(self.kept.read(each)) for each in ends])
 
 
 def _read(batch: Batch) -> Tensor:

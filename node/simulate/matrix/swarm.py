@@ -24,19 +24,16 @@ from torch import Tensor
 
 from starling.gossip.api import Mixer, Phase, Selector
 from starling.gossip.mix.base import origin
-from starling.gossip.mix.broadcast_codec import BroadcastCodec
-from starling.gossip.mix.catalogue import broadcasts, controls, gathers, swaps, tracks
 from starling.gossip.mix.exchange_codec import ExchangeCodec
-from starling.gossip.mix.gather import Gather
+from starling.gossip.mix.kinds import kind_of
 from starling.node.simulate.matrix.average import Differences, Flows
-from starling.node.simulate.matrix.batch import Batch, Directions, RoundStats, Sizes, disjoint
-from starling.node.simulate.matrix.broadcast import Broadcasts
-from starling.node.simulate.matrix.byzantine import Byzantine, View, falsified, misdirected
-from starling.node.simulate.matrix.edges import Edges, EdgeVectors, Pair
+from starling.node.simulate.matrix.batch import Batch, RoundStats, Sizes, disjoint
+from starling.node.simulate.matrix.byzantine import Byzantine, View
+from starling.node.simulate.matrix.edges import Edges, Pair
 from starling.node.simulate.matrix.faults import Change, ExchangeFaults, no_faults
-from starling.node.simulate.matrix.gather import Gathers, LossesOf
+from starling.node.simulate.matrix.gather import LossesOf
+from starling.node.simulate.matrix.kinds import Forge, RowExchanges, Settings, exchanges_of, forge_of
 from starling.node.simulate.matrix.schedule import Exchanges
-from starling.node.simulate.matrix.swap import Swaps
 from starling.node.simulate.matrix.table import Rows, States, adjacent
 
 Correct = Callable[[Tensor], Tensor]
@@ -69,10 +66,11 @@ class Swarm:
     byzantine: Byzantine | None = None  # the attackers; None: all are honest
     used: Tensor = field(init=False)  # (N,) bool: rows that were alive at any time
     flows: Flows | None = field(init=False, default=None)  # of all edges, where there are any
-    exchanges: Differences | Swaps | Gathers | Broadcasts = field(init=False)  # what exchanges keep between rounds
+    exchanges: RowExchanges = field(init=False)
     edges: Edges = field(init=False)
     _states: States = field(init=False)
     _vectors: Tensor = field(init=False)
+    _forge: Forge = field(init=False)
 
     def __post_init__(self) -> None:
         n = len(self.peers)
@@ -84,22 +82,16 @@ class Swarm:
         self.used = self.alive.clone()
         self._states = States(self.mixer, self.x)
         self.edges = Edges(self.peers, self.seed)
-        start, edge = origin(self.mixer, self.x[0]), self.mixer.edge
-        width = start.numel()
-        self._vectors = self.x.new_zeros(n, width)
-        if gathers(edge):
-            assert isinstance(self.mixer, Gather)
-            self.exchanges = Gathers(self.mixer, self.codec, self.edges, self._states, self.losses)
-        elif broadcasts(edge):
-            codec = BroadcastCodec(self.selector, self.codec.response)
-            self.exchanges = Broadcasts(edge, codec, self.edges, self._states)
-        elif swaps(edge):
-            self.exchanges = Swaps(edge, self.codec, self.selector, self.edges, EdgeVectors(edge.begin(start)))
-        else:
-            if edge.size(width):
-                self.flows = Flows(edge, torch.zeros_like(self._vectors), self.settled_edges)
-            known = EdgeVectors(start) if self.compares else None
-            self.exchanges = Differences(self.codec, self.selector, self.edges, self.flows, known, self.wish_limit)
+        self._vectors = self.x.new_zeros(n, origin(self.mixer, self.x[0]).numel())
+        self.exchanges = exchanges_of(
+            self.mixer, self.x[0], self._vectors,
+            Settings(
+                self.codec, self.selector, self.edges, self._states, self.compares, self.wish_limit, self.settled_edges,
+                self.losses, self.byzantine,
+            ),
+        )  # fmt: skip
+        self.flows = self.exchanges.flows if isinstance(self.exchanges, Differences) else None
+        self._forge = forge_of(kind_of(self.mixer.edge), self.byzantine, self.edges, self.codec, self._all_directions)
 
     def change(self, change: Change) -> None:
         """Nodes leave and crash, then edges are closed, then others join.
@@ -155,7 +147,7 @@ class Swarm:
             self._states.put(at, before, x, state)
             self._vectors[at] = self.mixer.shared(state, x)
         batch = replace(
-            self._batch(exchanges, faults, phase), directions=self._directions(self._states.of(slice(None))[1])
+            self._batch(exchanges, faults, phase), directions=self.exchanges.directions(self._states.of(slice(None))[1])
         )
         view = View(phase.round, before_steps, self._vectors, self.alive.numpy())
         batch, sizes = self._exchange(batch, view, unreachable)
@@ -186,7 +178,6 @@ class Swarm:
         sizes, batch = np.zeros((2, len(visits)), np.int64), self._batch(visits, faults, phase)
         for places in disjoint(batch.ends):
             part, before = self._live(batch, places)
-            assert not isinstance(self.exchanges, Gathers | Broadcasts)
             part = self.exchanges.less_pending(part)
             view = View(phase.round, before_steps, self._shared(), self.alive.numpy())
             part, sizes[:, places] = self._exchange(part, view, None)
@@ -238,20 +229,15 @@ class Swarm:
 
     def _exchange(self, batch: Batch, view: View, unreachable: NDArray[np.int64] | None) -> tuple[Batch, Sizes]:
         """All exchanges of a batch -> the batch as attackers made it, and the sizes."""
-        if isinstance(self.exchanges, Gathers | Broadcasts):
-            vain = np.zeros(len(self.peers), np.int64) if unreachable is None else unreachable
-            if isinstance(self.exchanges, Broadcasts):
-                return batch, self.exchanges.exchange(batch, vain, view.alive)
-            return batch, self.exchanges.exchange(batch, vain, self.byzantine, view)
-        sent = batch
-        if self.byzantine is not None and self.byzantine.attack.targets == "drift":
-            known = self._directions(self.state)
-            assert known is not None
-            view = replace(view, before=known.z[0], now=known.z[0])
-            sent = misdirected(batch, self.byzantine, view, self.edges.rank)
-        elif self.byzantine is not None:
-            sent = falsified(batch, self.byzantine, view, self.edges.rank, self.codec.request)
-        return sent, self.exchanges.exchange(sent, batch)
+        vain = np.zeros(len(self.peers), np.int64) if unreachable is None else unreachable
+        sent = self._forge(batch, view)
+        return sent, self.exchanges.exchange(sent, batch, view, vain)
+
+    def _all_directions(self) -> Tensor:
+        """(N, D) of all rows."""
+        known = self.exchanges.directions(self.state)
+        assert known is not None
+        return known.z[0]
 
     def _batch(self, exchanges: Exchanges, faults: ExchangeFaults | None, phase: Phase) -> Batch:
         """All exchanges, each initiated by the lesser peer id."""
@@ -269,27 +255,13 @@ class Swarm:
         """Some exchanges on the live vectors of their rows, and the models and states of those."""
         rows = np.unique(batch.ends[:, places])
         before = x, state = self._states.of(torch.from_numpy(rows))
-        return batch.of(places, self.mixer.shared(state, x).clone(), rows, self._directions(state)), before
-
-    def _directions(self, state: Any) -> Directions | None:
-        """Of rows with this state."""
-        if not tracks(self.mixer.edge):
-            return None
-        z, noise = self.mixer.edge.direction(state)
-        return Directions((z, z), noise, self.mixer.edge.reach(state))
+        return batch.of(places, self.mixer.shared(state, x).clone(), rows, self.exchanges.directions(state)), before
 
     def _absorb(self, at: Rows, before: tuple[Tensor, Any], shared: Tensor, phase: Phase) -> None:
         x, state = before
-        if self.flows is not None:
-            state = self.mixer.corrected(state, self.flows.totals[at])
-        elif isinstance(self.exchanges, Swaps) and controls(self.mixer.edge):
-            rows = torch.arange(len(self.x))[at].tolist()
-            of_each = [[pair if pair[0] == row else pair[::-1] for pair in self.edges.of(row)] for row in rows]
-            flows = [
-                self.mixer.edge.flows(self.exchanges.kept.read(ends)) if ends else shared.new_zeros(shared.shape[1])
-                for ends in of_each
-            ]
-            state = self.mixer.corrected(state, torch.stack(flows))
+        correction = self.exchanges.correction(at)
+        if correction is not None:
+            state = self.mixer.corrected(state, correction)
         x, state = self.mixer.absorb(state, x, shared, phase)
         self._states.put(at, before, x, state)
 
@@ -304,11 +276,7 @@ class Swarm:
         """Before edges are closed in order, responders learn what initiators have committed."""
         phase = Phase(0, 1.0, 1.0)  # nothing that is done here divides by it
         for pair in pairs:
-            if (
-                isinstance(self.exchanges, Gathers | Broadcasts)
-                or not self.mixer.asynchronous
-                or pair not in self.exchanges.pending
-            ):
+            if not self.mixer.asynchronous or pair not in self.exchanges.pending:
                 continue
             batch = self._batch(Exchanges(np.asarray([pair]).T, np.ones((2, 1))), None, phase)
             part, _ = self._live(batch, np.zeros(1, np.int64))

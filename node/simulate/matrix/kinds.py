@@ -1,0 +1,117 @@
+"""The exchanges of a swarm by the kind that its mixing algorithm asks for, chosen once.
+
+Shapes: N rows, r of them, D numbers of the shared vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from starling.gossip.api import Mixer, Selector
+from starling.gossip.mix.base import origin
+from starling.gossip.mix.broadcast_codec import BroadcastCodec
+from starling.gossip.mix.exchange_codec import ExchangeCodec
+from starling.gossip.mix.kinds import PULLED, EdgeKind, kind_of
+from starling.node.simulate.matrix.average import Differences, Directed, Flows
+from starling.node.simulate.matrix.batch import Batch, Directions, Sizes
+from starling.node.simulate.matrix.broadcast import Broadcasts
+from starling.node.simulate.matrix.byzantine import Byzantine, View, falsified, misdirected
+from starling.node.simulate.matrix.edges import Edges, EdgeVectors, Pair
+from starling.node.simulate.matrix.gather import Gathers, LossesOf
+from starling.node.simulate.matrix.swap import Controls, Swaps
+from starling.node.simulate.matrix.table import Rows, States
+
+
+class RowExchanges(Protocol):
+    """The exchanges of all rows, and what they keep between rounds."""
+
+    @property
+    def pending(self) -> Mapping[Pair, object]:
+        """What responders have answered and not committed."""
+
+    def exchange(self, batch: Batch, honest: Batch, view: View, unreachable: NDArray[np.int64]) -> Sizes:
+        """Do all exchanges of a batch, which attackers have changed from what `honest` is -> bytes.
+
+        `unreachable` (N,) says how many more peers each row asks in vain. Raises ValueError: "not_finite": the swarm has diverged.
+        """
+
+    def less_pending(self, batch: Batch) -> Batch:
+        """Return the batch with ends that count as done what they have pending with others."""
+
+    def resolve(self, batch: Batch) -> None:
+        """Commit what responders learn from these exchanges."""
+
+    def remove(self, pair: Pair) -> None:
+        """Delete what is kept of an edge that is no more."""
+
+    def directions(self, state: Any) -> Directions | None:
+        """Return the directions of rows with this state; None: exchanges are not about them."""
+
+    def correction(self, rows: Rows) -> Tensor | None:
+        """Return (r, D) what all edges of some rows contribute to the correction of local steps; None: nothing ever."""
+
+
+Forge = Callable[[Batch, View], Batch]
+"""A batch and what attackers see -> the batch as they make it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What exchanges are made of, beside the mixing algorithm."""
+
+    codec: ExchangeCodec
+    selector: Selector
+    edges: Edges
+    states: States
+    compares: bool  # the selector looks at what was last known of the peer's vector
+    wish_limit: int
+    settled_edges: int
+    losses: LossesOf | None
+    byzantine: Byzantine | None
+
+
+def exchanges_of(mixer: Mixer, model: Tensor, vectors: Tensor, of: Settings) -> RowExchanges:
+    """Return the exchanges for rows that start with a model (d,), whose shared vectors are like `vectors` (N, D)."""
+    edge: Any = mixer.edge
+    start, kind = origin(mixer, model), kind_of(edge)
+    match kind:
+        case EdgeKind.GATHERS:
+            made: Any = mixer
+            return Gathers(made, of.codec, of.edges, of.states, of.losses, of.byzantine)
+        case EdgeKind.BROADCASTS:
+            return Broadcasts(edge, BroadcastCodec(of.selector, of.codec.response), of.edges, of.states)
+        case EdgeKind.SWAPS | EdgeKind.CONTROLS:
+            swapping = Controls if kind is EdgeKind.CONTROLS else Swaps
+            return swapping(edge, of.codec, of.selector, of.edges, EdgeVectors(edge.begin(start)))
+        case EdgeKind.DIFFERENCES | EdgeKind.DIRECTIONS:
+            flows = (
+                Flows(edge, vectors.new_zeros(vectors.shape), of.settled_edges) if edge.size(start.numel()) else None
+            )
+            known = EdgeVectors(start) if of.compares else None
+            averaging = Directed if kind is EdgeKind.DIRECTIONS else Differences
+            return averaging(of.codec, of.selector, of.edges, flows, known, of.wish_limit)
+
+
+def forge_of(
+    kind: EdgeKind, byzantine: Byzantine | None, edges: Edges, codec: ExchangeCodec, directions: Callable[[], Tensor]
+) -> Forge:
+    """Return what attackers make of a batch before it is exchanged; where vectors are pulled they lie to each receiver apart.
+
+    `directions` gives (N, D) those of all rows, where an attack forges them.
+    """
+    if byzantine is None or kind in PULLED:
+        return lambda batch, _: batch
+    if byzantine.attack.targets == "drift":
+
+        def misdirect(batch: Batch, view: View) -> Batch:
+            z = directions()
+            return misdirected(batch, byzantine, replace(view, before=z, now=z), edges.rank)
+
+        return misdirect
+    return lambda batch, view: falsified(batch, byzantine, view, edges.rank, codec.request)
