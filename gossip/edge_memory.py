@@ -6,24 +6,42 @@ Shapes: D numbers of the shared vector, k peers, s numbers that a rule remembers
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol
 
-from starling.gossip.api import Averaging, Controlling, Effect, Swapped, Swapping
+from starling.gossip.api import Averaging, Broadcasting, Controlling, Effect, Swapped, Swapping
 from starling.gossip.compress.support import Full
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix import edge_ledger
 from starling.gossip.mix.base import PlainAveraging
 from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.encoded_effects import EncodedEffect, decoded
+from starling.gossip.mix.kinds import EdgeKind
 from starling.gossip.mix.rule_memory import assign_slots, cleared, slot_of
 
 Committed = Effect | Swapped | EncodedEffect
 """The effect of one committed pairwise exchange on this end."""
 
 
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """What a memory of edges is made for."""
+
+    edge: Any  # the kind's protocol in `starling.gossip.api`
+    shared: Tensor  # (D,) of the shared vector's length, dtype and device
+    origin: Callable[[], Tensor]  # gives (D,) the shared vector that all nodes began with
+    settled_edges: int  # flows of closed edges that stay revocable
+
+
 class EdgeMemory(Protocol):
-    """What is kept of the edges of one node."""
+    """What is kept of the edges of one node.
+
+    Attributes:
+        compares: whether the shared vector that all nodes began with is asked for often.
+    """
+
+    compares: ClassVar[bool]
 
     @property
     def ledger(self) -> Ledger:
@@ -47,14 +65,28 @@ class EdgeMemory(Protocol):
     def revoke(self, peer: str) -> bool:
         """Delete what is kept of a peer that is gone -> whether the other flows compensated for its flow."""
 
+    def anchor(self, state: Any) -> Tensor | None:
+        """Return (d,) the model between rounds where it is equal at all nodes; None where it is not."""
+
+    def forgotten(self, state: Any, peer: str) -> Any:
+        """Return the mixing algorithm's state without a peer that is gone."""
+
+    def histories(self, state: Any) -> dict[str, Tensor]:
+        """Return what a rule remembers, by peer; empty where there is none."""
+
+    def recalled(self, state: Any, histories: Mapping[str, Tensor]) -> Any:
+        """Return the state with the histories of peers, as far as they fit."""
+
 
 class Flows:
-    """A flow per edge, changed by effects of `rule` only. At most `settled_edges` flows of closed edges can still be revoked."""
+    """A flow per edge, changed by effects of an `Averaging` edge only."""
 
-    def __init__(self, rule: Averaging, shared: Tensor, settled_edges: int) -> None:
-        """`shared` (D,) has the shared vector's length, dtype and device."""
-        self._rule, self._settled_edges = rule, settled_edges
-        self.ledger = edge_ledger.opened(shared)
+    compares: ClassVar[bool] = False
+
+    def __init__(self, edges: Edges) -> None:
+        self._rule: Averaging = edges.edge
+        self._settled_edges = edges.settled_edges
+        self.ledger = edge_ledger.opened(edges.shared)
 
     def correction(self) -> Tensor:
         """Return (D,) the sum of all flows."""
@@ -84,16 +116,31 @@ class Flows:
         self.ledger = edge_ledger.revoke(before, peer)
         return edge_ledger.dominated(before, self.ledger)
 
+    def anchor(self, state: Any) -> Tensor | None:
+        """Return None: models differ."""
+        return None
+
+    def forgotten(self, state: Any, peer: str) -> Any:
+        """Return the state: it knows no peers."""
+        return state
+
+    def histories(self, state: Any) -> dict[str, Tensor]:
+        """Return nothing."""
+        return {}
+
+    def recalled(self, state: Any, histories: Mapping[str, Tensor]) -> Any:
+        """Return the state."""
+        return state
+
     def _averaged(self, effects: Iterable[Effect], shared: Tensor) -> tuple[Tensor, Ledger]:
         return edge_ledger.average(self._rule, self.ledger, shared, effects, owned=True)
 
 
 class NoEdges(Flows):
-    """Nothing is kept: vectors are pulled, or all nodes add the same sum."""
+    """Nothing is kept."""
 
-    def __init__(self, shared: Tensor) -> None:
-        """`shared` as of `Flows`."""
-        super().__init__(PlainAveraging(), shared, 0)
+    def __init__(self, edges: Edges) -> None:
+        super().__init__(replace(edges, edge=PlainAveraging(), settled_edges=0))
 
     def settle(self, peer: str) -> None:
         """Do nothing."""
@@ -103,13 +150,27 @@ class NoEdges(Flows):
         return False
 
 
-class PublicCopies(NoEdges):
-    """What both ends of an edge know of each other's messages. `origin` gives (D,) the shared vector that all nodes began with."""
+class CommonAnchor(NoEdges):
+    """Nothing is kept, as all nodes add the same sum to one model."""
 
-    def __init__(self, edge: Swapping, shared: Tensor, origin: Callable[[], Tensor]) -> None:
-        """`shared` as of `Flows`."""
-        super().__init__(shared)
-        self._edge, self._origin = edge, origin
+    def __init__(self, edges: Edges) -> None:
+        super().__init__(edges)
+        self._edge: Broadcasting = edges.edge
+
+    def anchor(self, state: Any) -> Tensor | None:
+        """Return that model."""
+        return self._edge.settled(state)
+
+
+class PublicCopies(NoEdges):
+    """What both ends of an edge know of each other's messages."""
+
+    compares: ClassVar[bool] = True
+
+    def __init__(self, edges: Edges) -> None:
+        super().__init__(edges)
+        self._edge: Swapping = edges.edge
+        self._origin = edges.origin
         self.copies: dict[str, Tensor] = {}
 
     def of(self, peer: str) -> Tensor:
@@ -161,12 +222,11 @@ class ControlCopies(PublicCopies):
 
 
 class RuleMemory(NoEdges):
-    """A rule's memory of `slots` peers; the numbers are part of the mixing algorithm's state, as `kept` (s,)."""
+    """A rule's memory of some peers; the numbers are part of the mixing algorithm's state, as `kept` (s,)."""
 
-    def __init__(self, slots: int, shared: Tensor) -> None:
-        """`shared` as of `Flows`."""
-        super().__init__(shared)
-        self._slots = slots
+    def __init__(self, edges: Edges) -> None:
+        super().__init__(edges)
+        self._slots: int = edges.edge.rule.memory_slots
         self._taken: dict[str, int] = {}
 
     def assigned(self, state: Any, asked: Sequence[str], present: Tensor) -> tuple[Any, Tensor | None, dict[str, int]]:
@@ -201,3 +261,16 @@ class RuleMemory(NoEdges):
                 self._taken[peer] = slot
                 place.copy_(history)
         return replace(state, kept=kept)
+
+
+MEMORIES: Mapping[EdgeKind, Callable[[Edges], EdgeMemory]] = MappingProxyType(
+    {
+        EdgeKind.DIFFERENCES: Flows,
+        EdgeKind.DIRECTIONS: Flows,
+        EdgeKind.SWAPS: PublicCopies,
+        EdgeKind.CONTROLS: ControlCopies,
+        EdgeKind.GATHERS: RuleMemory,
+        EdgeKind.BROADCASTS: CommonAnchor,
+    }
+)
+"""What is kept of the edges of each kind."""

@@ -13,19 +13,17 @@ from typing import Any, Protocol
 
 from starling.gossip.api import Effect, Losses, Mixer, Phase
 from starling.gossip.edge_memory import (
+    MEMORIES,
     Committed,
-    ControlCopies,
     EdgeMemory,
-    Flows,
-    NoEdges,
-    PublicCopies,
+    Edges,
     RuleMemory,
 )
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import origin
 from starling.gossip.mix.encoded_effects import EncodedEffect
 from starling.gossip.mix.gather import Gather
-from starling.gossip.mix.kinds import EdgeKind, abilities_of
+from starling.gossip.mix.kinds import abilities_of
 from starling.gossip.mix.personal import Personal
 from starling.gossip.vector import Layout, finite
 
@@ -107,31 +105,19 @@ class Replica:
         self.scope: Scope = SharedPart(mixer, layout.dim) if isinstance(mixer, Personal) else WholeModel()
         self._settled_edges = settled_edges
         self._in_place = self.abilities.replaces  # the model itself is mixed, without a copy
-        held = keep_origin or self.kind in (EdgeKind.SWAPS, EdgeKind.CONTROLS)
-        self._origin = origin(mixer, x) if held else None
+        self._origin: Tensor | None = None
         self.state: Any
         self.memory: EdgeMemory
         self.restart()
+        if keep_origin or self.memory.compares:
+            self._origin = origin(mixer, x)
 
     def restart(self) -> None:
         """Begin the mixing algorithm anew with x, without edges."""
         self.state = self.mixer.start(self._writable())
-        self.memory = self._no_edges(self.mixer.shared(self.state, self.x))
+        edges = Edges(self.mixer.edge, self.mixer.shared(self.state, self.x), lambda: self.origin, self._settled_edges)
+        self.memory = MEMORIES[self.kind](edges)
         self._correct()  # the same zeros in both, once
-
-    def _no_edges(self, shared: Tensor) -> EdgeMemory:
-        edge: Any = self.mixer.edge
-        match self.kind:
-            case EdgeKind.DIFFERENCES | EdgeKind.DIRECTIONS:
-                return Flows(edge, shared, self._settled_edges)
-            case EdgeKind.SWAPS:
-                return PublicCopies(edge, shared, lambda: self.origin)
-            case EdgeKind.CONTROLS:
-                return ControlCopies(edge, shared, lambda: self.origin)
-            case EdgeKind.GATHERS:
-                return RuleMemory(edge.rule.memory_slots, shared)
-            case EdgeKind.BROADCASTS:
-                return NoEdges(shared)
 
     @property
     def form(self) -> Tensor:
@@ -146,9 +132,7 @@ class Replica:
     @property
     def anchor(self) -> Tensor | None:
         """(d,) the model between rounds, equal at all nodes; None where nodes do not broadcast."""
-        edge: Any = self.mixer.edge
-        settled: Tensor | None = edge.settled(self.state) if self.kind is EdgeKind.BROADCASTS else None
-        return settled
+        return self.memory.anchor(self.state)
 
     @property
     def settled(self) -> Tensor:
@@ -228,20 +212,18 @@ class Replica:
 
     def revoke(self, peer: str) -> bool:
         """Delete what is kept of a peer that is gone -> whether the remaining flows compensated for its flow."""
-        if isinstance(self.memory, RuleMemory):
-            self.state = self.memory.forgotten(self.state, peer)
+        self.state = self.memory.forgotten(self.state, peer)
         dominated = self.memory.revoke(peer)
         self._correct()
         return dominated
 
     def histories(self) -> dict[str, Tensor]:
         """Return what a rule remembers of peers, for a checkpoint."""
-        return self.memory.histories(self.state) if isinstance(self.memory, RuleMemory) else {}
+        return self.memory.histories(self.state)
 
     def recall(self, histories: dict[str, Tensor]) -> None:
         """Give a rule back what it remembered of peers."""
-        if isinstance(self.memory, RuleMemory):
-            self.state = self.memory.recalled(self.state, histories)
+        self.state = self.memory.recalled(self.state, histories)
 
     def install(self, x: Tensor) -> None:
         """Replace the model by another (d,), without edges."""
