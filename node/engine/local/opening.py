@@ -188,4 +188,6 @@ def _stage(opening: Open, trainer: TaskTrainer, step: GradientStep, cut: Cut) ->
     stage = stage_of(trainer.model, opening.stage)
     states = KeptStates(opening.stage, Path(opening.checkpoint) if opening.checkpoint else None)
     trainer.calls = StageCalls(trainer, step, stage, states).handlers()
-    trainer.facts = replace(trainer.facts, crew=CrewFacts(stage.batches, cut.most_state_bytes))
+    trainer.facts = replace(
+        trainer.facts, crew=CrewFacts(by_calls=True, batches=stage.batches, most_state_bytes=cut.most_state_bytes)
+    )

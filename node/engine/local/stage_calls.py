@@ -57,22 +57,34 @@ class StageCalls:
 
     def point(self, call: calls.Point) -> calls.Pointed:
         """Keep a state of the stage, go back to one, or take over another's."""
-        states, size = self._states, 0
-        if states.moved(call.crew):
+        if self._states.moved(call.crew):
             self._step.steps = 0
-        if call.action == "keep":
-            size = states.keep(self._step.steps, self._trainer.tensors())
-        elif call.action != "look":
-            if call.action == "take":
-                size = states.put(call.step, call.state)
-            try:
-                self._trainer.rewind(states.unpacked(call.step), call.step)
-            except (ValueError, OSError) as error:
-                if call.action == "take":
-                    states.drop(call.step)
-                raise LocalProtocolError(f"the state {error}") from error
-            self._stage.abandon()
-        return calls.Pointed(self._step.steps, states.points, size)
+        act = {"look": self._look, "keep": self._keep, "back": self._back, "take": self._take}[call.action]
+        size = act(call)
+        return calls.Pointed(self._step.steps, self._states.points, size)
+
+    def _look(self, _call: calls.Point) -> int:
+        return 0
+
+    def _keep(self, _call: calls.Point) -> int:
+        return self._states.keep(self._step.steps, self._trainer.tensors())
+
+    def _back(self, call: calls.Point) -> int:
+        try:
+            self._trainer.rewind(self._states.unpacked(call.step), call.step)
+        except (ValueError, OSError) as error:
+            raise LocalProtocolError(f"the state {error}") from error
+        self._stage.abandon()
+        return 0
+
+    def _take(self, call: calls.Point) -> int:
+        size = self._states.put(call.step, call.state)
+        try:
+            self._back(call)
+        except LocalProtocolError:
+            self._states.drop(call.step)
+            raise
+        return size
 
     def read_point(self, call: calls.ReadPoint) -> calls.ChunkRead:
         """Return bytes of a kept state."""

@@ -19,10 +19,14 @@ from starling.node.tasks.evaluate import Result
 
 @dataclass(frozen=True, slots=True)
 class CrewFacts:
-    """What is known of a stage of a crew, whose local steps are done by calls of their own, and not by `Trainer.step`."""
+    """What is known of a stage of a crew."""
 
+    by_calls: bool  # local steps are done by calls of their own, and not by `Trainer.step`
     batches: int  # of held-out data that the first stage evaluates
     most_state_bytes: int  # of any stage's state
+
+
+NO_CREW = CrewFacts(by_calls=False, batches=0, most_state_bytes=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +38,22 @@ class TrainerFacts:
     samples: int  # of training data held here
     device: str
     large: bool  # whether copies of the model matter
-    crew: CrewFacts | None = None  # of a stage
+    crew: CrewFacts = NO_CREW
 
     @property
     def by_calls(self) -> bool:
-        """Return whether local steps are done by calls of a crew."""
-        return self.crew is not None
+        """Return whether a crew's calls do local steps."""
+        return self.crew.by_calls
 
     @property
     def batches(self) -> int:
-        """Return the crew's batches of held-out data; 0 without a crew."""
-        return 0 if self.crew is None else self.crew.batches
+        """Return the crew's batches of held-out data."""
+        return self.crew.batches
 
     @property
     def most_state_bytes(self) -> int:
-        """Return a bound on the bytes of a stage's state; 0 without a crew."""
-        return 0 if self.crew is None else self.crew.most_state_bytes
+        """Return a bound on the bytes of a stage's state."""
+        return self.crew.most_state_bytes
 
 
 @dataclass(frozen=True, slots=True)
