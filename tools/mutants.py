@@ -103,7 +103,9 @@ MUTANTS = (
     Mutant("gossip/exchange/pairwise.py", "edge.outstanding.round < oldest", "edge.outstanding.round < slot - 1", ("**/test_pairwise.py",)),
     Mutant("node/daemon/exchange/shell.py", "if not patience.cancelled_caught:", "if False:", ("**/exchange/test_shell.py",)),
     Mutant("node/daemon/exchange/shell.py", "move_on_after(self._usual_s())", "move_on_after(60.0)", ("**/exchange/test_shell.py",)),
-    Mutant("node/engine/forecast.py", "apart([*found, update], clock)", "apart([update, *found], clock)", ("**/test_forecast.py",)),
+    Mutant(
+        "node/engine/forecast/step.py", "apart([*computed, update], clock)", "apart([update, *computed], clock)", ("**/test_forecast.py",)
+    ),
     Mutant("gossip/exchange/progress.py", "return within[1] if", "return within[0] if", ("**/test_held_up.py",)),
     Mutant("gossip/exchange/held_up.py", "own_s = elapsed_s - waited_s", "own_s = elapsed_s", ("**/test_held_up.py",)),
     Mutant("gossip/overlay/weights.py", "degree = max(mine, theirs)", "degree = min(mine, theirs)", ("gossip/overlay/test_graphs.py",)),

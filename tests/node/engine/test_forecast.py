@@ -15,8 +15,13 @@ from torch import nn
 from starling.gossip.errors import ConfigError
 from starling.node.catalogues import task
 from starling.node.config.schema import Manifest, OptimizerSection, PartitionSection, TaskSection
-from starling.node.engine import forecast as forecasts
-from starling.node.engine.forecast import apart, forecast, kernels, operations
+from starling.node.engine.forecast import step as forecasts
+from starling.node.engine.forecast import timing
+from starling.node.engine.forecast.__main__ import main
+from starling.node.engine.forecast.operations import Operation, operations
+from starling.node.engine.forecast.step import forecast
+from starling.node.engine.forecast.timing import apart, kernels
+from starling.node.engine.local.local_step import GradientStep
 from starling.node.engine.local.opening import trainer_of
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.vectors import GradientWindow
@@ -99,21 +104,21 @@ def test_seconds_of_an_operation_count_as_often_as_it_is_done():
         return call
 
     given = ((), {})
-    found = [forecasts._Operation(taking(2.0), given, 3), forecasts._Operation(taking(0.5), given, 4)]
+    found = [Operation(taking(2.0), given, 3), Operation(taking(0.5), given, 4)]
     assert apart(found, lambda: now, repeats=3) == [6.0, 2.0]
     assert kernels(found, lambda: now, repeats=3) == 8.0
 
 
+@pytest.mark.slow
 def test_an_update_is_timed_between_operations(monkeypatch, folder):
     """By itself it would find all of its vectors in a cache, and take a fifth less than in a step."""
     agreed, seen = manifests(folder)["gpt"], []
-    apart_ = forecasts.apart
-    monkeypatch.setattr(forecasts, "apart", lambda found, clock: seen.append(found) or apart_(found, clock))
-    forecasts._parts(agreed, *parts(agreed), ticking())
+    monkeypatch.setattr(forecasts, "apart", lambda found, clock: seen.append(found) or apart(found, clock))
+    forecast(agreed, *parts(agreed), ticking())
     *before, last = seen[0]
     assert len(before) > 50
     assert last.count == 1
-    assert "_update" in last.call.__qualname__
+    assert isinstance(last.call, GradientStep)
 
 
 def test_no_memory_is_taken_for_what_a_step_keeps():
@@ -152,7 +157,7 @@ def test_predicted_over_measured_is_within_a_fifth_and_three_tenths(name, one_th
     for _ in range(5):
         predicted = forecast(agreed, made, data, time.thread_time).step_s
         gc.collect()
-        taken = list(forecasts.times(lambda: trainer.step(0), time.thread_time, 60))
+        taken = list(timing.times(lambda: trainer.step(0), time.thread_time, 60))
         ratios.append(predicted / median(taken[10:]))
     sys.stderr.write(f"{name}: {', '.join(f'{ratio:.2f}' for ratio in ratios)}\n")
     assert 0.8 <= median(ratios) <= 1.3, ratios
@@ -160,7 +165,7 @@ def test_predicted_over_measured_is_within_a_fifth_and_three_tenths(name, one_th
 
 def test_its_output_is_one_line(one_thread, tmp_path, capsys):
     (tmp_path / "m.toml").write_text('[task]\nkind = "digits"\n')
-    forecasts.main([str(tmp_path / "m.toml")])
+    main([str(tmp_path / "m.toml")])
     said = json.loads(capsys.readouterr().out)
     assert said["parameters"] > 0
     assert said["step_s"] > said["kernels_s"] > 0.0
@@ -169,12 +174,12 @@ def test_its_output_is_one_line(one_thread, tmp_path, capsys):
 def test_without_data_there_is_no_forecast(tmp_path):
     (tmp_path / "m.toml").write_text('[task]\nkind = "images"\n')
     with pytest.raises(ConfigError, match=r"task\.path"):
-        forecasts.main([str(tmp_path / "m.toml")])
+        main([str(tmp_path / "m.toml")])
 
 
 def test_operations_on_much_are_timed_in_groups_that_fit(monkeypatch):
     """And the sum is the same: here a clock that goes on by a second a look, of which one is taken off as the clock's own."""
     found = operations(lambda m, x: m(x).sum(), nn.Linear(8, 8), torch.ones(2, 8))
     whole = kernels(found, ticking(), repeats=2)
-    monkeypatch.setattr(forecasts, "GROUP_BYTES", 1)
+    monkeypatch.setattr(timing, "GROUP_BYTES", 1)
     assert kernels(found, ticking(), repeats=2) == whole
