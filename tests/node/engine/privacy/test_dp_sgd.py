@@ -57,7 +57,6 @@ def mechanism(section=PRIVATE, task=None, *, shard=0, shards=4, batch=32, path=N
     about = schema.Manifest(task=schema.TaskSection(batch_size=batch))
     model = LocalModel(about, "a", task, data, lambda: task.model(generator(1, "model")), "cpu")
     model.bind()
-    model.gradient()
     return PrivateGradients(section, model, Csprng(ZEROS), path), model.module, data
 
 
