@@ -4,12 +4,14 @@ A *stop* is a function or method of the product that is entered on the way, coun
 stands for the wire in virtual time (`node/simulate`, `node/net/memory.py` and its inboxes): so libp2p before the first stop of an update,
 and the engine's pipe in its middle, are in no figure. A *turning back* is a stop in a module that was left before.
 
-    local step         all that is entered from `Worker.step` until the model has changed
-    update answered    at the node that answers: all that is given the peer's update, or what was made of it (bytes, message, command, call,
-                       tensor, effect), from the arrival of its frame, through the answer, until `Mix` has changed the model
-    update applied     the same at the node that asked, of the answer
+    local step of flows      all that is entered from `Worker.step` until the model has changed; corrections by differences, in full
+    local step by default    the same with the default mix, which also asks how far a correction is to be trusted
+    update answered          at the node that answers: all that is given the peer's update, or what was made of it (bytes, message, command,
+                             call, tensor, effect), from the arrival of its frame, through the answer, until `Mix` has changed the model
+    update applied           the same at the node that asked, of the answer
 
-Both nodes train the digits with the default mix; the last round counts, in which there are corrections.
+Local steps are those of an engine that has exchanged (`starling.kernels.engine_steps`), updates those of the last round of two nodes that
+train the digits with the default mix.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ import trio
 from torch import Tensor
 from trio.testing import MockClock
 
-from starling.node.config.schema import Manifest, PaceSection, PartitionSection
+from starling.kernels import engine_steps
+from starling.node.config.schema import Manifest, MixSection, PaceSection, PartitionSection
 from starling.node.engine.worker import Worker
 from starling.node.net.api import Inbound
 from starling.node.net.memory import MemoryNetwork
@@ -127,16 +130,15 @@ def _leaves(of: object, depth: int = 3) -> Iterator[object]:
 
 
 class Trace:
-    """What one node's functions do."""
+    """What one node's functions do to updates."""
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
-        self.step, self.update, self.answers = Way(), Way(), False
-        self._walked: Way | None = None  # the local step under way
+        self.update, self.answers = Way(), False
         self._found: Update | None = None  # the update under way
         self._on_its_way = Way()
         self._engine: Worker | None = None
-        self._before: Tensor | None = None  # the model, at the start of a local step or of a Mix
+        self._before: Tensor | None = None  # the model, at the start of a Mix
 
     def arrived(self, at: MemoryNetwork, inbound: Inbound) -> None:
         """Begin with a frame that has an update for this node."""
@@ -145,33 +147,24 @@ class Trace:
 
     def called(self, frame: FrameType) -> None:
         """Note a call."""
-        if frame.f_code is Worker.step.__code__:
-            self._walked = Way()
-            self._watch(frame.f_locals["self"])
-        elif frame.f_code is Worker.handle.__code__:
+        if frame.f_code is Worker.handle.__code__:
             self.answers |= isinstance(frame.f_locals["request"], calls.Answer)
             if isinstance(frame.f_locals["request"], calls.Mix):
-                self._watch(frame.f_locals["self"])
-        if (stop := stop_of(frame.f_code)) is None:
+                self._engine = frame.f_locals["self"]
+                self._before = self._engine.vector
+        if self._found is None or (stop := stop_of(frame.f_code)) is None:
             return
-        if self._walked is not None:
-            self._walked.enter(stop)
-        elif self._found is not None and any(map(self._found.within, _given(frame))):
+        if any(map(self._found.within, _given(frame))):
             self._on_its_way.enter(stop)
 
     def returned(self, frame: FrameType, made: object) -> None:
         """Note what was made of the update, and whether the model has changed."""
         if self._before is not None:
             self._look()
-        if frame.f_code is Worker.step.__code__:
-            self._walked = self._before = None
-        elif self._found is None or stop_of(frame.f_code) not in self._on_its_way.stops:
+        if self._found is None or stop_of(frame.f_code) not in self._on_its_way.stops:
             return
-        elif any(map(self._found.within, _given(frame))):
+        if any(map(self._found.within, _given(frame))):
             self._found.add(made)
-
-    def _watch(self, engine: Worker) -> None:
-        self._engine, self._before = engine, engine.vector
 
     def _look(self) -> None:
         """End the way if the model is another one."""
@@ -179,9 +172,7 @@ class Trace:
         assert self._before is not None
         if torch.equal(self._engine.vector, self._before):
             return
-        if self._walked is not None:
-            self.step, self._walked = self._walked, None
-        elif self._found is not None:
+        if self._found is not None:
             self.update, self._found = self._on_its_way, None
         self._before = None
 
@@ -194,8 +185,31 @@ def _given(frame: FrameType) -> Iterator[object]:
             yield frame.f_locals.get(name)
 
 
+def local_step(mix: MixSection) -> Way:
+    """Trace a local step."""
+    pace = PaceSection(local_steps=engine_steps.STEPS)
+    hub = engine_steps.exchanged(Manifest(partition=PartitionSection(shards=NODES), mix=mix, pace=pace))
+    engine, way = hub.engine, Way()
+    engine.handle(calls.Train(engine_steps.ROUNDS, 3))
+    engine.step()
+    before = engine.vector
+
+    def look(frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "call" and (stop := stop_of(frame.f_code)) is not None and torch.equal(engine.vector, before):
+            way.enter(stop)
+
+    sys.setprofile(look)
+    try:
+        engine.step()
+    finally:
+        sys.setprofile(None)
+    return way
+
+
 def measure() -> dict[str, Way]:
-    """Trace two nodes to their end -> the ways, by what is walked."""
+    """Trace local steps, and two nodes to their end -> the ways, by what is walked."""
+    flows = MixSection(kind="pet", track="difference", refutable=0.0)
+    steps = {"local step of flows": local_step(flows), "local step by default": local_step(MixSection())}
     pace = PaceSection(local_steps=4, rounds=ROUNDS, quorum=NODES, min_wait_s=5.0)
     manifest = Manifest(partition=PartitionSection(shards=NODES), pace=pace)
     swarm = VirtualSwarm(manifest, seed=1, step_cost_s=lambda _index: 0.05)
@@ -228,7 +242,7 @@ def measure() -> dict[str, Way]:
     finally:
         sys.setprofile(None)
     asked, answered = sorted(traces, key=lambda each: each.answers)
-    return {"local step": asked.step, "update answered": answered.update, "update applied": asked.update}
+    return {**steps, "update answered": answered.update, "update applied": asked.update}
 
 
 if __name__ == "__main__":
