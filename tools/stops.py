@@ -208,7 +208,7 @@ def local_step(mix: MixSection) -> Way:
 
 def measure() -> dict[str, Way]:
     """Trace local steps, and two nodes to their end -> the ways, by what is walked."""
-    flows = MixSection(kind="pet", track="difference", refutable=0.0)
+    flows = MixSection(kind="pet").changed(track="difference", refutable=0.0)
     steps = {"local step of flows": local_step(flows), "local step by default": local_step(MixSection())}
     pace = PaceSection(local_steps=4, rounds=ROUNDS, quorum=NODES, min_wait_s=5.0)
     manifest = Manifest(partition=PartitionSection(shards=NODES), pace=pace)
