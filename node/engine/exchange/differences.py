@@ -4,7 +4,7 @@ Shapes: d parameters, D = width·d coordinates of the shared vector, k of one ex
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -102,26 +102,23 @@ class Differences:
         overshoot. Not where all exchanges of a round read one frozen vector: its mixing weights sum to at most 1.
         """
         under_way = self._under_way(call.peer) if self._site.vectors.exclusive else ()
-        shared = self._after(under_way, shared)
+        shared, terms = self._after(under_way, shared), self._terms
         with fault_of(call.peer):
-            return self._answer(call, shared, under_way)
-
-    def _answer(self, call: Answer, shared: Tensor, under_way: Sequence[Effect | EncodedEffect]) -> Answered:
-        terms = self._terms
-        support, theirs, carried = self._asked(call)
-        self._check_gain(call, support.ratio(terms.form.dim))
-        mine = (shared if isinstance(support, Full) else support.take(shared)).cpu()
-        torch.sub(mine, theirs, out=theirs)  # the difference, in the memory of what came
-        length, apart = self._measured(theirs, support)
-        wish = self._wish(call, shared)
-        chance = terms.chance(call)
-        payload, v = terms.codec.encode_difference(theirs, support, terms.form.dim, chance, wish)
-        difference = payload
-        del mine, theirs
-        effect = Effect(call.peer, support, terms.form.ours(v.neg_()), call.theta, call.gain)
-        del v
-        payload, effect = self._besides.answer(payload, carried, effect, chance, under_way)
-        done = self._encoded(effect, difference, self._besides.split(payload)[1].values, -1.0)
+            support, theirs, carried = self._asked(call)
+            self._check_gain(call, support.ratio(terms.form.dim))
+            mine = (shared if isinstance(support, Full) else support.take(shared)).cpu()
+            torch.sub(mine, theirs, out=theirs)  # the difference, in the memory of what came
+            length, apart = self._measured(theirs, support)
+            wish = self._wish(call, shared) if terms.wished else None
+            chance = terms.chance(call)
+            payload, v = terms.codec.encode_difference(theirs, support, terms.form.dim, chance, wish)
+            difference = payload
+            del mine, theirs
+            effect = Effect(call.peer, support, terms.form.ours(v.neg_()), call.theta, call.gain)
+            del v
+            payload, effect = self._besides.answer(payload, carried, effect, chance, under_way)
+            values = self._besides.split(payload)[1].values
+        done = encoded(effect, self._reads(support, difference, -1.0), self._reads(support, values, -1.0))
         self._pending.put(call, _Pending(done, self._known.remembered(support, shared), apart))
         limit = terms.codec.clip_norm
         return Answered(payload, limit / length if 0.0 < limit < length else 1.0)
@@ -141,7 +138,9 @@ class Differences:
         self._known.note(done, offer.mine)
         self._site.distances.record(call.peer, self._measured(done.value, support)[1])
         at_once = self._site.vectors.exclusive  # it is booked, so its bytes need not be read again
-        return done if at_once else self._encoded(done, answer, carried.values, 1.0)
+        if at_once:
+            return done
+        return encoded(done, self._reads(support, answer, 1.0), self._reads(support, carried.values, 1.0))
 
     def commit(self, call: Commit) -> Effect | EncodedEffect:
         """Responder: return the effect of the answer."""
@@ -204,25 +203,23 @@ class Differences:
 
     def _wish(self, call: Answer, shared: Tensor) -> Indices | None:
         terms = self._terms
-        if not terms.wished:
-            return None
         support = terms.select(0, terms.form.dim).select(shared, self._known.of(call.peer), 0, call.seq)
         return support if isinstance(support, Indices) else None
 
-    def _encoded(self, effect: Effect, response: bytes, values: bytes, sign: float) -> Effect | EncodedEffect:
-        """An effect as the bytes of its response's difference, and of its drift's values, times `sign`, 1 or −1."""
-        terms, support = self._terms, effect.support  # not the effect, whose values would stay
+    def _reads(self, support: Support, data: bytes, sign: float) -> Callable[[], Tensor]:
+        """What decodes a response's values again, times `sign`, 1 or −1. It keeps the bytes and not the values."""
+        terms = self._terms
 
-        def read(data: bytes) -> Tensor:
+        def read() -> Tensor:
             found = terms.codec.decode_response(data, support, terms.form.dim, terms.form.dtype, terms.wished)[0]
             return terms.form.ours(found.mul_(sign))
 
-        return encoded(effect, lambda: read(response), lambda: read(values))
+        return read
 
     def _measured(self, difference: Tensor, support: Support) -> tuple[float, float | None]:
         """Norm of a difference (k,), and root mean square of its model part; None where that cannot be separated from a tracker."""
         length = float(difference.norm())
-        about = of_model(difference, support, self._terms.form.dim, self._terms.form.model)
-        if about is difference:
+        if self._terms.form.whole:
             return length, length / math.sqrt(difference.numel())
+        about = of_model(difference, support, self._terms.form.dim, self._terms.form.model)
         return length, None if about is None else rms(about)

@@ -24,6 +24,11 @@ class Form:
     device: torch.device  # of the model
     model: int  # of the D numbers, the first so many are of the model
 
+    @property
+    def whole(self) -> bool:
+        """Whether all of the D numbers are of the model."""
+        return self.model >= self.dim
+
     def ours(self, values: Tensor) -> Tensor:
         """Return values on the device of the model."""
         return values.to(self.device)

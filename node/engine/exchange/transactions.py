@@ -110,12 +110,12 @@ class Pairwise:
         return self._transactions.answer(call, shared)
 
     def _apply(self, call: calls.Apply) -> calls.Done:
-        return self._take(self._transactions.apply(call))
+        done = self._transactions.apply(call)
+        self._vectors.take(done)
+        return self._transactions.outcome(done)
 
     def _commit(self, call: calls.Commit) -> calls.Done:
-        return self._take(self._transactions.commit(call))
-
-    def _take(self, done: Committed) -> calls.Done:
+        done = self._transactions.commit(call)
         self._vectors.take(done)
         return self._transactions.outcome(done)
 
