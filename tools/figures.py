@@ -46,24 +46,24 @@ D, E = 21, 31
 
 LIMITS: Mapping[str, int] = MappingProxyType(
     {
-        "branches in the core files": 533,
+        "branches in the core files": 528,
         "questions for the kind of edge": 22,
-        "lines of the largest file in engine": 309,
+        "lines of the largest file in engine": 260,
         "lines of the largest file in daemon": 568,
         "attributes of a class": 41,
         "arguments of a constructor": 20,
         "functions of rank D": 21,
         "functions of rank E": 0,
         "complexity by mccabe": 15,
-        "accesses to others' attributes in tests": 305,
+        "accesses to others' attributes in tests": 302,
         "stops, local step of flows": 19,
         "turnings back, local step of flows": 3,
         "stops, local step by default": 39,
         "turnings back, local step by default": 10,
-        "stops, update answered": 73,
-        "turnings back, update answered": 29,
-        "stops, update applied": 46,
-        "turnings back, update applied": 12,
+        "stops, update answered": 69,
+        "turnings back, update answered": 27,
+        "stops, update applied": 44,
+        "turnings back, update applied": 10,
     }
 )
 """They only shrink."""
