@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from starling.node.engine import model_file
+from starling.node.engine.quantised import packed
 
 T = TypeVar("T")
 
@@ -65,8 +66,10 @@ class _Values:
 
 
 def followers(model: nn.Module) -> list[nn.Parameter]:
-    """Frozen parameters that may be a teacher's which follows the model, in forward passes: no more numbers than are trained."""
-    frozen = [each for each in model.parameters() if not each.requires_grad]
+    """Frozen parameters that may be a teacher's which follows the model: plain floats, no more of them than are trained."""
+    frozen = [
+        each for each in model.parameters() if not each.requires_grad and each.is_floating_point() and not packed(each)
+    ]
     trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
     return frozen if sum(each.numel() for each in frozen) <= trained else []
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from starling.gossip.errors import ConfigError
 from starling.node.tasks.meters import Function, accuracy, binary_accuracy
-from starling.node.tasks.samples import Samples, seeded
+from starling.node.tasks.samples import Samples, Unreadable, seeded
 from starling.node.tasks.trees import children
 
 _TRIED = 16  # samples that a loss is tried with
@@ -64,10 +64,10 @@ def default_metric(model: Callable[[], nn.Module], train: Samples, criterion: Fu
         return {"accuracy": accuracy}
     try:
         with seeded(0), torch.no_grad():
-            output, target = _tried(model, train)
+            index, output, target = _tried(model, train)
             if hasattr(output, "logits"):
                 return {"accuracy": accuracy}
-            answers = torch.from_numpy(labels[: len(output)])
+            answers = torch.from_numpy(labels)[index]
             if output.ndim == 2 and output.shape[1] > 1 and labels.min() >= 0 and labels.max() < output.shape[1]:
                 right = 2 * nn.functional.one_hot(answers, output.shape[1]).to(output) - 1
                 return {"accuracy": accuracy} if _falls(criterion, right, target, _CLASSES) else {}
@@ -79,13 +79,19 @@ def default_metric(model: Callable[[], nn.Module], train: Samples, criterion: Fu
     return {}
 
 
-def _tried(model: Callable[[], nn.Module], train: Samples) -> tuple[Any, Any]:
-    batch = train.take(torch.arange(min(_TRIED, len(train))))
+def _tried(model: Callable[[], nn.Module], train: Samples) -> tuple[Tensor, Any, Any]:
+    """Numbers of a few samples that can be read, and a fresh model's output and the target for them."""
+    index = torch.arange(min(_TRIED, len(train)))
+    try:
+        batch = train.take(index)
+    except Unreadable as error:
+        index = torch.tensor([number for number in index.tolist() if number not in error.why])
+        batch = train.take(index)
     made = model().eval()
     if isinstance(batch, Mapping):
-        return made(**batch), batch
+        return index, made(**batch), batch
     *inputs, target = children(batch) or [batch]
-    return made(*inputs), target
+    return index, made(*inputs), target
 
 
 def _falls(criterion: Function, right: Tensor, target: Any, margins: Sequence[float]) -> bool:

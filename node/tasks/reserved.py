@@ -10,7 +10,8 @@ from torch import Generator
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator as derived
-from starling.node.tasks.api import Data, Owned, Sampled, Source, Task
+from starling.node.tasks.api import Data, Noted, Owned, Sampled, Source, Task
+from starling.node.tasks.evaluate import held_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,15 @@ class Reserved:
     def held_out(self, size: int) -> Iterator[Any]:
         """As all nodes have them."""
         return self.data.held_out(size)
+
+    def counted(self, size: int) -> Iterator[tuple[Any, int]]:
+        """The same, with their numbers of samples."""
+        return held_out(self.data, size)
+
+    @property
+    def notes(self) -> list[str]:
+        """Of the data."""
+        return self.data.notes if isinstance(self.data, Noted) else []
 
     def like_own(self, size: int) -> Iterator[Any]:
         """Held-out samples like this node's own, where the task knows which these are."""

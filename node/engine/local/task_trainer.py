@@ -22,7 +22,7 @@ from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.local.local_step import Descent, LocalStep
 from starling.node.engine.local.rates import Rates
 from starling.node.engine.local.trainer import TrainerFacts, TrainerFigures
-from starling.node.engine.measured_model import MeasuredModel
+from starling.node.engine.measured_model import MeasuredModel, followers
 from starling.node.engine.model_file import facts
 from starling.node.engine.noise_scale import NoiseScale
 from starling.node.engine.numerics import Gradients
@@ -108,17 +108,20 @@ class TaskTrainer:
 
     def evaluation(self) -> tuple[MeasuredModel, Iterator[Result | None]]:
         """Return the model as it is now, and slices of its evaluation; training may go on meanwhile."""
-        model, measured = self.model, MeasuredModel(self.model.module)
+        model, measured = self.model, self._measured()
         own = self.replica.scope.personal or isinstance(model.data, Reserved)
         evaluated = evaluate(model.task, model.module, model.data, EVALUATION_BATCH, own=own)
         return measured, measured.slices(chain(model.statistics(model.module), evaluated))
 
     def exported(self) -> dict[str, Tensor]:
         """Return the model's state; only what is frozen is not a copy."""
-        measured = MeasuredModel(self.model.module)
+        measured = self._measured()
         for _ in measured.slices(self.model.statistics(self.model.module)):
             pass
         return measured.entries()
+
+    def _measured(self) -> MeasuredModel:
+        return MeasuredModel(self.model.module, followers(self.model.module))
 
     def file_facts(self) -> Mapping[str, str | int]:
         """Return what a file of the model says of it."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from starling.node.engine.measured_model import MeasuredModel
+from starling.node.engine.measured_model import MeasuredModel, followers
 
 
 class Net(nn.Module):
@@ -102,6 +102,15 @@ def test_frozen_parameters_are_shared_unless_they_are_said_to_move():
     with torch.no_grad():
         model.base.weight.add_(1.0)
     assert torch.equal(owned.entries()["base.weight"], before)
+
+
+def test_a_teacher_is_taken_for_one_where_it_is_no_larger_than_what_it_follows():
+    small, large = Net(), Net()
+    large.base = nn.Linear(30, 30).requires_grad_(False)
+    trained = sum(each.numel() for each in small.parameters() if each.requires_grad)
+    small.base = nn.Linear(trained - 1, 1).requires_grad_(False)
+    assert followers(small) == list(small.base.parameters())
+    assert followers(large) == []
 
 
 def test_slices_of_work_are_done_with_the_model_of_that_moment_and_training_in_between():

@@ -18,6 +18,7 @@ from starling.gossip.rng import generator
 from starling.node.tasks.api import taken_notes
 from starling.node.tasks.drawn import Drawn
 from starling.node.tasks.evaluate import evaluate, held_out
+from starling.node.tasks.reserved import Reserved
 from starling.node.tasks.samples import samples_of
 from tests.harness.tasks import built_in, seeded
 
@@ -120,6 +121,26 @@ def test_held_out_samples_that_cannot_be_read_are_left_out_and_not_counted():
     assert [count for _, count in counted[:3]] == [3, 2, 4]
     assert [i for batch, _ in counted for i in batch] == [i for i in range(100) if i not in {3, 4, 5, 40}]
     assert all(len(batch) == count for batch, count in counted)
+
+
+def test_a_bad_sample_does_not_hide_that_the_loss_is_one_of_classes():
+    class Labelled(Files):
+        @property
+        def targets(self):
+            return [i % 2 for i in range(100)]
+
+        def __getitem__(self, i):
+            return super().__getitem__(i)[0], self.targets[i]
+
+    task = starling.task(model=lambda: nn.Linear(1, 2), train=Labelled({0, 3}), loss=nn.functional.cross_entropy)
+    assert task.metric == "accuracy"
+
+
+def test_samples_set_aside_leave_counts_and_notes_as_they_are():
+    data = data_of(Files(()), test=Files({3}))
+    kept = Reserved(data, torch.arange(10), None)
+    assert [count for _, count in held_out(kept, 50)] == [49, 50]
+    assert len(taken_notes(kept)) == 1
 
 
 def test_a_batch_with_a_sample_of_another_shape_is_drawn_anew_and_said():
