@@ -17,6 +17,7 @@ from starling.gossip.mix.rows import Number, Rows
 
 REMEMBERED = 0.98  # share of a running mean that a local step keeps
 LEAST = 1e-30  # a square that is as good as 0
+_MOST_EQUIVALENT = (1.0 + REMEMBERED) / (1.0 - REMEMBERED)
 _A_SECOND = 0.5  # `equivalent` is 1 with one gradient and 2 with two
 
 
@@ -30,77 +31,67 @@ class Compared(NamedTuple):
     weight: Number = 0.0  # of 1, by which the others are divided for means without a bias towards 0
 
 
-def compared(rows: Rows, seen: Compared, dot: Number, norm_squared: Number, coincidence: Number) -> Compared:
+class Products(NamedTuple):
+    """Those of a gradient and a correction."""
+
+    dot: Number = 0.0
+    norm_squared: Number = 0.0
+    coincidence: Number = 0.0
+
+
+def products(
+    rows: Rows, so_far: Products, times: int, g: Tensor, e: Tensor, common: Tensor, scratch: Tensor
+) -> Products:
+    """Return products with those of a block, `times` over: gradients, corrections, and what stands for all gradients, (…, w) each.
+
+    `scratch` is overwritten.
+    """
+    rest, dot = torch.sub(common, e, out=scratch).mul_(e), torch.linalg.vecdot
+    return Products(
+        so_far.dot + times * rows.number(dot(g, e)), so_far.norm_squared + times * rows.number(dot(e, e)),
+        so_far.coincidence + times * rows.number(dot(rest, rest)),
+    )  # fmt: skip
+
+
+def compared(rows: Rows, seen: Compared, new: Products) -> Compared:
     """Return the running means with one more gradient; one whose products are not finite is left out."""
-    new = (dot, dot * dot, norm_squared, coincidence, 1.0)
-    known = rows.finite(new[1] + norm_squared + coincidence)
-    return Compared(
-        *(
-            rows.pick(known, REMEMBERED * before + (1.0 - REMEMBERED) * each, before)
-            for before, each in zip(seen, new, strict=True)
-        )
-    )
+    dot, norm_squared, coincidence = new
+    known, each = rows.finite(dot * dot + norm_squared + coincidence), (dot, dot * dot, norm_squared, coincidence, 1.0)
+    after = [REMEMBERED * before + (1.0 - REMEMBERED) * now for before, now in zip(seen, each, strict=True)]
+    return Compared(*(rows.pick(known, now, before) for now, before in zip(after, seen, strict=True)))
 
 
-class Comparison:
-    """Products of one more gradient of each row and of its correction, summed block by block."""
+def confirmed_share(rows: Rows, seen: Compared, errors: float, rounds_of: Number = 1.0) -> Number:
+    """Return the share in [0, 1] that counts where it has to be shown right; 0 before there is a gradient.
 
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-        self._dot: Number = 0.0
-        self._norm_squared: Number = 0.0
-        self._coincidence: Number = 0.0
+    β is so many standard errors less than seen: of that of batches, and of coincidence, which is the same for `rounds_of` gradients.
+    """
+    gradients = equivalent(rows, seen)
+    rounds = rows.at_least(gradients / rows.at_least(rounds_of, 1.0), 1.0)
+    return _share(rows, seen, -errors, rows.at_least(gradients, 1.0), rounds)
 
-    def add(self, g: Tensor, e: Tensor, common: Tensor, scratch: Tensor) -> None:
-        """Add the products of a block: gradients, corrections, and what stands for all gradients, (…, w) each; `scratch` is overwritten."""
-        rest, rows = torch.sub(common, e, out=scratch).mul_(e), self._rows
-        self._dot += rows.dot(g, e)
-        self._norm_squared += rows.dot(e, e)
-        self._coincidence += rows.dot(rest, rest)
 
-    def after(self, seen: Compared, times: int) -> Compared:
-        """Return the running means with these products, which stand for `times` as many blocks."""
-        return compared(self._rows, seen, times * self._dot, times * self._norm_squared, times * self._coincidence)
+def unrefuted_share(rows: Rows, seen: Compared, errors: float) -> Number:
+    """Return the share in [0, 1] that counts until it is shown wrong; 1 until there are two gradients.
+
+    β is so many standard errors more than seen: of that of batches, and of coincidence, which is the same for all gradients.
+    """
+    others = equivalent(rows, seen) - 1.0
+    return rows.pick(others < _A_SECOND, 1.0, _share(rows, seen, errors, rows.at_least(others, LEAST), 1.0))
 
 
 def equivalent(rows: Rows, seen: Compared) -> Number:
     """Return the number of gradients of equal weight whose mean has the variance of these."""
     weight = rows.at_least(seen.weight, LEAST)
-    return (1.0 + REMEMBERED) / (1.0 - REMEMBERED) * weight / (2.0 - weight)
+    return _MOST_EQUIVALENT * weight / (2.0 - weight)
 
 
-def confirmed_share(rows: Rows, seen: Compared, errors: float, besides: Number = 0.0) -> Number:
-    """Return the share in [0, 1] that counts where it has to be shown right; 0 before there is a gradient.
-
-    β is so many standard errors less than seen: of that of batches, and of a variance `besides` of ⟨g, e⟩.
-    """
-    return _share(rows, seen, -errors, _variance(rows, seen) / rows.at_least(equivalent(rows, seen), 1.0) + besides)
-
-
-def unrefuted_share(rows: Rows, seen: Compared, errors: float, besides: Number = 0.0) -> Number:
-    """Return the share in [0, 1] that counts until it is shown wrong; 1 until there are two gradients.
-
-    β is so many standard errors more than seen: of that of batches, and of a variance `besides` of ⟨g, e⟩.
-    """
-    others = equivalent(rows, seen) - 1.0
-    found = _share(rows, seen, errors, _variance(rows, seen) / rows.at_least(others, LEAST) + besides)
-    return rows.pick(others < _A_SECOND, 1.0, found)
-
-
-def mean_coincidence(rows: Rows, seen: Compared) -> Number:
-    """Return the mean of `coincidence`."""
-    return seen.coincidence / rows.at_least(seen.weight, LEAST)
-
-
-def _variance(rows: Rows, seen: Compared) -> Number:
-    """Return that of ⟨g, e⟩ of single gradients."""
+def _share(rows: Rows, seen: Compared, errors: float, gradients: Number, rounds: Number) -> Number:
+    """Return 2β in [0, 1], β so many errors more than seen in so many gradients, of as many rounds."""
     weight = rows.at_least(seen.weight, LEAST)
     mean = seen.dot / weight
-    return rows.at_least(seen.dot_squared / weight - mean * mean, 0.0)
-
-
-def _share(rows: Rows, seen: Compared, errors: float, variance: Number) -> Number:
-    """Return 2β in [0, 1], β so many errors more than seen."""
-    weight = rows.at_least(seen.weight, LEAST)
-    dot = seen.dot / weight + errors * rows.root(variance)
+    variance = (
+        rows.at_least(seen.dot_squared / weight - mean * mean, 0.0) / gradients + seen.coincidence / weight / rounds
+    )
+    dot = mean + errors * rows.root(variance)
     return rows.at_most(rows.at_least(2.0 * dot * weight / rows.at_least(seen.norm_squared, LEAST), 0.0), 1.0)

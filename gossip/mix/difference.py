@@ -9,36 +9,27 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.mix.correction_trust import Compared, Comparison, mean_coincidence, unrefuted_share
-from starling.gossip.mix.rows import any_of, blocks, cut, numbers, parts, rows_of
+from starling.gossip.mix.correction_trust import Compared, Products, compared, products, unrefuted_share
+from starling.gossip.mix.rows import ONE, Rows, blocks, numbers, rows_of, written
 
 ERRORS = 1.0  # standard errors in favour of a correction (decision 105)
+BEGINNING = 1 << 10  # coordinates that are looked at first: flows that are there are mostly seen in them
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The sum of a node's flows."""
+    """The sum of a node's flows, and numbers beside it."""
 
     c: Tensor  # (…, d)
-    some: Tensor  # (…, 1) bool; false: there never was a flow, c is zero
+    known: Tensor  # (…, n): 0 if there never was a flow, c is zero, else 1; then what later gradients say of c (`Compared`), if judged
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """The sum of a node's flows, and what later gradients say of it."""
-
-    c: Tensor  # (…, d)
-    some: Tensor  # (…, 1) bool, as in `Total`
-    seen: Tensor  # (…, 5) `starling.gossip.mix.correction_trust.Compared`
-
-
-def moved(some: Tensor, flows: Tensor) -> Tensor:
-    """Return the `some` of flows (…, d) that were changed: whether any is not zero. Of an array it is true of every row."""
+def corrected(known: Tensor, flows: Tensor) -> Tensor:
+    """Return numbers (…, n) of which the first says whether any of the flows (…, d) is not zero; of an array it says so of every row."""
     nothing = flows.dim() == 1 and not bool(flows[:BEGINNING].any()) and not bool(flows.any())
-    return torch.zeros_like(some) if nothing else torch.ones_like(some)
-
-
-BEGINNING = 1 << 10  # coordinates that are looked at first: flows that are there are mostly seen in them
+    known = known.clone()
+    known[..., 0] = 0.0 if nothing else 1.0
+    return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +40,23 @@ class InFull:
 
     def start(self, x: Tensor) -> Total:
         """Return no correction."""
-        return Total(torch.zeros_like(x), torch.zeros_like(x[..., :1], dtype=torch.bool))
+        return Total(torch.zeros_like(x), numbers(x, 1))
 
     def correct(self, state: Total, gradient: Tensor) -> tuple[Tensor, Total]:
         """Return g − c, g itself without flows."""
-        return (gradient - state.c if any_of(state.some) else gradient), state
+        return (gradient - state.c if bool(state.known.any()) else gradient), state
 
     def correct_in_place(self, state: Total, gradient: Tensor, step: int) -> tuple[Tensor, Total]:
         """Return the same in the place of g."""
-        return (gradient.sub_(state.c) if bool(state.some) else gradient), state
+        return (gradient.sub_(state.c) if bool(state.known) else gradient), state
 
     def shift(self, state: Total) -> Tensor | None:
         """Return c, None without flows."""
-        return state.c if bool(state.some) else None
+        return state.c if bool(state.known) else None
 
     def corrected(self, state: Total, flows: Tensor) -> Total:
         """Return the state with this sum of flows."""
-        return Total(flows, moved(state.some, flows))
+        return Total(flows, corrected(state.known, flows))
 
     def mixed(self, state: Total) -> Total:
         """Return the state."""
@@ -79,35 +70,36 @@ class Refutable:
     most: float  # in [0, 1]
     constant: ClassVar[bool] = False
 
-    def start(self, x: Tensor) -> Judged:
+    def start(self, x: Tensor) -> Total:
         """Return no correction, of which nothing was seen."""
-        return Judged(torch.zeros_like(x), torch.zeros_like(x[..., :1], dtype=torch.bool), numbers(x, len(Compared())))
+        return Total(torch.zeros_like(x), numbers(x, 1 + len(Compared())))
 
-    def correct(self, state: Judged, gradient: Tensor) -> tuple[Tensor, Judged]:
+    def correct(self, state: Total, gradient: Tensor) -> tuple[Tensor, Total]:
         """Return g − τc, and the state that has compared the two in all blocks."""
-        return self._corrected(state, gradient.clone(), None)
+        return self.correct_in_place(state, gradient.clone(), None, rows_of(gradient))
 
-    def correct_in_place(self, state: Judged, gradient: Tensor, step: int) -> tuple[Tensor, Judged]:
-        """Return the same in the place of g; only blocks whose turn it is are compared, and stand for all. The state stays as it was."""
-        return self._corrected(state, gradient, step)
+    def correct_in_place(
+        self, state: Total, gradient: Tensor, step: int | None, rows: Rows = ONE
+    ) -> tuple[Tensor, Total]:
+        """Return the same in the place of g; only blocks whose turn it is are compared, and stand for all. The state stays as it was.
 
-    def _corrected(self, state: Judged, gradient: Tensor, step: int | None) -> tuple[Tensor, Judged]:
-        rows = rows_of(gradient)
-        seen, comparison, times = Compared(*rows.read(state.seen)), Comparison(rows), 1
-        if any_of(state.some):
-            taken = -rows.at_least(unrefuted_share(rows, seen, ERRORS, mean_coincidence(rows, seen)), 1.0 - self.most)
-            length, due, times = blocks(gradient, step)
-            scratch = torch.empty_like(gradient[..., :length])
-            for g, c, compares in zip(parts(gradient, length), parts(state.c, length), due, strict=True):
-                if compares:
-                    comparison.add(g, c, g, cut(scratch, g))
-                rows.add(g, c, taken)
-        return gradient, Judged(state.c, state.some, rows.written(comparison.after(seen, times), state.seen))
+        `step` None: all are compared.
+        """
+        some, *known = rows.read(state.known)
+        seen, new = Compared(*known), Products()
+        if rows.any(some):
+            share = rows.at_least(unrefuted_share(rows, seen, ERRORS), 1.0 - self.most)
+            taken = torch.as_tensor(share, dtype=gradient.dtype, device=gradient.device)
+            for times, (scratch,), (g, c) in blocks(step, 1, gradient, state.c):
+                if times:
+                    new = products(rows, new, times, g, c, g, scratch)
+                g.addcmul_(c, taken, value=-1.0)
+        return gradient, Total(state.c, written((some, *compared(rows, seen, new)), state.known))
 
-    def corrected(self, state: Judged, flows: Tensor) -> Judged:
+    def corrected(self, state: Total, flows: Tensor) -> Total:
         """Return the state with this sum of flows."""
-        return replace(state, c=flows, some=moved(state.some, flows))
+        return replace(state, c=flows, known=corrected(state.known, flows))
 
-    def mixed(self, state: Judged) -> Judged:
+    def mixed(self, state: Total) -> Total:
         """Return the state."""
         return state

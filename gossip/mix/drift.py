@@ -35,14 +35,15 @@ from starling.gossip.mix.correction_trust import (
     LEAST,
     REMEMBERED,
     Compared,
-    Comparison,
+    Products,
+    compared,
     confirmed_share,
-    equivalent,
-    mean_coincidence,
+    products,
 )
-from starling.gossip.mix.difference import moved
-from starling.gossip.mix.rows import Number, Rows, any_of, blocks, cut, numbers, parts, rows_of
-from starling.gossip.vector import products, squares, zeros
+from starling.gossip.mix.difference import corrected
+from starling.gossip.mix.rows import ONE, Number, Rows, blocks, numbers, rows_of, written
+from starling.gossip.vector import products as inner_products
+from starling.gossip.vector import squares, zeros
 
 LIMIT = 1.0  # with any optimiser but sgd, how many times its noise is held against a coordinate of c (decision 80)
 STANDARD_ERRORS = 3.0  # that are subtracted from the share of c found in later gradients (decision 82)
@@ -51,12 +52,16 @@ _MOST = 1e36  # of a square: what is larger is as good as infinite, and can be c
 
 
 class Counts(NamedTuple):
-    """What is known of the gradients that a mean was made of."""
+    """What is known beside a correction: of its flows, and of the gradients that a mean was made of."""
 
+    some: Number = 0.0  # 0: there never was a flow, c is zero; else 1
     spread: Number = 0.0  # Σ‖g − mean‖²
     count: Number = 0.0  # how many
     used: Number = 0.0  # 1: an exchange has followed, and the next gradient begins a new mean; else 0
     averaged: Number = 0.0  # number of gradients in the mean that the last exchange used
+
+
+_COUNTS, _SPREAD, _COUNT, _USED = len(Counts()), 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +69,22 @@ class Gradients:
     """A correction, and the gradients it has to learn from."""
 
     c: Tensor  # (…, d) sum of the flows
-    some: Tensor  # (…, 1) bool; false: there never was a flow, c is zero
     mean: Tensor  # (…, d) of the raw gradients since the last exchange
     power: Tensor  # (…, d) running mean of g², from the first that is not 0, in the dtype of c or bfloat16; (…, 0) where unused
-    known: Tensor  # (…, n) `Counts` of these, then `Compared` of the filtered correction, where it is judged
-
-
-_COUNTS = len(Counts())
-
-
-def begun(x: Tensor, power: Tensor, count: int) -> Gradients:
-    """Return the state of models (…, d) without a correction, and without gradients, with `count` numbers known of each."""
-    return Gradients(zeros(x), torch.zeros_like(x[..., :1], dtype=torch.bool), zeros(x), power, numbers(x, count))
+    known: Tensor  # (…, n) `Counts`, then what later gradients say of the filtered correction (`Compared`), if judged
 
 
 class _Means:
     """One more raw gradient of each row, added to the mean of those before, block by block."""
 
-    def __init__(self, rows: Rows, counts: Counts) -> None:
-        self._rows = rows
+    def __init__(self, rows: Rows, counts: Counts, like: Tensor) -> None:
+        self._rows, self._some = rows, counts.some
         first = counts.used > 0.0
         self._before = rows.pick(first, 0.0, counts.count)
         self._spread = rows.pick(first, 0.0, counts.spread)
         self.averaged = rows.pick(first, counts.count, counts.averaged)
         self._all_first = not rows.any(self._before)
+        self._share = torch.as_tensor(1.0 / (self._before + 1.0), dtype=like.dtype, device=like.device)
 
     def see(self, g: Tensor, mean: Tensor, scratch: Tensor) -> None:
         """Add a block of gradients (…, w) to their mean, in place, by Welford's update; `scratch` is overwritten."""
@@ -95,12 +92,12 @@ class _Means:
             mean.copy_(g)
             return
         delta, before = torch.sub(g, mean, out=scratch), self._before
-        self._spread += self._rows.dot(delta, delta) * (before / (before + 1.0))
-        self._rows.add(mean, delta, 1.0 / (before + 1.0))
+        self._spread += self._rows.number(torch.linalg.vecdot(delta, delta)) * (before / (before + 1.0))
+        mean.addcmul_(delta, self._share)
 
     def counts(self) -> Counts:
         """Return what is known of the gradients now."""
-        return Counts(self._spread, self._before + 1.0, 0.0, self.averaged)
+        return Counts(self._some, self._spread, self._before + 1.0, 0.0, self.averaged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,29 +108,27 @@ class DriftInFull:
 
     def start(self, x: Tensor) -> Gradients:
         """Return no correction, no gradients."""
-        return begun(x, x[..., :0].clone(), _COUNTS)
+        return Gradients(zeros(x), zeros(x), x[..., :0].clone(), numbers(x, _COUNTS))
 
     def correct(self, state: Gradients, gradient: Tensor) -> tuple[Tensor, Gradients]:
         """Return g − c, and the state that has seen g."""
-        return self.correct_in_place(replace(state, mean=state.mean.clone()), gradient.clone(), 0)
+        return self.correct_in_place(replace(state, mean=state.mean.clone()), gradient.clone(), None, rows_of(gradient))
 
-    def correct_in_place(self, state: Gradients, gradient: Tensor, step: int) -> tuple[Tensor, Gradients]:
+    def correct_in_place(
+        self, state: Gradients, gradient: Tensor, step: int | None, rows: Rows = ONE
+    ) -> tuple[Tensor, Gradients]:
         """Return the same in the place of g; the mean changes in place."""
-        rows, corrects = rows_of(gradient), any_of(state.some)
-        means = _Means(rows, Counts(*rows.read(state.known)))
-        length, _, _ = blocks(gradient, None)
-        scratch = torch.empty_like(gradient[..., :length])
-        pieces = (parts(each, length) for each in (gradient, state.mean, state.c))
-        for g, mean, c in zip(*pieces, strict=True):
-            means.see(g, mean, cut(scratch, g))
+        counts = Counts(*rows.read(state.known))
+        means, corrects = _Means(rows, counts, gradient), rows.any(counts.some)
+        for _, (scratch,), (g, mean, c) in blocks(None, 1, gradient, state.mean, state.c):
+            means.see(g, mean, scratch)
             if corrects:
                 g.sub_(c)
-        known = rows.written(means.counts(), state.known)
-        return gradient, Gradients(state.c, state.some, state.mean, state.power, known)
+        return gradient, Gradients(state.c, state.mean, state.power, written(means.counts(), state.known))
 
     def corrected(self, state: Gradients, flows: Tensor) -> Gradients:
         """Return the state with this sum of flows."""
-        return replace(state, c=flows, some=moved(state.some, flows))
+        return replace(state, c=flows, known=corrected(state.known, flows))
 
     def mixed(self, state: Gradients) -> Gradients:
         """Return the state after an exchange, as `mixed`."""
@@ -153,103 +148,75 @@ class Confirmed:
 
     def start(self, x: Tensor) -> Gradients:
         """Return no correction, no gradients."""
-        return begun(x, zeros(x, torch.bfloat16 if self.coarse else None), _COUNTS + len(Compared()))
+        power = zeros(x, torch.bfloat16 if self.coarse else None)
+        return Gradients(zeros(x), zeros(x), power, numbers(x, _COUNTS + len(Compared())))
 
     def correct(self, state: Gradients, gradient: Tensor) -> tuple[Tensor, Gradients]:
         """Return g − τe, and the state that has seen g and compared the two in all blocks."""
-        return self._corrected(
-            replace(state, mean=state.mean.clone(), power=state.power.clone()), gradient.clone(), None
-        )
+        state = replace(state, mean=state.mean.clone(), power=state.power.clone())
+        return self.correct_in_place(state, gradient.clone(), None, rows_of(gradient))
 
-    def correct_in_place(self, state: Gradients, gradient: Tensor, step: int) -> tuple[Tensor, Gradients]:
-        """Return the same in the place of g; mean and power change in place."""
-        return self._corrected(state, gradient, step)
-
-    def _corrected(self, state: Gradients, gradient: Tensor, step: int | None) -> tuple[Tensor, Gradients]:
-        rows, corrects = rows_of(gradient), any_of(state.some)
+    def correct_in_place(
+        self, state: Gradients, gradient: Tensor, step: int | None, rows: Rows = ONE
+    ) -> tuple[Tensor, Gradients]:
+        """Return the same in the place of g; mean and power change in place. `step` None: all blocks are compared."""
         known = rows.read(state.known)
-        means, seen = _Means(rows, Counts(*known[:_COUNTS])), Compared(*known[_COUNTS:])
-        taken = -trust(rows, means.averaged, seen)
-        trusted = rows.any(taken)
-        length, due, times = blocks(gradient, None if trusted else step)
-        scratch = torch.empty((4, *gradient.shape[:-1], length), dtype=gradient.dtype, device=gradient.device).unbind()
-        held = rows.factor(self.noise * self.noise / rows.at_least(means.averaged, 1.0), gradient)
-        filtered, comparison = _Filter(held, scratch, REMEMBERED**times), Comparison(rows)
-        pieces = (parts(each, length) for each in (gradient, state.mean, state.c, state.power))
-        for g, mean, c, power, compares in zip(*pieces, due, strict=True):
-            spare = cut(scratch[-1], g)
-            means.see(g, mean, spare)
-            if not compares:
+        counts, seen, new = Counts(*known[:_COUNTS]), Compared(*known[_COUNTS:]), Products()
+        means, corrects = _Means(rows, counts, gradient), rows.any(counts.some)
+        share = confirmed_share(rows, seen, STANDARD_ERRORS, means.averaged)
+        trusted = rows.any(share)
+        held = self.noise * self.noise / rows.at_least(means.averaged, 1.0)
+        taken, held = (torch.as_tensor(each, dtype=gradient.dtype, device=gradient.device) for each in (share, held))
+        vectors = (gradient, state.mean, state.c, state.power)
+        for times, scratch, (g, mean, c, power) in blocks(None if trusted else step, 4, *vectors):
+            means.see(g, mean, scratch[0])
+            if not times:
                 continue
-            filtered.see(power, g)
+            noise = _noise(power, g, held, REMEMBERED**times, scratch[1:])
             if corrects:
-                e = filtered.of(c)
-                comparison.add(g, e, mean, spare)
+                e = torch.mul(c, c, out=scratch[1])
+                e.div_(noise.add_(e).clamp_min_(LEAST)).mul_(c)  # c³/(c² + noise)
+                new = products(rows, new, times, g, e, mean, scratch[0])
                 if trusted:
-                    rows.add(g, e, taken)
-        after = rows.written((*means.counts(), *comparison.after(seen, times)), state.known)
-        return gradient, Gradients(state.c, state.some, state.mean, state.power, after)
+                    g.addcmul_(e, taken, value=-1.0)
+        after = written((*means.counts(), *compared(rows, seen, new)), state.known)
+        return gradient, Gradients(state.c, state.mean, state.power, after)
 
     def corrected(self, state: Gradients, flows: Tensor) -> Gradients:
         """Return the state with this sum of flows."""
-        return replace(state, c=flows, some=moved(state.some, flows))
+        return replace(state, c=flows, known=corrected(state.known, flows))
 
     def mixed(self, state: Gradients) -> Gradients:
         """Return the state after an exchange, as `mixed`."""
         return mixed(state)
 
 
-class _Filter:
-    """What of a correction is louder than noise, block by block: by coordinate c³/(c² + noise²·power/n) (Wiener's).
+def _noise(power: Tensor, g: Tensor, held: Tensor, remembered: float, scratch: Sequence[Tensor]) -> Tensor:
+    """Add gradients (…, w) to their running mean of squares, in place -> what is held against squares of c, in the second of `scratch`.
 
-    The noise is that of a mean of as many gradients n as exchanges used last, if each is all noise.
+    The first gradient that is not 0 is the mean; one more leaves the share `remembered` of it. `held` (…, 1) is noise²/n of a mean of as
+    many gradients n as exchanges used last, if each is all noise. Three of `scratch` (…, w) are overwritten.
     """
-
-    def __init__(self, held: float | Tensor, scratch: Sequence[Tensor], remembered: float) -> None:
-        """`held` is noise²/n, a number or (…, 1). Three of `scratch` (…, w) are used. `remembered` is the share of a mean square that one
-        more gradient leaves.
-        """
-        self._square, self._noise, self._old = scratch[:3]
-        self._held, self._remembered = held, remembered
-
-    def see(self, power: Tensor, g: Tensor) -> None:
-        """Add gradients (…, w) to their running mean of squares, in place; the first that is not 0 is the mean."""
-        square, noise = cut(self._square, g), cut(self._noise, g)
-        old = power if power.dtype == g.dtype else cut(self._old, g).copy_(power)
-        torch.mul(g, g, out=square).clamp_max_(_MOST)
-        torch.sign(old, out=noise).mul_(self._remembered)
-        torch.lerp(square, old, noise, out=old)
-        if old is not power:
-            power.copy_(old)
-        torch.mul(old, self._held, out=noise)
-
-    def of(self, c: Tensor) -> Tensor:
-        """Return what counts of a block of c (…, w), after `see` of the same block; it is overwritten by the next."""
-        e, noise = cut(self._square, c), cut(self._noise, c)
-        torch.mul(c, c, out=e)
-        return e.div_(noise.add_(e).clamp_min_(LEAST)).mul_(c)
-
-
-def trust(rows: Rows, averaged: Number, seen: Compared) -> Number:
-    """Return the share of the filtered correction that counts, in [0, 1]; exchanges used a mean of `averaged` gradients last.
-
-    Beside the error of batches stands that of how e happens to lie to what all nodes' gradients have in common, which is the same for all
-    gradients of a round.
-    """
-    rounds = rows.at_least(equivalent(rows, seen) / rows.at_least(averaged, 1.0), 1.0)
-    return confirmed_share(rows, seen, STANDARD_ERRORS, mean_coincidence(rows, seen) / rounds)
+    square, noise, old = scratch
+    torch.mul(g, g, out=square).clamp_max_(_MOST)
+    old = power if power.dtype == g.dtype else old.copy_(power)
+    torch.sign(old, out=noise).mul_(remembered)
+    torch.lerp(square, old, noise, out=old)
+    if old is not power:
+        power.copy_(old)
+    return torch.mul(old, held, out=noise)
 
 
 def mixed(state: Gradients) -> Gradients:
     """An exchange, or a round of them, is over. A single gradient waits for a second, without which its noise is unknown."""
     known = state.known.clone()
-    known[..., 2] = torch.maximum(known[..., 2], (known[..., 1] >= 2.0).to(known))
+    known[..., _USED] = torch.maximum(known[..., _USED], (known[..., _COUNT] >= 2.0).to(known))
     return replace(state, known=known)
 
 
 def direction(state: Gradients) -> tuple[Tensor, Tensor]:
     """Z (…, d), and N (…, 1), infinite where unknown or too large for its type; where it is finite, z is."""
-    spread, count = state.known[..., :1], state.known[..., 1:2]
+    spread, count = (state.known[..., at : at + 1] for at in (_SPREAD, _COUNT))
     noise = spread / (count * (count - 1.0))
     return state.mean - state.c, torch.where((count >= 2.0) & torch.isfinite(noise), noise, math.inf)
 
@@ -275,7 +242,7 @@ def within(weight: float, u: Tensor, flow: Tensor, rest: float, reach: float, sl
     """
     if weight == 0.0 or reach == math.inf:
         return weight
-    along, power, squared = products(flow, u)
+    along, power, squared = inner_products(flow, u)
     if power == 0.0:
         return 0.0
     room = max(reach * reach - rest, squared) * (1.0 + slack) - squared

@@ -7,8 +7,10 @@ Shapes: "…" as in `starling.gossip.api`; d parameters, n numbers per node, w c
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, TypeAlias, cast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import methodcaller
+from typing import Any, TypeAlias
 
 from starling.gossip.lazy_torch import Tensor, torch
 
@@ -21,142 +23,41 @@ TURNS = 4  # local steps in which each block of a long vector is compared once
 _DEVICE_BLOCK = 1 << 22  # elsewhere than on a CPU, where a call takes longer than a block of the above
 
 
-class Rows(Protocol):
-    """Operations for vectors (…, d)."""
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Operations on the numbers of vectors (…, d)."""
 
-    def read(self, kept: Tensor) -> Sequence[Number]:
-        """Return the n numbers kept of each node in (…, n)."""
-
-    def written(self, numbers: Sequence[Number], like: Tensor) -> Tensor:
-        """Return n numbers of each node as a tensor like (…, n)."""
-
-    def dot(self, a: Tensor, b: Tensor) -> Number:
-        """Return the inner product of each row."""
-
-    def add(self, into: Tensor, x: Tensor, factor: Number) -> None:
-        """Add a multiple of each row of x to `into`, in place."""
-
-    def factor(self, number: Number, like: Tensor, /) -> float | Tensor:
-        """Return a number as what vectors like (…, d) can be multiplied by."""
-
-    def at_least(self, number: Number, least: float) -> Number:
-        """Return the larger of both."""
-
-    def at_most(self, number: Number, most: float) -> Number:
-        """Return the smaller of both."""
-
-    def root(self, number: Number) -> Number:
-        """Return the square root."""
-
-    def finite(self, number: Number) -> Any:
-        """Return whether it is neither infinite nor NaN."""
-
-    def pick(self, first: Any, one: Number, other: Number) -> Number:
-        """Return one number where `first` holds, else the other."""
-
-    def any(self, number: Number) -> bool:
-        """Return whether the number of any row is not 0."""
+    read: Callable[[Tensor], Sequence[Number]]  # (…, n) -> the n numbers of each node
+    number: Callable[[Tensor], Number]  # (…) -> a number
+    at_least: Callable[[Number, float], Number]
+    at_most: Callable[[Number, float], Number]
+    root: Callable[[Number], Number]
+    finite: Callable[[Number], Any]
+    any: Callable[[Number], bool]  # whether that of any row is not 0
+    pick: Callable[[Any, Number, Number], Number]  # the first number where something holds, else the second
 
 
-class One:
-    """Operations for one vector (d,)."""
-
-    at_least, at_most, root, finite, any = staticmethod(max), staticmethod(min), math.sqrt, math.isfinite, bool
-
-    @staticmethod
-    def read(kept: Tensor) -> list[float]:
-        """Return the numbers as floats."""
-        numbers: list[float] = kept.tolist()
-        return numbers
-
-    @staticmethod
-    def written(numbers: Sequence[float], like: Tensor) -> Tensor:
-        """Return floats as a tensor."""
-        return torch.tensor(numbers, dtype=like.dtype, device=like.device)
-
-    @staticmethod
-    def dot(a: Tensor, b: Tensor) -> float:
-        """Return the inner product."""
-        return float(torch.dot(a, b))
-
-    @staticmethod
-    def add(into: Tensor, x: Tensor, factor: float) -> None:
-        """Add a multiple of x."""
-        into.add_(x, alpha=factor)
-
-    @staticmethod
-    def factor(number: float, _like: Tensor, /) -> float:
-        """Return the number."""
-        return number
-
-    @staticmethod
-    def pick(first: bool, one: float, other: float) -> float:
-        """Return one of both."""
-        return one if first else other
+def _one_of(first: Any, one: Number, other: Number) -> Number:
+    return one if first else other
 
 
-class Many:
-    """Operations for the rows of an array (…, d)."""
-
-    @staticmethod
-    def read(kept: Tensor) -> Sequence[Tensor]:
-        """Return each number of all rows."""
-        return torch.split(kept, 1, -1)
-
-    @staticmethod
-    def written(numbers: Sequence[Number], like: Tensor) -> Tensor:
-        """Return the numbers side by side."""
-        return torch.cat([torch.as_tensor(each, dtype=like.dtype).expand_as(like[..., :1]) for each in numbers], -1)
-
-    @staticmethod
-    def dot(a: Tensor, b: Tensor) -> Tensor:
-        """Return the inner product of each row."""
-        products: Tensor = torch.linalg.vecdot(a, b)[..., None].double()
-        return products
-
-    @staticmethod
-    def add(into: Tensor, x: Tensor, factor: Tensor) -> None:
-        """Add a multiple of each row."""
-        into.addcmul_(x, factor.to(x.dtype))
-
-    @staticmethod
-    def factor(number: Tensor, like: Tensor, /) -> Tensor:
-        """Return the numbers in the dtype of the vectors."""
-        return number.to(like.dtype)
-
-    @staticmethod
-    def at_least(number: Tensor, least: float) -> Tensor:
-        """Return the larger of both for each row."""
-        return number.clamp_min(least)
-
-    @staticmethod
-    def at_most(number: Tensor, most: float) -> Tensor:
-        """Return the smaller of both for each row."""
-        return number.clamp_max(most)
-
-    @staticmethod
-    def root(number: Tensor) -> Tensor:
-        """Return the square root for each row."""
-        return number.sqrt()
-
-    @staticmethod
-    def finite(number: Number) -> Tensor:
-        """Return whether each is finite."""
-        return torch.isfinite(torch.as_tensor(number))
-
-    @staticmethod
-    def pick(first: Tensor, one: Number, other: Number) -> Tensor:
-        """Return one of both for each row."""
-        picked: Tensor = torch.where(first, one, other)
-        return picked
-
-    @staticmethod
-    def any(number: Tensor) -> bool:
-        """Return whether any is not 0."""
-        return bool(number.any())
+def _each_of(first: Any, one: Number, other: Number) -> Number:
+    return torch.where(first, one, other)
 
 
-ONE, MANY = cast("Rows", One()), cast("Rows", Many())
+ONE = Rows(methodcaller("tolist"), methodcaller("item"), max, min, math.sqrt, math.isfinite, bool, _one_of)
+"""For one vector."""
+MANY = Rows(
+    methodcaller("split", 1, -1),
+    lambda dots: dots[..., None].double(),
+    lambda number, least: number.clamp_min(least),
+    lambda number, most: number.clamp_max(most),
+    methodcaller("sqrt"),
+    lambda number: torch.isfinite(torch.as_tensor(number)),
+    lambda number: bool(number.any()),
+    _each_of,
+)
+"""For the rows of an array."""
 
 
 def rows_of(x: Tensor) -> Rows:
@@ -170,32 +71,31 @@ def numbers(x: Tensor, count: int) -> Tensor:
     return torch.zeros((*x.shape[:-1], count), dtype=torch.float64, device="cpu" if host else x.device)
 
 
-def any_of(some: Tensor) -> bool:
-    """Return whether one of (…, 1) bool is true."""
-    return bool(some if some.dim() == 1 else some.any())
+def written(values: Sequence[Number], like: Tensor) -> Tensor:
+    """Return n numbers of each node as a tensor like (…, n)."""
+    if like.dim() == 1:
+        return like.new_tensor(values)
+    return torch.cat([torch.as_tensor(each, dtype=like.dtype).expand_as(like[..., :1]) for each in values], -1)
 
 
-def parts(x: Tensor, length: int) -> Sequence[Tensor]:
-    """Return views of x (…, d), blocks of this length in order, of which the last may be shorter."""
-    return (x,) if x.shape[-1] <= length else torch.split(x, length, -1)
+def blocks(
+    step: int | None, scratch: int, *vectors: Tensor
+) -> Iterator[tuple[int, Sequence[Tensor], Sequence[Tensor]]]:
+    """Cut vectors (…, d) into blocks -> for how many it stands, `scratch` blocks (…, w) of any numbers, and its part of each vector.
 
-
-def cut(scratch: Tensor, like: Tensor) -> Tensor:
-    """Return as much of scratch (…, n) as `like` (…, w), w <= n, is long."""
-    width = like.shape[-1]
-    return scratch if scratch.shape[-1] == width else scratch[..., :width]
-
-
-def blocks(x: Tensor, step: int | None) -> tuple[int, Iterator[bool], int]:
-    """Return how long blocks of x (…, d) are, of each in order whether it is compared, and how many times those that are stand for all.
-
-    In local step `step` every fourth block of a long vector is compared, each in its turn; None: all of them are, and all of an array.
+    In local step `step` every fourth block of a long vector stands for those between, each in its turn, and these for none. None: each
+    stands for itself, as an array does, in one block.
     """
-    dim = x.shape[-1]
-    if x.dim() > 1:
-        return dim, iter((True,)), 1
-    length = min(dim, BLOCK if x.device.type == "cpu" else _DEVICE_BLOCK)
-    count = -(-dim // length)
-    turns = 1 if step is None else min(TURNS, count)
+    x = vectors[0]
+    dim, length = x.shape[-1], BLOCK if x.device.type == "cpu" else _DEVICE_BLOCK
+    made = torch.empty(
+        (scratch, *x.shape[:-1], dim if x.dim() > 1 else min(dim, length)), dtype=x.dtype, device=x.device
+    ).unbind()
+    if x.dim() > 1 or dim <= length:
+        yield 1, made, vectors
+        return
+    turns = 1 if step is None else min(TURNS, -(-dim // length))
     due = 0 if step is None else step % turns
-    return length, (number % turns == due for number in range(count)), turns
+    for number, parts in enumerate(zip(*(torch.split(each, length) for each in vectors), strict=True)):
+        width = parts[0].shape[-1]
+        yield turns if number % turns == due else 0, made if width == length else [each[:width] for each in made], parts

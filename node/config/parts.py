@@ -201,15 +201,7 @@ def convert(raw: Mapping[str, Any], kind: type[S], where: str = "", *, trusted: 
     """
     if not where and raw.get("signature"):
         raw = renamed.renamed(raw)
-    for key, value in raw.items():
-        if not isinstance(key, str):
-            raise ConfigError(f"{where}{shown(key)}: must be text, as all keys are")
-        if why := REMOVED.get(f"{where}{key}"):
-            raise ConfigError(
-                f"{where}{key}: was removed, {why}; leave it out, as `starling manifest convert OLD.toml > NEW.toml` does"
-            )
-        if where == "mix." and key == renamed.OLD:
-            raise ConfigError(renamed.refusal(shown(value)))
+    _check_keys(raw, where)
     if not where:
         _check_format(raw)
     if issubclass(kind, PartSection):
@@ -229,6 +221,19 @@ def convert(raw: Mapping[str, Any], kind: type[S], where: str = "", *, trusted: 
             raise ConfigError(f"{where}{field.name}: {raw[kind.PARTS[0]]} needs it")  # type: ignore[attr-defined]
     config = _converted({key: value for key, value in raw.items() if key not in inner}, kind, where)
     return msgspec.structs.replace(config, **inner) if inner else config
+
+
+def _check_keys(raw: Mapping[str, Any], where: str) -> None:
+    """Raise ConfigError for a key that is no text, or that is no more."""
+    for key, value in raw.items():
+        if not isinstance(key, str):
+            raise ConfigError(f"{where}{shown(key)}: must be text, as all keys are")
+        if why := REMOVED.get(f"{where}{key}"):
+            raise ConfigError(
+                f"{where}{key}: was removed, {why}; leave it out, as `starling manifest convert OLD.toml > NEW.toml` does"
+            )
+        if f"{where}{key}" == f"mix.{renamed.OLD}":
+            raise ConfigError(renamed.refusal(shown(value)))
 
 
 def keys_of_format_1(raw: Mapping[str, Any]) -> list[str]:

@@ -240,7 +240,7 @@ class Differences:
 
     def _group(self, batch: Batch, group: Group, opened: Sequence[Edge], sizes: Sizes) -> list[Update]:
         """One group's exchanges -> what they do to both ends."""
-        which, coordinates = group.which, group.coordinates
+        which = group.which
         pairs, rows = [batch.pairs[place] for place in which], batch.ends[:, which]
         theirs, mine = (group.take(vectors, index(at, vectors)) for vectors, at in zip(batch.read, rows, strict=True))
         generators = [[self.edges.generator(opened[place]) for place in which] for _ in range(2)]
@@ -251,23 +251,7 @@ class Differences:
         flow, opposite, turned = None, None, None
         known: tuple[Tensor | None, Tensor | None] = (None, None)
         if self.flows is not None:
-            ratio = group.supports[0].ratio(group.dim)
-            speeds = self.flows.speeds[[pair[0] for pair in pairs]].tolist()
-            gains = [
-                self.flows.edge.gain(theta, ratio, replace(batch.phase, speed=speed))
-                for theta, speed in zip(thetas.tolist(), speeds, strict=True)
-            ]
-            moved = v * _column(np.asarray(gains), v)
-            drifted = self._drifted(batch, self.flows, group, moved, generators, sizes)
-            plain = moved
-            if drifted is not None:
-                moved = moved - drifted
-            if any(gains) or drifted is not None:
-                flow, turned = self.flows.move(pairs, coordinates, moved)
-                opposite = -flow
-            if batch.directions is not None and batch.directions.forged is not None and flow is not None:
-                liars = torch.from_numpy(batch.directions.forged[rows])[:, :, None]
-                flow, opposite = torch.where(liars[0], plain, flow), torch.where(liars[1], -plain, -flow)
+            flow, opposite, turned = self._moved(batch, self.flows, group, v, generators, sizes)
         if self.wish_limit:
             self._wish(batch, group, opened, sizes)
         if self.known is not None:
@@ -285,6 +269,29 @@ class Differences:
         return self._remembered(
             [initiators, responders.of(np.flatnonzero(~unproven)) if unproven.any() else responders]
         )
+
+    def _moved(
+        self, batch: Batch, flows: Flows, group: Group, v: Tensor, generators: Sequence[Sequence[Generator]], sizes: Sizes
+    ) -> tuple[Tensor | None, Tensor | None, NDArray[np.float64] | None]:  # fmt: skip
+        """What the differences v (g, w) of one group do to flows -> (g, w) changes at both ends, and (g,) cosines, if they count."""
+        which = group.which
+        pairs, ratio = [batch.pairs[place] for place in which], group.supports[0].ratio(group.dim)
+        speeds = flows.speeds[[pair[0] for pair in pairs]].tolist()
+        gains = [
+            flows.edge.gain(theta, ratio, replace(batch.phase, speed=speed))
+            for theta, speed in zip(batch.weights[:, which].mean(axis=0).tolist(), speeds, strict=True)
+        ]
+        plain = moved = v * _column(np.asarray(gains), v)
+        drifted = self._drifted(batch, flows, group, moved, generators, sizes)
+        if drifted is not None:
+            moved = moved - drifted
+        if not any(gains) and drifted is None:
+            return None, None, None
+        flow, turned = flows.move(pairs, group.coordinates, moved)
+        if batch.directions is None or batch.directions.forged is None:
+            return flow, -flow, turned
+        liars = torch.from_numpy(batch.directions.forged[batch.ends[:, which]])[:, :, None]
+        return torch.where(liars[0], plain, flow), torch.where(liars[1], -plain, -flow), turned
 
     def _chosen(self, choose: Choose, batch: Batch, group: Group, end: int, step: Tensor) -> Tensor:
         """(g, w) what the ends take of a step (g, w)."""

@@ -21,7 +21,7 @@ from starling.gossip.compress.support import Blocks, Full
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix import directions, drift, edge_ledger
 from starling.gossip.mix.catalogue import MIXERS
-from starling.gossip.mix.correction_trust import Compared, compared
+from starling.gossip.mix.correction_trust import Compared, Products, compared, confirmed_share
 from starling.gossip.mix.drift import Confirmed, Counts, DriftInFull
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.flows import NOTHING, Bound, TrackedFlows
@@ -205,10 +205,10 @@ def test_a_correction_that_happens_to_lie_along_what_all_have_in_common_is_not_b
 
 
 def test_a_gradient_that_is_not_finite_does_not_end_the_trust_in_corrections():
-    seen = compared(ONE, Compared(), 1.0, 1.0, 0.0)
-    for products in ((math.nan, 1.0, 1.0), (1.0, math.inf, 1.0), (1.0, 1.0, math.nan), (1e200, 1.0, 1.0)):
-        assert compared(ONE, seen, *products) == seen
-    assert drift.trust(ONE, 0.0, seen) == 1.0
+    seen = compared(ONE, Compared(), Products(1.0, 1.0, 0.0))
+    for new in ((math.nan, 1.0, 1.0), (1.0, math.inf, 1.0), (1.0, 1.0, math.nan), (1e200, 1.0, 1.0)):
+        assert compared(ONE, seen, Products(*new)) == seen
+    assert confirmed_share(ONE, seen, drift.STANDARD_ERRORS) == 1.0
 
 
 @pytest.mark.parametrize(
