@@ -46,9 +46,9 @@ D, E = 21, 31
 
 LIMITS: Mapping[str, int] = MappingProxyType(
     {
-        "branches in the core files": 528,
+        "branches in the core files": 523,
         "questions for the kind of edge": 22,
-        "lines of the largest file in engine": 260,
+        "lines of the largest file in engine": 259,
         "lines of the largest file in daemon": 568,
         "attributes of a class": 41,
         "arguments of a constructor": 20,

@@ -35,6 +35,10 @@ Make = Callable[[list[nn.Parameter]], Sequence[torch.optim.Optimizer]]
 """Torch optimisers of the parameters that the pieces are, each of which is stepped by one of them."""
 
 
+_Owned = tuple[str, nn.Parameter, torch.optim.Optimizer]
+"""What stands before the names of a parameter's state, the parameter, and the optimiser that steps it."""
+
+
 class Optimizer:
     """Torch optimisers of one flat vector `like` (d,). Raises ConfigError if one cannot step from a gradient alone (LBFGS, SparseAdam).
 
@@ -68,13 +72,14 @@ class Optimizer:
                 each.step()
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(f"optimizer.kind: it cannot step a flat vector: {error}") from error
-        self._bare = [(each, bare(each)) for each in self._optimizers]
+        self._owned = _owned(self._optimizers, self._parameters)
+        self._bare = {id(each): bare(each) for each in self._optimizers}
         self._stretches = stretches.Stretches(kept)
         self._rate = math.nan  # of the last step
         self._fused = all(each.defaults.get("fused") for each in self._optimizers)
         self._template = dict(
             form
-            for name, tensor in _tensors(tried, trials).items()
+            for name, tensor in _tensors(_owned(tried, trials)).items()
             for form in self._forms(name, tensor, trials, whole)
         )
 
@@ -129,15 +134,14 @@ class Optimizer:
         if rate != self._rate:
             self._set(rate)
         values, gradients = (self._cut(x), self._cut(direction)) if self._pieces else ((x,), (direction,))
-        parts = zip(self._parameters, values, gradients, strict=True)
+        parts = zip(self._owned, values, gradients, strict=True)
         if self._kept is not None or (self._by_coordinate and x.numel() > stretches.STRETCH and not self._fused):
-            for parameter, value, gradient in parts:
-                by = next(each for each in self._bare if _steps(each[0], parameter))
-                self._stretches.step(*by, parameter, value, gradient, chance)
+            for (_, parameter, optimizer), value, gradient in parts:
+                self._stretches.step(optimizer, self._bare[id(optimizer)], parameter, value, gradient, chance)
         else:
-            for parameter, value, gradient in parts:
+            for (_, parameter, _), value, gradient in parts:
                 parameter.data, parameter.grad = value, gradient
-            for _, step in self._bare:
+            for step in self._bare.values():
                 step()
         for parameter in self._parameters:
             parameter.grad = None
@@ -154,7 +158,7 @@ class Optimizer:
         """The state by torch's names, of several pieces after their number, for a checkpoint; shared, not copied. Empty before the
         first step.
         """
-        return _tensors(self._optimizers, self._parameters)
+        return _tensors(self._owned)
 
     def load(self, state: Mapping[str, Tensor], taken: Callable[[], None] = lambda: None) -> None:
         """Take over the state of a checkpoint; ValueError if it does not fit, and nothing changed. `taken`: called after each tensor."""
@@ -177,10 +181,10 @@ class Optimizer:
 
     def share(self, state: Mapping[str, Tensor]) -> None:
         """Use these tensors as the state, changed in place by every step. For simulations of many nodes in one array."""
-        for number, parameter in enumerate(self._parameters):
-            prefix = f"{number}." if len(self._parameters) > 1 else ""
-            own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-            next(each for each in self._optimizers if _steps(each, parameter)).state[parameter] = own
+        for prefix, parameter, optimizer in self._owned:
+            optimizer.state[parameter] = {
+                name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)
+            }
 
 
 def clipped(gradient: Tensor, norm: float) -> Tensor:
@@ -193,15 +197,20 @@ def clipped(gradient: Tensor, norm: float) -> Tensor:
     return shortened
 
 
-def _steps(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> bool:
-    return any(each is parameter for group in optimizer.param_groups for each in group["params"])
+def _owned(optimizers: Sequence[torch.optim.Optimizer], parameters: Sequence[nn.Parameter]) -> list[_Owned]:
+    """Return the owner of each parameter."""
+    owners = {id(each): one for one in optimizers for group in one.param_groups for each in group["params"]}
+    prefixes = [f"{number}." for number in range(len(parameters))] if len(parameters) > 1 else [""]
+    return [
+        (prefix, each, owners.get(id(each), optimizers[0])) for prefix, each in zip(prefixes, parameters, strict=True)
+    ]
 
 
-def _tensors(optimizers: Sequence[torch.optim.Optimizer], parameters: Sequence[nn.Parameter]) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    for number, parameter in enumerate(parameters):
-        prefix = f"{number}." if len(parameters) > 1 else ""
-        for each in optimizers:
-            state = each.state.get(parameter, {}).items()
-            found |= {prefix + name: value for name, value in state if isinstance(value, Tensor)}
-    return found
+def _tensors(owned: Sequence[_Owned]) -> dict[str, Tensor]:
+    """Return the tensors of all states, by the prefix of the parameter and torch's name."""
+    return {
+        prefix + name: value
+        for prefix, parameter, optimizer in owned
+        for name, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }
