@@ -80,7 +80,8 @@ class Replica:
     """A model that local steps and a mixing algorithm change.
 
     Attributes:
-        x: (d,) the parameters; written to in place, always the same memory.
+        x: (d,) the parameters, and buffers that are averaged; written to in place, always the same memory.
+        parameters: (t,) what of x local steps change.
         mixer: the mixing algorithm.
         state: its state.
         abilities: what it can do.
@@ -99,6 +100,7 @@ class Replica:
         `settled_edges` as of `Flows`. `adjust`: what a node makes of each effect before it is added; None: nothing.
         """
         self.x, self.mixer, self.layout = x, mixer, layout
+        self.parameters = x[: len(x) - (layout.dim - layout.trained)]
         self.abilities = abilities_of(mixer)
         self.kind = self.abilities.kind
         self.beginning, self._adjust = beginning, adjust

@@ -1,6 +1,8 @@
 """A model as one flat vector: the trainable parameters, in the order of their definition, side by side.
 
-Shapes: d parameters.
+Buffers may follow them, which nodes average along with the parameters and no gradient moves. Complex numbers are pairs of real ones.
+
+Shapes: d numbers of the vector, t of them of parameters.
 """
 
 from __future__ import annotations
@@ -8,21 +10,27 @@ from __future__ import annotations
 import hashlib
 import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
 from starling.gossip.lazy_torch import Tensor, nn, torch
 
+_WIDE = {
+    "float32": "float32", "float64": "float64", "bfloat16": "float32", "float16": "float32", "complex64": "float32",
+}  # fmt: skip
+"""Of each dtype that is trained the real one that holds its numbers."""
+
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each parameter lies in the flat vector."""
+    """Where each parameter lies in the flat vector, and after them each buffer that is averaged."""
 
     names: tuple[str, ...]  # dotted, unique, as in `named_parameters`; shared parameters appear once
-    shapes: tuple[tuple[int, ...], ...]  # of each
-    dtype: torch.dtype  # of all
+    shapes: tuple[tuple[int, ...], ...]  # of each; of complex ones with a 2 at the end
+    dtype: torch.dtype  # of the vector
+    carried: int = 0  # buffers among the names, the last ones
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
@@ -33,6 +41,16 @@ class Layout:
     def dim(self) -> int:
         """Length of the flat vector."""
         return self.offsets[-1]
+
+    @property
+    def trained(self) -> int:
+        """Return t, the numbers of parameters, which come first."""
+        return self.offsets[len(self.names) - self.carried]
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """Return the names of the buffers."""
+        return self.names[len(self.names) - self.carried :]
 
     @cached_property
     def digest(self) -> bytes:
@@ -45,24 +63,57 @@ class Layout:
         return digest.digest()
 
 
-def layout(model: nn.Module) -> Layout:
-    """The layout of a model's trainable parameters. Raises ValueError: there are none, or they differ in dtype."""
+def layout(model: nn.Module, carried: Sequence[str] = ()) -> Layout:
+    """Return the layout of a model's trainable parameters and of its buffers of these names.
+
+    The vector is float64 where a parameter is, else float32. Raises ValueError: there are no parameters, or some of
+    another dtype.
+    """
     named = _trainable(model)
-    dtypes = {parameter.dtype for parameter in named.values()}
     if not named:
         raise ValueError("the model has no trainable parameters; set requires_grad on what is to be learned")
-    if len(dtypes) != 1:
-        raise ValueError(f"trainable parameters must have one dtype, got {sorted(map(str, dtypes))}")
-    return Layout(tuple(named), tuple(tuple(parameter.shape) for parameter in named.values()), dtypes.pop())
+    dtypes = {name: str(parameter.dtype).removeprefix("torch.") for name, parameter in named.items()}
+    for name, dtype in dtypes.items():
+        if dtype not in _WIDE:
+            raise ValueError(
+                f"parameter {name} is {dtype}, which is not trained here; make it one of {', '.join(_WIDE)}, or freeze it, "
+                "requires_grad_(False)"
+            )
+    shapes = [tuple(real(each).shape) for each in (*named.values(), *map(model.get_buffer, carried))]
+    wide = any(_WIDE[dtype] == "float64" for dtype in dtypes.values())
+    return Layout((*named, *carried), tuple(shapes), torch.float64 if wide else torch.float32, len(carried))
+
+
+def real(tensor: Tensor) -> Tensor:
+    """Return the tensor, of a complex one a view in pairs."""
+    return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor
+
+
+def flatten(model: nn.Module, layout: Layout) -> Tensor:
+    """Return a copy (d,) of a model's parameters, all on one device, and of the buffers of the layout.
+
+    Raises ValueError: the layout is not this model's.
+    """
+    named, buffers = _trainable(model), layout.buffers
+    tensors = [real(each) for each in (*named.values(), *map(model.get_buffer, buffers))]
+    if (*named, *buffers) != layout.names or tuple(tuple(each.shape) for each in tensors) != layout.shapes:
+        raise ValueError("the layout is of another model")
+    with torch.no_grad():
+        return torch.cat([each.reshape(-1).to(layout.dtype) for each in tensors])
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that are trained, each once, in the order of their definition."""
+    return list(_trainable(model).values())
 
 
 def bind(model: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
-    """Move a model's parameters, all on one device, into one flat vector (d,) and their gradients, zero, into another.
+    """Move a model's parameters, all on one device, into one flat vector (d,) and their gradients, zero, into another (t,).
 
     Afterwards writing to either vector writes to the model, and `backward` adds into the gradients' vector. Clear it with `zero_()`:
     `zero_grad` would cut the gradients loose.
 
-    Raises ValueError: the layout is not this model's.
+    Raises ValueError: the layout is not this model's, or its parameters are of another dtype (`starling.gossip.binding`).
     """
     params = bind_parameters(model, layout)
     return params, bind_gradients(model, layout)
@@ -70,28 +121,26 @@ def bind(model: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
 
 def bind_parameters(model: nn.Module, layout: Layout) -> Tensor:
     """As `bind`, but for the gradients, and -> the first vector alone."""
-    named = _trainable(model)
-    shapes = tuple(tuple(parameter.shape) for parameter in named.values())
-    if tuple(named) != layout.names or shapes != layout.shapes:
-        raise ValueError("the layout is of another model")
-    with torch.no_grad():
-        params = torch.cat([parameter.reshape(-1) for parameter in named.values()])
+    params = flatten(model, layout)
     rebind(model, layout, params)
     return params
 
 
 def rebind(model: nn.Module, layout: Layout, params: Tensor) -> None:
     """Move the parameters of a model of this layout into a vector (d,), which has their values."""
-    for parameter, value in zip(_trainable(model).values(), as_named(params, layout).values(), strict=True):
+    parameters = trainable(model)
+    if any(parameter.dtype != layout.dtype for parameter in parameters):
+        raise ValueError("parameters of another dtype than the vector's cannot be views of it")
+    for parameter, value in zip(parameters, as_named(params, layout).values(), strict=False):  # buffers follow
         parameter.data = value
 
 
 def bind_gradients(model: nn.Module, layout: Layout) -> Tensor:
-    """A new vector (d,) for the gradients of a model, zero, in place of what it had; `release_gradients` undoes it."""
-    named = _trainable(model)
-    grads = torch.zeros(layout.dim, dtype=layout.dtype, device=next(iter(named.values())).device)
-    for parameter, grad in zip(named.values(), as_named(grads, layout).values(), strict=True):
-        parameter.grad = grad
+    """A new vector (t,) for the gradients of a model, zero, in place of what it had; `release_gradients` undoes it."""
+    parameters = trainable(model)
+    grads = torch.zeros(layout.trained, dtype=layout.dtype, device=parameters[0].device)
+    for parameter, begin, end in zip(parameters, layout.offsets, layout.offsets[1:], strict=False):
+        parameter.grad = grads[begin:end].view(parameter.shape)
     return grads
 
 

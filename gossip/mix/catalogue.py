@@ -19,6 +19,7 @@ class MixerFacts:
     symmetric: bool = False  # both ends must give a link the same weight
     rated: bool = False  # divides by the rate of the local optimiser, which adamw does not know by itself
     trackers: bool = False  # local steps go along an estimate of the mean gradient, into which a node's own enters
+    carries: bool = False  # exchanges are about the model alone, so that buffers can be averaged with it
 
 
 _MIX = "starling.gossip.mix"
@@ -26,16 +27,16 @@ MIXERS: Catalogue[Mixer, MixerFacts] = Catalogue(
     "mix.kind",
     "starling.mixers",
     {
-        "pet": Entry(f"{_MIX}.pet:Pet", MixerFacts(asynchronous=True, rated=True)),
-        "dsgd": Entry(f"{_MIX}.dsgd:Dsgd", MixerFacts(asynchronous=True)),
+        "pet": Entry(f"{_MIX}.pet:Pet", MixerFacts(asynchronous=True, rated=True, carries=True)),
+        "dsgd": Entry(f"{_MIX}.dsgd:Dsgd", MixerFacts(asynchronous=True, carries=True)),
         "gradient_tracking": Entry(
             f"{_MIX}.gradient_tracking:GradientTracking", MixerFacts(asynchronous=True, trackers=True)
         ),
         "k_gt": Entry(f"{_MIX}.k_gt:KGt", MixerFacts(rated=True)),
-        "quasi_global": Entry(f"{_MIX}.quasi_global:QuasiGlobal", MixerFacts(rated=True)),
-        "exact_diffusion": Entry(f"{_MIX}.exact_diffusion:ExactDiffusion", MixerFacts(static=True)),
-        "d2": Entry(f"{_MIX}.exact_diffusion:D2", MixerFacts(static=True)),
-        "a2cid2": Entry(f"{_MIX}.a2cid2:A2Cid2", MixerFacts(asynchronous=True)),
+        "quasi_global": Entry(f"{_MIX}.quasi_global:QuasiGlobal", MixerFacts(rated=True, carries=True)),
+        "exact_diffusion": Entry(f"{_MIX}.exact_diffusion:ExactDiffusion", MixerFacts(static=True, carries=True)),
+        "d2": Entry(f"{_MIX}.exact_diffusion:D2", MixerFacts(static=True, carries=True)),
+        "a2cid2": Entry(f"{_MIX}.a2cid2:A2Cid2", MixerFacts(asynchronous=True, carries=True)),
         "choco": Entry(f"{_MIX}.dsgd:Choco", MixerFacts(static=True, swaps=True)),
         "beer": Entry(f"{_MIX}.gradient_tracking:Beer", MixerFacts(static=True, swaps=True, trackers=True)),
         "push_sum": Entry(f"{_MIX}.push_sum:PushSum", MixerFacts(asynchronous=True, swaps=True, exact=True)),
@@ -44,7 +45,7 @@ MIXERS: Catalogue[Mixer, MixerFacts] = Catalogue(
         ),
         "psgd": Entry(f"{_MIX}.all_gather:Psgd", MixerFacts(static=True, swaps=True)),
         "outer": Entry(f"{_MIX}.outer:Outer", MixerFacts()),
-        "gather": Entry(f"{_MIX}.gather:Gather", MixerFacts(gathers=True)),
+        "gather": Entry(f"{_MIX}.gather:Gather", MixerFacts(gathers=True, carries=True)),
         "sparse_outer": Entry(f"{_MIX}.sparse_outer:SparseOuter", MixerFacts(broadcasts=True)),
         "seeds": Entry(f"{_MIX}.seeds:Seeds", MixerFacts(broadcasts=True)),
         "defended_tracking": Entry(

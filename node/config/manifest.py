@@ -19,6 +19,7 @@ from starling.gossip.seeds import derive
 from starling.node import identity
 from starling.node.config import (
     ahead,
+    buffers,
     consent,
     crew,
     frame,
@@ -41,7 +42,7 @@ _MAX_ITEMS = 256  # of any list: room for them is made at once, and they may lie
 _ID_BYTES = 20
 _SIGN_DOMAIN = b"starling/manifest/1\0"
 _LATER: dict[str, dict[str, object]] = {
-    "task": {"start": "", "fingerprint": (), "any_base": False, "tied": True},
+    "task": {"start": "", "fingerprint": (), "buffers": None, "any_base": False, "tied": True},
     "optimizer": {"clip_norm": None, "decay": "all", "sam": 0.0, "gradient": "plain"},
     "overlay": {"choose": None, "choose_every": None},
     "mix": {
@@ -161,6 +162,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
     crew.check(manifest)
     presets.check(manifest)
     personal.check(manifest)
+    buffers.check(manifest)
     turns.check(manifest)
     ahead.check(manifest)
     parts.check_together(manifest)

@@ -60,6 +60,10 @@ class TaskSection(PartSection, frozen=True):
     its digest there, and members join with `--set start=FILE`."""
     fingerprint: Fingerprint = ()
     """What nodes compare of a task that is not built in: version, metric, loss, parameters of the model; filled by `starling found`."""
+    buffers: Literal["local", "average"] | Patterns | None = None
+    """What becomes of the model's buffers outside of normalisation layers (codebooks, normalisers, memory banks). local: they stay at
+    their node. average: those of floats are averaged with the model. Or the names of those that are, as "codebook*"; the others stay, those
+    after a ! without a note. Left out: local, with a note when training changes one."""
     any_base: bool = False
     """Members may have other values in frozen parameters than the founder: a base of their own, which nobody compares."""
 

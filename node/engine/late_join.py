@@ -20,7 +20,7 @@ from starling.node.engine.vectors import Outgoing
 from starling.node.rpc import calls
 from starling.robust import model_agreement
 
-_MODEL = "model"
+_MODEL, _X = "model", "x"
 MAX_CANDIDATES = 3  # models of peers held at a time
 KEPT_S = 120.0  # a snapshot that nobody reads; a late joiner on a slow line reads one chunk in a quarter of that
 
@@ -50,8 +50,10 @@ class Offered:
         self._let_go()  # never two of them
         self._read_at = self._clock()
         try:
-            offered = self._outgoing.now(self._trainer.replica.offered)
-            self._held = held = Snapshot(self._folder, {"x": offered}, facts)
+            outgoing, beside = self._outgoing, self._trainer.beside()
+            given = {_X: outgoing.now(self._trainer.replica.offered)}
+            given |= {name: outgoing.now(each.reshape(-1)).view(each.shape) for name, each in beside.items()}
+            self._held = held = Snapshot(self._folder, given, facts)
         except OSError as error:
             return calls.Refused("disk", f"no model for late joiners: {error.strerror or error}")
         return calls.Held(held.number, held.size, held.root, self._rounds.round, self._schema, held.digests)
@@ -95,11 +97,12 @@ class Fetched:
             raise RemoteProtocolError(call.peer, "state_damaged") from error
         except OSError as error:
             raise LocalProtocolError(f"a model that was fetched cannot be read: {error.strerror or error}") from error
-        if facts.get("kind") != _MODEL or facts.get("schema") != self._schema.hex() or tensors.keys() != {"x"}:
+        if facts.get("kind") != _MODEL or facts.get("schema") != self._schema.hex() or _X not in tensors:
             raise RemoteProtocolError(call.peer, "state_of_another_model")
         replica = self._trainer.replica
         try:
-            replica.check(replica.scope.whole(tensors["x"], replica.x))
+            replica.check(replica.scope.whole(tensors[_X], replica.x))
+            self._trainer.check_beside(dict(tensors))
         except ValueError as error:
             raise RemoteProtocolError(call.peer, "state_unusable") from error
         tensor_file.release(tensors)
@@ -123,6 +126,7 @@ class Fetched:
         at = median_low(rounds[i] for i in agreement.cluster) if agreement.cluster else 0
         if agreement.state is not None:
             self._trainer.install(agreement.state, at)
+            self._trainer.take_beside([held[i] for i in agreement.cluster])
             self._forget()
             self._rounds.begin(at)
         names = (tuple(peers[i] for i in which) for which in (agreement.cluster, agreement.outside))
@@ -130,7 +134,7 @@ class Fetched:
 
     def _compared(self, held: Sequence[Mapping[str, Tensor]], rounds: Sequence[int]) -> model_agreement.Agreement:
         """Return the agreement of models, of whose files only the part that is being read is in memory."""
-        models = [tensors["x"] for tensors in held]
+        models = [tensors[_X] for tensors in held]
         replica = self._trainer.replica
         origin = replica.scope.part(replica.beginning()).to(models[0].device)
 

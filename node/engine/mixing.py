@@ -5,6 +5,7 @@ The owner of this machine has agreed to import what "module:Class" names: `node.
 
 from starling.gossip.api import Mixer, Rule
 from starling.gossip.mix import turns
+from starling.gossip.mix.carried import carrying
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.personal import Personal, at_home, shared_layout, shared_spans
 from starling.gossip.mix.pet import SETTLED_EDGES, chosen_track, chosen_trust
@@ -39,7 +40,8 @@ def mixer_of(manifest: Manifest, layout: Layout) -> tuple[Mixer, Layout]:
         taking = Turns(blocks_of(layout, manifest.mix.turns))
         return taking, turns.shared_layout(taking, layout)
     if not manifest.mix.personal:
-        return whole, layout
+        alike = not layout.carried or MIXERS.facts(manifest.mix.kind, trusted=True).gathers
+        return whole if alike else carrying(whole, layout), layout
     home = at_home(layout, manifest.mix.personal)
     return Personal(whole, shared_spans(layout, home)), shared_layout(layout, home)
 

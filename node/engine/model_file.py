@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from starling.gossip.vector import finite
+from starling.gossip.vector import finite, real
 from starling.node.config.parts import shown
 from starling.node.engine.quantised import quantised
 
@@ -44,7 +44,7 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in sorted(given.items()):
         if tensor.shape != needed[name].shape or tensor.dtype != needed[name].dtype:
             raise ValueError(f"has {name} as {_form(tensor)}, must be {_form(needed[name])}")
-        if not finite(tensor):
+        if not finite(real(tensor)):
             raise ValueError(f"holds numbers that are not finite, in {name}")
     model.load_state_dict(given, strict=False)
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from starling.gossip.binding import Moving, Unmoved
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import NumericsSection
 from starling.node.engine.activations import Checkpointed
@@ -31,6 +32,7 @@ from starling.node.tasks.batches import cut, samples
 
 Loss = Callable[[nn.Module, Any], Tensor]
 """(model, batch) -> scalar."""
+UNMOVED = Unmoved()
 Compile = Callable[[Loss], Loss]
 DRAW_NOTHING = frozenset(f"starling.node.tasks.{name}" for name in ("convex", "digits", "images", "synthetic", "text"))
 """Modules of the tasks whose models and losses take no chance in a step."""
@@ -55,9 +57,13 @@ class Gradients:
     """
 
     def __init__(
-        self, section: NumericsSection, task: Task, model: nn.Module, device: str, compiler: Compile = inductor, loss: Loss | None = None
+        self, section: NumericsSection, task: Task, model: nn.Module, device: str, compiler: Compile = inductor, loss: Loss | None = None,
+        binding: Moving = UNMOVED,
     ) -> None:  # fmt: skip
-        """`loss`: instead of the task's. Raises ConfigError: the device, or the model, has not what is asked for."""
+        """`loss`: instead of the task's. `binding`: of the model to its vector; left out: gradients are views of theirs.
+
+        Raises ConfigError: the device, or the model, has not what is asked for.
+        """
         self._task, self._model, self._device = task, model, device
         self.micro_batch = section.micro_batch
         self._noise_every = section.noise_every
@@ -83,6 +89,7 @@ class Gradients:
         self.parts = Parts(task, model, device, self.notes)
         self._keeps = loss is None  # what autocast made of parameters, of which an island's rank has only parts
         self._compiled = False
+        self._loads, self._gathers = binding.before, binding.after_backward
         if section.compile:
             self._compile(compiler)
 
@@ -119,6 +126,8 @@ class Gradients:
         sample does not fit into memory.
         """
         while True:
+            for load in self._loads:
+                load()
             try:
                 with self._chance(seed):
                     value = self._sum(batch, gradient)
@@ -155,6 +164,8 @@ class Gradients:
         if share != 1.0:
             loss = loss * share
         (loss if self.scale is None else loss * self.scale.scale).backward()  # type: ignore[no-untyped-call]
+        for gather in self._gathers:
+            gather()
         return loss.item()
 
     def _wrapped(self, batch: Any) -> Tensor | None:

@@ -18,9 +18,10 @@ from typing import NoReturn
 
 import torch
 
+from starling.gossip.binding import bound
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
-from starling.gossip.vector import bind, layout
+from starling.gossip.vector import layout
 from starling.node.catalogues import task
 from starling.node.config import consent
 from starling.node.engine.local.hooked_step import stepped_of
@@ -28,6 +29,7 @@ from starling.node.engine.numerics import Gradients
 from starling.node.engine.own_code import describe
 from starling.node.engine.process import lower_priority
 from starling.node.engine.shard_team import REHEARSAL, ShardTeam, SharedModel
+from starling.node.engine.side_state import carried_buffers
 from starling.node.engine.start import initial
 from starling.node.engine.team import Team
 from starling.node.rpc import calls
@@ -56,8 +58,9 @@ class Rank:
         self.model.train()
         if opening.parallel == "data":
             self.model.to(opening.device)
-            self._gradients = Gradients(opening.numerics, chosen, self.model, opening.device)
-            self._x, self._gradient = bind(self.model, layout(self.model))
+            self._binding = bound(self.model, layout(self.model, carried_buffers(manifest, self.model)))
+            self._gradients = Gradients(opening.numerics, chosen, self.model, opening.device, binding=self._binding)
+            self._gradient = self._binding.gradient()
 
     def _restored(self) -> Callable[[], None]:
         """Gives the model's buffers back what they hold now: a forward pass that ran out of memory has counted its batch already."""
@@ -74,7 +77,7 @@ class Rank:
         """Compute what rank 0 orders. Raises RuntimeError: it is gone."""
         while True:
             step, seed = team.order()
-            team.share(self._x)
+            team.share(self._binding.x)
             batch = self._data.batch(self._batch, generator(self._seed, "batch", self._node, step))
             self._stepped.begin_step(self.model, step, self._batch)
             team.compute(self._gradients, batch, self._gradient, seed, self._restored())

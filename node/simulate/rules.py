@@ -9,6 +9,7 @@ from starling.gossip.mix.flows import chosen_kappa, steady_kappa
 from starling.gossip.mix.pet import chosen_track
 from starling.node.config import consent, presets
 from starling.node.config import manifest as manifests
+from starling.node.config.buffers import averaged
 from starling.node.config.overlay import check_members
 from starling.node.config.schema import TaskSection
 from starling.node.simulate.schema import PATH_TASKS, Scenario, joiners, manifest
@@ -63,14 +64,8 @@ def check_one(scenario: Scenario) -> list[str]:
     _check_members(scenario)
     if simulate.engine == "virtual":
         _check_whole(scenario)
-    elif scenario.overlay.params().get("choose") == "fast":
-        raise ConfigError(
-            "overlay.choose: rows of an array measure no lines, by which edges are chosen; try `--set simulate.engine=virtual`"
-        )
-    elif pace.overlap:
-        raise ConfigError(
-            "pace.overlap: rows of an array take their steps and exchanges in turn; try `--set simulate.engine=virtual`"
-        )
+    else:
+        _check_rows(scenario)
     if pace.kind == "sampled" and simulate.engine != "virtual":
         raise ConfigError(
             "pace.kind: sampled rounds are of nodes that sleep and wake; rows of an array all step; "
@@ -89,6 +84,22 @@ def check_one(scenario: Scenario) -> list[str]:
     if not simulate.model and pace.kind == "clock":
         raise ConfigError("simulate.model: false averages round by round; try `--set pace.kind=steps`")
     return warnings
+
+
+def _check_rows(scenario: Scenario) -> None:
+    """Whether rows of an array can do what whole nodes do."""
+    if averaged(manifest(scenario)):
+        raise ConfigError(
+            "task.buffers: rows of an array have no buffers of their own, must be local; try `--set simulate.engine=virtual`"
+        )
+    if scenario.overlay.params().get("choose") == "fast":
+        raise ConfigError(
+            "overlay.choose: rows of an array measure no lines, by which edges are chosen; try `--set simulate.engine=virtual`"
+        )
+    if scenario.pace.overlap:
+        raise ConfigError(
+            "pace.overlap: rows of an array take their steps and exchanges in turn; try `--set simulate.engine=virtual`"
+        )
 
 
 def check_files(task: TaskSection) -> None:

@@ -107,11 +107,12 @@ def test_the_digest_is_part_of_the_protocol():
 DIGEST = "a10478f4c730c8918a84f5e1db43e5a0"
 
 
-def test_mixed_dtypes_are_refused():
+def test_parameters_of_another_dtype_than_the_vectors_cannot_be_views():
     net = model()
     net[0].double()
-    with pytest.raises(ValueError, match="one dtype"):
-        layout(net)
+    assert layout(net).dtype == torch.float64
+    with pytest.raises(ValueError, match="cannot be views"):
+        bind(net, layout(net))
 
 
 def test_a_model_without_parameters_is_refused():

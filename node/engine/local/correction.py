@@ -152,7 +152,7 @@ class OnUpdate:
     def after(self, rate: float) -> None:
         """Step along the correction of a gradient of 0."""
         if self._shift is not None:
-            self._replica.x.sub_(self._shift, alpha=rate)
+            self._replica.parameters.sub_(self._shift, alpha=rate)
 
     def keep(self) -> None:
         """Take over the state after this step."""
@@ -173,4 +173,4 @@ class HeldUpdate(Nowhere):
         """Step along it, if there is any."""
         shift = self._mixer.shift(self._replica.state)
         if shift is not None:
-            self._replica.x.add_(shift, alpha=rate)
+            self._replica.parameters.add_(shift, alpha=rate)

@@ -143,15 +143,15 @@ class LookAhead:
         loss, fine = self._source(step, round, into)
         if fine:
             replica = self._replica
-            x = replica.x.clone()
-            replica.x.copy_(
+            x = replica.parameters.clone()
+            replica.parameters.copy_(
                 ahead.point(
                     self._model.manifest.optimizer, x, into,
                     lambda gradient: replica.mixer.correct(replica.state, gradient)[0], self._rates.at(round),
                 )
             )  # fmt: skip
             self._second(step, round, into)
-            replica.x.copy_(x)
+            replica.parameters.copy_(x)
         return loss, fine
 
     def forget(self) -> None:
@@ -162,11 +162,12 @@ class LookAhead:
 class Private:
     """A noised gradient of single samples; whether the step is taken does not depend on the data."""
 
-    def __init__(self, private: PrivateGradients) -> None:
-        self._private = private
+    def __init__(self, private: PrivateGradients, model: LocalModel) -> None:
+        self._private, self._model = private, model
 
     def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
         """Compute a gradient; the loss is nan where no data are used."""
+        self._model.binding.load()
         noised, loss = self._private.gradient()
         into.copy_(noised)
         return loss, True

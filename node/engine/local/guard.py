@@ -63,7 +63,6 @@ class Guard:
         self.checkpoint: Callable[[], Tensor | None] = lambda: None
         stored = Stored(self._read, model.beginning)
         self._last: LastGood = stored if model.large else Copied(model.x)
-        self._buffers = {name: each.clone() for name, each in model.buffers.items()}
 
     def _read(self) -> Tensor | None:
         return self.checkpoint()
@@ -71,13 +70,11 @@ class Guard:
     def mark(self) -> None:
         """The model and its buffers are good as they are."""
         self._last.mark(self._model.x)
-        for name, each in self._model.buffers.items():
-            self._buffers[name] = each.clone()
+        self._model.side.mark()
 
     def reset_buffers(self) -> None:
         """Undo the changes of a forward pass."""
-        for name, each in self._buffers.items():
-            self._model.buffers[name].copy_(each)
+        self._model.side.reset_buffers()
 
     def restore(self) -> None:
         """Go back to the last good model, and its buffers."""

@@ -2,8 +2,10 @@
 
 from torch import Tensor, nn
 
+from starling.gossip.binding import move
 from starling.gossip.errors import ConfigError
 from starling.node.engine.local.gradient_source import GradientSource
+from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.local.local_step import LocalStep
 from starling.node.tasks.api import Stepped, Task
 
@@ -49,8 +51,8 @@ class HookedSource:
 class HookedStep:
     """Tells the task of each step, of a batch of `size` samples. Satisfies `LocalStep`."""
 
-    def __init__(self, step: LocalStep, task: Stepped, module: nn.Module, size: int) -> None:
-        self._step, self._task, self._module, self._size = step, task, module, size
+    def __init__(self, step: LocalStep, task: Stepped, model: LocalModel, size: int) -> None:
+        self._step, self._task, self._model, self._size = step, task, model, size
 
     @property
     def steps(self) -> int:
@@ -72,9 +74,14 @@ class HookedStep:
 
     def __call__(self, round: int) -> float | None:
         """Do a step, between what the task does before and after it."""
-        self._task.begin_step(self._module, self.steps, self._size)
+        binding, module = self._model.binding, self._model.module
+        move(binding.before)
+        self._task.begin_step(module, self.steps, self._size)
+        move(binding.after_step)
         loss = self._step(round)
-        self._task.end_step(self._module)
+        move(binding.before)
+        self._task.end_step(module)
+        move(binding.after_step)
         return loss
 
     def forget(self, *, gradients: bool) -> None:

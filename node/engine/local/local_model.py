@@ -1,4 +1,4 @@
-"""A task's model on this machine: the module whose parameters are views of one vector, its gradient, its buffers, and the data.
+"""A task's model on this machine: the module bound to one vector, its gradient, its buffers, and the data.
 
 Shapes: d parameters.
 """
@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from starling.gossip.binding import Binding, bound
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
-from starling.gossip.vector import Layout, bind_gradients, bind_parameters, layout, rebind, release_gradients
+from starling.gossip.vector import Layout, flatten, layout
 from starling.node.config.large import LARGE
 from starling.node.config.schema import Manifest
 from starling.node.engine import heap
+from starling.node.engine.side_state import SideState
 from starling.node.tasks.api import Data, Task
 from starling.node.tasks.evaluate import BATCHES, comparing, estimate
 
@@ -29,9 +31,11 @@ class LocalModel:
         task, data: what is learned; `data` may be replaced by others of the same kind.
         module: the model.
         device: on which it is.
-        layout: of its trainable parameters.
-        x: (d,) these; the module's are views of it.
-        buffers: of the module, by name.
+        side: what of it changes and is not trained.
+        layout: of its trainable parameters, and of buffers that are averaged.
+        binding: of the module to x.
+        x: (d,) the vector.
+        trained: (t,) what of it are parameters.
         fresh: makes another module like it at the beginning.
         large: whether copies of it matter.
     """
@@ -43,38 +47,40 @@ class LocalModel:
         self.manifest, self.node, self.task, self.data, self.device = manifest, node, task, data, device
         self.fresh = fresh
         self.module = fresh()
-        self.layout: Layout = layout(self.module)
+        self.side = SideState(self.module, manifest)
+        self.layout: Layout = layout(self.module, self.side.carried)
         self.large = self.layout.dim > LARGE
-        self.buffers = dict(self.module.named_buffers())
-        self.x = torch.empty(0)
+        self.binding: Binding
+        self.x = self.trained = torch.empty(0)
+        self._gradient: Tensor | None = None  # (t,); None while there are no local steps
         self._chance = Generator()
-        self._shared_gradient: Tensor | None = None  # (d,) memory that ranks of an island write to
-        self._gradient: Tensor | None = None  # (d,); None while there are no local steps
 
     def bind(self) -> None:
-        """Move the parameters into x, and begin to train."""
-        release_gradients(self.module)  # of a batch that was tried
-        self.x = bind_parameters(self.module, self.layout)
+        """Bind the module to x, and begin to train."""
+        self.binding = bound(self.module, self.layout)
+        self._use(self.binding.x)
         self.module.train()
 
     def move(self, x: Tensor, gradient: Tensor | None) -> None:
         """Have the parameters, and their gradient unless that is None, in memory (d,) of others, which has their values."""
-        self.x, self._shared_gradient = x, gradient
-        rebind(self.module, self.layout, x)
+        self.binding.move(x, gradient)
+        self._use(x)
+
+    def _use(self, x: Tensor) -> None:
+        self.x, self._gradient = x, None
+        self.trained = x[: self.layout.trained]
 
     @property
     def gradient(self) -> Tensor:
-        """(d,) the vector of which the parameters' gradients are views."""
-        if self._shared_gradient is not None:
-            return self._shared_gradient
+        """(t,) the vector of the parameters' gradients."""
         if self._gradient is None:
-            self._gradient = bind_gradients(self.module, self.layout)
+            self._gradient = self.binding.gradient()
         return self._gradient
 
     def rest(self) -> None:
         """Free what only local steps need."""
         self._gradient = None
-        release_gradients(self.module)
+        self.binding.release()
         self.trim()
 
     def trim(self) -> None:
@@ -84,7 +90,7 @@ class LocalModel:
 
     def beginning(self) -> Tensor:
         """Return (d,) the model that all nodes began with."""
-        return bind_parameters(self.fresh(), self.layout)
+        return flatten(self.fresh(), self.layout)
 
     def batch(self, step: int) -> Any:
         """Return the training batch of local step number `step`, counted from 0."""
@@ -103,7 +109,9 @@ class LocalModel:
         with comparing(self.module), torch.no_grad():
             for model in models.reshape(-1, models.shape[-1]):
                 self.x.copy_(model)
+                self.binding.load()
                 loss: Tensor | None = self.task.loss(self.module, batch)
                 values.append(ours.new_tensor(math.inf) if loss is None else loss.to(ours.dtype))
         self.x.copy_(ours)
+        self.binding.load()
         return torch.stack(values).nan_to_num(math.inf, math.inf).reshape(models.shape[:-1])

@@ -34,7 +34,7 @@ class Descent:
         self.optimizer = make()
 
     def step(self, number: int, x: Tensor, direction: Tensor, rate: float) -> None:
-        """Change x (d,) along a direction (d,)."""
+        """Change the parameters x (t,) along a direction (t,)."""
         self.optimizer.step(x, direction, rate, None, self._weight, self._chance(number))
 
     def renew(self) -> None:
@@ -74,6 +74,7 @@ class GradientStep:
     ) -> None:
         self._model, self.source, self._correction = model, source, correction
         self.descent, self._guard, self._rates = descent, guard, rates
+        self._collects = model.binding.after_step
         self.steps = self.undone = 0
 
     def __call__(self, round: int) -> float | None:
@@ -92,10 +93,12 @@ class GradientStep:
             self.undone += 1
             self._guard.reset_buffers()
             return None
-        x, rate = self._model.x, self._rates.at(round)
-        self.descent.step(self.steps, x, direction, rate)
+        model, rate = self._model, self._rates.at(round)
+        self.descent.step(self.steps, model.trained, direction, rate)
         self._correction.after(rate)
-        if not finite(x):
+        for collect in self._collects:
+            collect()
+        if not finite(model.x):
             self.undone += 1
             self._guard.restore()
             self.descent.renew()  # its memory is what blew up

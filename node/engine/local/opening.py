@@ -69,8 +69,8 @@ def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTra
     machine = machine_of(opening, manifest)
     model, cut = model_of(opening, manifest, machine)
     stepped = _stepped(opening, manifest, model.task)
-    gradients, noise = _gradients(opening, model, machine)
     model.bind()
+    gradients, noise = _gradients(opening, model, machine)
     ranks = island_of(opening, model, machine)
     private = _private(opening, model, csprng)
     replica = replica_of(opening, model)
@@ -81,7 +81,7 @@ def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTra
     counts = weight(manifest, model.data.samples)
     moments = opening.numerics.moments
     descent = Descent(
-        lambda: optimizer_of(manifest, model.x, model.module, moments), counts, _chance(manifest, opening)
+        lambda: optimizer_of(manifest, model.trained, model.module, moments), counts, _chance(manifest, opening)
     )
     _check_ahead(opening, manifest)
     guard, rates = Guard(model), Rates(manifest)
@@ -92,13 +92,17 @@ def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTra
         batch = _batch(model, gradients, guard, ranks, noise)
         source = _source(model, replica, rates, batch, window if long_steps(model, ranks) else None)
         if private is not None:
-            source = Private(private)
+            source = Private(private, model)
         elif stepped is not None:
+            if model.binding.after_backward:
+                refuse_hooks(
+                    stepped, "task.kind", "gradients of models in less than float32 are not those of parameters"
+                )
             source = HookedSource(source, stepped, model.module)
         correction = correction_of(manifest, replica, counts)
         step = GradientStep(model, source, correction, descent, guard, rates)
     means = Means(gradients, noise, private, descent, ranks)
-    whole = step if stepped is None else HookedStep(step, stepped, model.module, manifest.task.batch_size)
+    whole = step if stepped is None else HookedStep(step, stepped, model, manifest.task.batch_size)
     trainer = TaskTrainer(model, replica, whole, guard, rates, means)
     if cut is not None:
         assert isinstance(step, GradientStep)
@@ -121,7 +125,7 @@ def _stepped(opening: Open, manifest: Manifest, task: Task) -> Stepped | None:
 
 def _gradients(opening: Open, model: LocalModel, machine: Machine) -> tuple[Gradients, NoiseScale | None]:
     numerics = opening.numerics
-    gradients = Gradients(numerics, model.task, model.module, machine.computing)
+    gradients = Gradients(numerics, model.task, model.module, machine.computing, binding=model.binding)
     if opening.privacy.noise and numerics != NumericsSection():
         raise ConfigError(
             "numerics: with privacy.noise gradients are of single samples, in float32 and in chunks that fit; leave its keys out"
@@ -136,6 +140,7 @@ def _gradients(opening: Open, model: LocalModel, machine: Machine) -> tuple[Grad
 def _private(opening: Open, model: LocalModel, csprng: Csprng) -> PrivateGradients | None:
     if not opening.privacy.noise:
         return None
+    model.side.keep_home()
     ledger = Path(opening.checkpoint).with_suffix(SPENT) if opening.checkpoint else None
     return PrivateGradients(opening.privacy, model, csprng, ledger)
 

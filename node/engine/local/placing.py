@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from starling.gossip.binding import obstacle
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.node.catalogues import task
@@ -61,17 +62,27 @@ def model_of(opening: Open, manifest: Manifest, machine: Machine) -> tuple[Local
     data = _data(opening, manifest, made, machine)
     blocks = cut(made, manifest, opening.stage, machine.memory) if opening.stage >= 0 else None
 
+    checked = False
+
     def fresh() -> nn.Module:
+        nonlocal checked
         if blocks is not None:
             return blocks_of(made, manifest, blocks).to(machine.holding)
-        return initial(made, manifest, opening.start).to(machine.holding)
+        module = initial(made, manifest, opening.start, checked=checked).to(machine.holding)
+        checked = True
+        return module
 
     try:
         model = LocalModel(manifest, opening.node, made, data, fresh, machine.holding)
     except ValueError as error:
         raise ConfigError(f"task.kind: {kind!r}: {error}") from error
+    if (machine.sharded or blocks is not None) and (why := obstacle(model.module, model.layout)):
+        raise ConfigError(
+            f"parallel: ranks and crews share models in float32 without averaged buffers, {why}; try model.float(), or leave it out"
+        )
     if blocks is None:
-        size = sum(each.nbytes for each in model.module.parameters())
+        size = model.layout.dim * model.layout.dtype.itemsize
+        size += sum(each.nbytes for each in model.module.parameters() if not each.requires_grad)
         memory.check(manifest, machine.memory, size, trains=machine.trains)
         if not machine.trains:
             there = torch.cuda.mem_get_info()[1]

@@ -6,7 +6,7 @@ give the same bits.
 Shapes: d parameters.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -27,6 +27,7 @@ from starling.node.engine.model_file import facts
 from starling.node.engine.noise_scale import NoiseScale
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.privacy.dp_sgd import PrivateGradients
+from starling.node.engine.side_state import named
 from starling.node.tasks.api import taken_notes
 from starling.node.tasks.evaluate import Result, evaluate
 from starling.node.tasks.reserved import Reserved
@@ -35,7 +36,6 @@ EVALUATION_BATCH = 256  # held-out samples of a slice: about the work of a local
 _X = "x"
 _OPTIMIZER = "optimizer."
 _KNOWN = "known."
-_BUFFER = "buffer."
 _SCALE = "numerics.scale"
 
 
@@ -103,8 +103,8 @@ class TaskTrainer:
         )
 
     def take_notes(self) -> tuple[str, ...]:
-        """Return notes on gradients and on samples."""
-        return taken_notes(self.means.gradients, self.model.data)
+        """Return notes on gradients, on samples, and on what changes beside the parameters."""
+        return taken_notes(self.means.gradients, self.model.data, self.model.side)
 
     def evaluation(self) -> tuple[MeasuredModel, Iterator[Result | None]]:
         """Return the model as it is now, and slices of its evaluation; training may go on meanwhile."""
@@ -121,7 +121,8 @@ class TaskTrainer:
         return measured.entries()
 
     def _measured(self) -> MeasuredModel:
-        return MeasuredModel(self.model.module, followers(self.model.module))
+        self.model.binding.load()
+        return MeasuredModel(self.model.module, (*followers(self.model.module), *self.model.side.teachers))
 
     def file_facts(self) -> Mapping[str, str | int]:
         """Return what a file of the model says of it."""
@@ -146,26 +147,22 @@ class TaskTrainer:
             _X: self.replica.settled,
             **{_OPTIMIZER + name: each for name, each in self.means.descent.optimizer.state_dict().items()},
             **{_KNOWN + peer: each for peer, each in self.replica.histories().items()},
-            **{_BUFFER + name: each for name, each in self.model.buffers.items()},
+            **self.model.side.tensors(),
             **({} if scale is None else {_SCALE: scale.state()}),
         }
 
     def restore(self, tensors: Mapping[str, Tensor], steps: int) -> None:
         """Resume; of the mixing algorithm only its rule's histories are kept."""
         self.replica.check(tensors.get(_X))
-        buffers = _named(tensors, _BUFFER)
-        given, ours = ({name: (b.shape, b.dtype) for name, b in each.items()} for each in (buffers, self.model.buffers))
-        if given != ours:
-            raise ValueError("holds other buffers than the model has")
+        self.model.side.check(tensors)
         if self.means.gradients.scale is not None and _SCALE in tensors:
             self.means.gradients.scale.load(tensors[_SCALE])
         tensor_file.release(tensors)
-        self.means.descent.optimizer.load(_named(tensors, _OPTIMIZER), lambda: tensor_file.release(tensors))
-        for name, buffer in buffers.items():
-            self.model.buffers[name].copy_(buffer)
+        self.means.descent.optimizer.load(named(tensors, _OPTIMIZER), lambda: tensor_file.release(tensors))
+        self.model.side.restore(tensors)
         self._replace(tensors[_X])
         self.local_step.steps = steps
-        self.replica.recall(_named(tensors, _KNOWN))
+        self.replica.recall(named(tensors, _KNOWN))
         tensor_file.release(tensors)
 
     def rewind(self, tensors: Mapping[str, Tensor], steps: int) -> None:
@@ -175,7 +172,7 @@ class TaskTrainer:
         """
         self.replica.check(tensors.get(_X))
         self.means.descent.renew()
-        self.means.descent.optimizer.load(_named(tensors, _OPTIMIZER))
+        self.means.descent.optimizer.load(named(tensors, _OPTIMIZER))
         self.replica.x.copy_(tensors[_X])
         self.local_step.steps = steps
         self.mark()
@@ -192,6 +189,19 @@ class TaskTrainer:
         self.rates.joined(round)
         self._replace(x)
 
+    def beside(self) -> dict[str, Tensor]:
+        """Return frozen parameters that change."""
+        return self.model.side.given()
+
+    def check_beside(self, tensors: dict[str, Tensor]) -> None:
+        """Raises ValueError unless they are frozen parameters of this model."""
+        del tensors[_X]
+        self.model.side.check_changing(tensors)
+
+    def take_beside(self, given: Sequence[Mapping[str, Tensor]]) -> None:
+        """Take over the median of each."""
+        self.model.side.take(given)
+
     def close(self) -> None:
         """Write the account of privacy."""
         if self.means.private is not None:
@@ -200,8 +210,3 @@ class TaskTrainer:
     def _replace(self, x: Tensor) -> None:
         self.replica.install(x)
         self.mark()
-
-
-def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return those whose names begin with the prefix, named without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -3,7 +3,7 @@
 Shapes: d parameters.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -128,6 +128,15 @@ class Trainer(Protocol):
 
         Raises ValueError: it is another model.
         """
+
+    def beside(self) -> dict[str, Tensor]:
+        """Return what late joiners are given beside the model, by names that are not "x"."""
+
+    def check_beside(self, tensors: dict[str, Tensor]) -> None:
+        """Raises ValueError unless what a peer gives beside its model "x" fits ours; the dict may be changed."""
+
+    def take_beside(self, given: Sequence[Mapping[str, Tensor]]) -> None:
+        """Take over what peers gave, whose models agreed; `check_beside` has seen it."""
 
     def close(self) -> None:
         """Write what must not be lost; raises OSError."""

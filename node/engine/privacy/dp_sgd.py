@@ -52,6 +52,11 @@ class PrivateGradients:
                 f"privacy.noise: robust.rule = {manifest.robust.rule!r} chooses models by their losses on this node's data, and its "
                 "choice would reveal something of them; set privacy.noise to 0, or join a swarm with another rule"
             )
+        if layout.carried:
+            raise ConfigError(
+                f"task.buffers: {layout.buffers[0]} is averaged, and what a forward pass leaves in it tells of samples, without noise; "
+                "must be local with privacy.noise: join a swarm where it is, or leave privacy.noise out"
+            )
         if not isinstance(data, Sampled):
             raise _refused(about, "has no single samples to draw")
         if any(isinstance(module, _BATCH_NORMS) for module in model.module.modules()):

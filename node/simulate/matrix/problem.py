@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, replace_all_batch_norm_modules_, vmap
 
+from starling.gossip.binding import Binding, as_parameters, bound
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
-from starling.gossip.vector import Layout, as_named, bind, layout
+from starling.gossip.vector import Layout, flatten, layout
 from starling.node.catalogues import task
 from starling.node.config.schema import Manifest
 from starling.node.engine.start import initial
@@ -79,11 +80,10 @@ class TorchTask:
     metric: str = field(init=False)
     higher_is_better: bool = field(init=False)
     cheap: bool = field(init=False)  # all nodes can be measured: it costs no more than a local step
-    _flat: Tensor = field(init=False)
-    _gradient: Tensor = field(init=False)
+    _model: Binding = field(init=False)
     _loss: TaskLoss = field(init=False)
     _scored: nn.Module = field(init=False)
-    _scored_flat: Tensor = field(init=False)
+    _scored_model: Binding = field(init=False)
 
     def __post_init__(self) -> None:
         self.metric, self.higher_is_better = self.task.metric, self.task.higher_is_better
@@ -91,11 +91,11 @@ class TorchTask:
         model = self.begin or self.task.model(generator(self.seed, "model"))
         self.layout = layout_of(model)
         self._scored = copy.deepcopy(model)
-        self._scored_flat, _ = bind(self._scored, self.layout)
+        self._scored_model = bound(self._scored, self.layout)
         replace_all_batch_norm_modules_(model)  # local steps normalise by the batch; running statistics are for scores
         self._loss = TaskLoss(self.task, model)
-        self._flat, self._gradient = bind(model, self.layout)
-        self.start = self._flat.clone()
+        self._model = bound(model, self.layout)
+        self.start = self._model.x.clone()
         self.stacks = len(self.labels) >= self.stack_from and self._can_stack()
 
     def gradients(self, rows: Tensor, done: Tensor, x: Tensor) -> Tensor:
@@ -135,7 +135,8 @@ class TorchTask:
         losses = torch.empty(x.shape[:2])
         for place, batch in enumerate(batches):
             for number, model in enumerate(x[place]):
-                self._flat.copy_(model)
+                self._model.x.copy_(model)
+                self._model.load()
                 losses[place, number] = self._loss(batch)
         return losses.to(x.dtype)
 
@@ -174,7 +175,8 @@ class TorchTask:
 
     def _set_scored(self, x: Tensor, rows: Sequence[int]) -> None:
         """Parameters, and normalisation statistics as `starling.node.engine.local` estimates them, of the data of `rows` in turn."""
-        self._scored_flat.copy_(x)
+        self._scored_model.x.copy_(x)
+        self._scored_model.load()
         drawn = ((rows[number % len(rows)], number) for number in range(BATCHES))
         for _ in estimate(self.task, self._scored, (self._batch(*each, "statistics") for each in drawn)):
             pass
@@ -187,16 +189,19 @@ class TorchTask:
         return torch.where(torch.isfinite(losses)[:, None], gradients, torch.nan)
 
     def _value(self, flat: Tensor, batch: Any) -> Tensor:
-        named = {f"model.{name}": part for name, part in as_named(flat, self.layout).items()}
+        named = {f"model.{name}": part for name, part in as_parameters(flat, self.layout, self.model).items()}
         value: Tensor = functional_call(self._loss, named, (batch,))
         return value
 
     def _one(self, x: Tensor, batch: Any) -> Tensor:
-        self._flat.copy_(x)
-        self._gradient.zero_()
+        gradient = self._model.gradient()
+        self._model.x.copy_(x)
+        self._model.load()
+        gradient.zero_()
         loss = self._loss(batch)
         loss.backward()
-        return self._gradient.clone() if bool(torch.isfinite(loss)) else torch.full_like(self._gradient, torch.nan)
+        self._model.gather()
+        return gradient.clone() if bool(torch.isfinite(loss)) else torch.full_like(gradient, torch.nan)
 
     def _can_stack(self) -> bool:
         """Try it on the first two rows. A task is code that others wrote: what it raises under vmap has many names."""
@@ -227,7 +232,7 @@ class Bowls:
 
     def __post_init__(self) -> None:
         dtype, self.layout = DTYPES[self.task.dtype], layout(self.model)
-        self.start = bind(self.model, self.layout)[0].clone()
+        self.start = flatten(self.model, self.layout)
         self.optimum = Optimum(lambda alive: self.task.optimum([self.shards[row] for row in alive], self.seed))
         for shard in range(max(self.shards) + 1):
             bowl = self.task.bowl(self.seed, shard)

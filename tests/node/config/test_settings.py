@@ -149,7 +149,9 @@ def test_set_takes_lists_for_the_volunteers_settings():
         ("pace.slot_s=inf", ["pace.slot_s: must be a number >= 0.01 and <= 3600, got inf"]),
         (
             "task.x=nan",
-            ["task.x: no such key; choose one of kind, batch_size, start, fingerprint, any_base, model, hidden"],
+            [
+                "task.x: no such key; choose one of kind, batch_size, start, fingerprint, buffers, any_base, model, hidden"
+            ],
         ),
         ("optimizer.momentum=1", ["optimizer.momentum: must be a number >= 0 and < 1, got 1"]),
         ("pace.rounds=1.5", ["pace.rounds: must be a whole number >= 0 and <= 1000000000, got 1.5"]),

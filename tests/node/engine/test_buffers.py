@@ -101,13 +101,13 @@ def test_undone_steps_and_losses_of_peers_models_leave_nothing_in_the_buffers():
     """A batch with an infinite number would spoil running statistics for good; ours belong to our parameters."""
     engine = trained(pictures("resnet"), rounds=4)["a"]
     trainer = engine.trainer
-    before = {name: buffer.clone() for name, buffer in trainer.model.buffers.items()}
+    before = {name: buffer.clone() for name, buffer in trainer.model.side.buffers.items()}
     losses = trainer.losses()(torch.stack([trainer.replica.x, trainer.replica.x + 0.01]))
     assert torch.isfinite(losses).all()
     assert float(losses[0]) < 2.3
     trainer.model.data.x.fill_(math.inf)
     assert done(engine, calls.Train(4, 3)).undone == 3
-    assert all(torch.equal(trainer.model.buffers[name], buffer) for name, buffer in before.items())
+    assert all(torch.equal(trainer.model.side.buffers[name], buffer) for name, buffer in before.items())
 
 
 def test_a_model_with_buffers_opens_and_says_how_many_parameters_travel():

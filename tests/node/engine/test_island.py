@@ -101,7 +101,7 @@ def test_statistics_of_layers_are_those_of_the_whole_batch_about():
     with island(agreed, ranks=3) as together:
         for engine in (alone, together):
             done(engine, calls.Train(0, 10))
-        one, other = (engine.trainer.model.buffers for engine in (alone, together))
+        one, other = (engine.trainer.model.side.buffers for engine in (alone, together))
         for name in one:
             assert torch.allclose(one[name].double(), other[name].double(), rtol=0.2, atol=0.05), name
 

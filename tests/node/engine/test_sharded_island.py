@@ -149,13 +149,13 @@ def test_what_is_hard_to_cut_is_computed_as_by_processes_with_the_whole_model(od
     numerics = NumericsSection(micro_batch=9)
     with island(agreed, code=code, numerics=numerics) as whole:
         done(whole, calls.Train(0, 1))
-        first, buffers = x_of(whole), [each.clone() for each in whole.trainer.model.buffers.values()]
+        first, buffers = x_of(whole), [each.clone() for each in whole.trainer.model.side.buffers.values()]
         done(whole, calls.Train(1, 20))
         last = x_of(whole)
     with island(agreed, parallel="fsdp", code=code, numerics=numerics) as parts:
         done(parts, calls.Train(0, 1))
         assert near(first, x_of(parts))
-        for one, other in zip(buffers, parts.trainer.model.buffers.values(), strict=True):
+        for one, other in zip(buffers, parts.trainer.model.side.buffers.values(), strict=True):
             assert torch.allclose(one.double(), other.double(), rtol=1e-6)
         done(parts, calls.Train(1, 20))
         assert float((x_of(parts) - last).norm()) < 1e-3 * float((last - first).norm())
@@ -188,7 +188,7 @@ def test_by_columns_and_rows_batchnorm_looks_at_the_whole_batch(odd):
         assert near(x_of(alone), x_of(together), 1e-7), "the last place of a number of 0.9"
         for engine in (alone, together):
             done(engine, calls.Train(1, 20))
-        one, other = (engine.trainer.model.buffers for engine in (alone, together))
+        one, other = (engine.trainer.model.side.buffers for engine in (alone, together))
         assert all(torch.allclose(one[name].double(), other[name].double(), rtol=1e-4) for name in one)
 
 

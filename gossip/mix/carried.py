@@ -1,0 +1,147 @@
+"""Models with buffers behind the parameters: any mixing algorithm of the parameters, and plain averages of the rest.
+
+Shapes: t numbers of parameters and b of buffers, d = t + b; D numbers of the inner algorithm's shared vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from starling.gossip.api import (
+    Averaging,
+    Broadcasting,
+    ConstantCorrection,
+    CorrectsInPlace,
+    Gathering,
+    Mixer,
+    Phase,
+    Replacing,
+    Swapping,
+    Tracking,
+)
+from starling.gossip.lazy_torch import Tensor, torch
+from starling.gossip.mix.kinds import EdgeKind, kind_of
+from starling.gossip.vector import Layout
+
+
+def carrying(mixer: Mixer, layout: Layout) -> Mixer:
+    """Return an algorithm for vectors of a layout with buffers, which are averaged plainly.
+
+    For those whose fact in the catalogue is `carries`, but for those that combine vectors by a rule: they treat all numbers alike.
+    """
+    made = CarriedInPlace if isinstance(mixer, CorrectsInPlace) else Carried
+    return made(mixer, layout.trained, layout.dim - layout.trained)
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """`inner`, as if the model had only its first `trained` numbers; exchanges average the rest along with them.
+
+    State and gradients are those of `inner`, (…, t). Flows of the rest are kept with those of the parameters and correct nothing.
+    """
+
+    inner: Mixer
+    trained: int  # t
+    rest: int  # b
+
+    @property
+    def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
+        """That of `inner`; directions end with zeros."""
+        edge: Any = self.inner.edge
+        wrapped: Averaging | Swapping | Gathering | Broadcasting
+        wrapped = _WRAPPERS.get(kind_of(edge), _same)(edge, self.rest)
+        return wrapped
+
+    @property
+    def asynchronous(self) -> bool:
+        """As `inner`."""
+        return self.inner.asynchronous
+
+    @property
+    def replaces(self) -> bool:
+        """As `inner`."""
+        return isinstance(self.inner, Replacing) and self.inner.replaces
+
+    def start(self, x: Tensor) -> Any:
+        """As `inner`, of the parameters."""
+        return self.inner.start(x[..., : self.trained])
+
+    def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
+        """As `inner`, of a gradient (…, t)."""
+        return self.inner.correct(state, gradient)
+
+    @property
+    def constant(self) -> bool:
+        """As `inner`."""
+        return isinstance(self.inner, ConstantCorrection) and self.inner.constant
+
+    def shift(self, state: Any) -> Tensor | None:
+        """(t,) as `inner`."""
+        assert isinstance(self.inner, ConstantCorrection)
+        return self.inner.shift(state)
+
+    def publish(self, state: Any, x: Tensor, phase: Phase) -> tuple[Tensor, Any]:
+        """As `inner`, of the parameters."""
+        own = x[..., : self.trained]
+        published, state = self.inner.publish(state, own, phase)
+        return (x if published is own else self._joined(published, x)), state
+
+    def shared(self, state: Any, x: Tensor) -> Tensor:
+        """(…, D + b) as `inner`, and the rest."""
+        own = x[..., : self.trained]
+        shared = self.inner.shared(state, own)
+        return x if shared is own else self._joined(shared, x)
+
+    def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
+        """As `inner`; the rest is what came of it."""
+        of_inner = shared[..., : shared.shape[-1] - self.rest]
+        mixed, state = self.inner.absorb(state, x[..., : self.trained], of_inner, phase)
+        if mixed is of_inner:
+            return shared, state
+        return torch.cat((mixed, shared[..., of_inner.shape[-1] :]), dim=-1), state
+
+    def corrected(self, state: Any, flows: Tensor) -> Any:
+        """As `inner`, of the flows of parameters."""
+        return self.inner.corrected(state, flows[..., : self.trained])
+
+    def _joined(self, own: Tensor, x: Tensor) -> Tensor:
+        return torch.cat((own, x[..., self.trained :]), dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedInPlace(Carried):
+    """The same of an algorithm that corrects gradients in their memory. Satisfies `starling.gossip.api.CorrectsInPlace`."""
+
+    def correct_in_place(self, state: Any, gradient: Tensor, step: int) -> tuple[Tensor, Any]:
+        """As `inner`, of a gradient (t,)."""
+        assert isinstance(self.inner, CorrectsInPlace)
+        return self.inner.correct_in_place(state, gradient, step)
+
+
+class _Padded:
+    """An edge that exchanges directions of parameters, for vectors with `rest` numbers more: their directions are zero.
+
+    Satisfies `starling.gossip.api.Tracking`.
+    """
+
+    def __init__(self, edge: Tracking, rest: int) -> None:
+        self._edge, self._rest = edge, rest
+        self.track, self.adapts = edge.track, edge.adapts
+        self.size, self.gain, self.flow, self.stored = edge.size, edge.gain, edge.flow, edge.stored
+        self.reach = edge.reach
+
+    def direction(self, state: Any) -> tuple[Tensor, Tensor]:
+        """Of a state of the inner algorithm."""
+        z, noise = self._edge.direction(state)
+        return torch.nn.functional.pad(z, (0, self._rest)), noise
+
+
+def _same(edge: Any, _rest: int) -> Any:
+    return edge
+
+
+_WRAPPERS: Mapping[EdgeKind, Callable[[Any, int], Any]] = MappingProxyType({EdgeKind.DIRECTIONS: _Padded})
+"""By kind of exchange, what an edge needs for more numbers than the algorithm knows; no other kind needs anything."""

@@ -1,0 +1,105 @@
+"""Buffers behind the parameters: they are averaged plainly, and the parameters walk as if they were alone."""
+
+import pytest
+import torch
+
+from starling.gossip.api import CorrectsInPlace, Phase
+from starling.gossip.mix.carried import Carried, carrying
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.dsgd import Dsgd
+from starling.gossip.mix.kinds import EdgeKind, kind_of
+from starling.gossip.mix.pet import Pet
+from starling.gossip.vector import Layout
+from starling.node.config.schema import Manifest, MixSection
+from starling.node.engine.mixing import mixer_of
+
+T, B = 6, 3
+LAYOUT = Layout(("weight", "bias", "table"), ((2, 2), (2,), (3,)), torch.float64, carried=1)
+CARRYING = sorted(name for name in MIXERS.built_in if MIXERS.facts(name).carries and name != "gather")
+NEW = Phase(0, 2.0, 0.1, highest_lr=0.1)
+
+
+def rows(seed, width=T + B):
+    return torch.randn(2, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def built(name):
+    return Pet(track="both", kappa=0.1) if name == "pet" else MIXERS.build("mix", name, {})
+
+
+@pytest.mark.parametrize("name", CARRYING)
+def test_parameters_walk_as_if_they_were_alone_and_buffers_are_what_exchanges_make_of_them(name):
+    """Three rounds of local steps, in which buffers change too, an exchange of halves with the other row, and flows."""
+    inner = built(name)
+    whole = carrying(inner, LAYOUT)
+    x = rows(1)
+    own, state = x[..., :T].clone(), whole.start(x)
+    alone = inner.start(own)
+    for turn in range(3):
+        phase = Phase(turn, 2.0, 0.1, highest_lr=0.1)
+        gradient = rows(10 + turn, T)
+        direction, state = whole.correct(state, gradient)
+        expected, alone = inner.correct(alone, gradient)
+        assert torch.equal(direction, expected)
+        x[..., :T] -= 0.1 * direction
+        own = own - 0.1 * expected
+        x[..., T:] += rows(20 + turn, B)
+        x, state = whole.publish(state, x.clone(), phase)
+        own, alone = inner.publish(alone, own, phase)
+        shared = whole.shared(state, x).clone()
+        assert torch.equal(shared[..., :-B], inner.shared(alone, own))
+        assert torch.equal(shared[..., -B:], x[..., T:])
+        mixed = 0.5 * (shared + shared.flip(0))
+        x, state = whole.absorb(state, x.clone(), mixed, phase)
+        own, alone = inner.absorb(alone, own, mixed[..., :-B].clone(), phase)
+        x = x.clone()
+        assert torch.equal(x[..., :T], own)
+        assert torch.equal(x[..., T:], mixed[..., -B:])
+        flows = rows(30 + turn)
+        state, alone = whole.corrected(state, flows), inner.corrected(alone, flows[..., :T])
+
+
+def test_what_is_mixed_in_place_is_mixed_in_place_with_buffers():
+    """Large models are never copied for an exchange."""
+    whole, x = carrying(Dsgd(), LAYOUT), rows(1)
+    assert whole.replaces
+    assert whole.publish(None, x, NEW)[0] is x
+    assert whole.shared(None, x) is x
+    assert whole.absorb(None, x, x, NEW)[0] is x
+
+
+def test_directions_of_buffers_are_zero():
+    whole, x = carrying(Pet(track="drift"), LAYOUT), rows(1)
+    state = whole.start(x)
+    _, state = whole.correct(state, rows(2, T))
+    z, _ = whole.edge.direction(state)
+    assert kind_of(whole.edge) is EdgeKind.DIRECTIONS
+    assert z.shape == (2, T + B)
+    assert torch.equal(z[..., :T], Pet(track="drift").edge.direction(state)[0])
+    assert not z[..., T:].any()
+    assert z[..., :T].any()
+
+
+def test_models_without_buffers_and_rules_need_nothing():
+    plain = Layout(("weight",), ((2, 2),), torch.float64)
+    for kind, layout, carried in (("gather", LAYOUT, False), ("pet", plain, False), ("pet", LAYOUT, True)):
+        mixer, about = mixer_of(Manifest(mix=MixSection(kind=kind)), layout)
+        assert isinstance(mixer, Carried) == carried
+        assert about == layout
+
+
+def test_the_correction_that_a_mixer_holds_ready_is_that_of_parameters():
+    whole = carrying(Pet(kappa=0.1, track="difference"), LAYOUT)
+    state = whole.corrected(whole.start(rows(1)[0]), rows(2)[0])
+    assert whole.constant
+    assert torch.equal(whole.shift(state), rows(2)[0][..., :T])
+    assert not carrying(Dsgd(), LAYOUT).constant
+
+
+def test_what_corrects_in_place_does_so_with_buffers():
+    inner = Pet(track="drift")
+    whole, x, gradient = carrying(inner, LAYOUT), rows(1)[0], rows(2, T)[0]
+    state, alone = whole.start(x), inner.start(x[:T])
+    expected, _ = inner.correct_in_place(alone, gradient.clone(), 1)
+    assert torch.equal(whole.correct_in_place(state, gradient, 1)[0], expected)
+    assert not isinstance(carrying(Dsgd(), LAYOUT), CorrectsInPlace)
