@@ -36,6 +36,8 @@ AVERAGES = frozenset({EdgeKind.DIFFERENCES, EdgeKind.DIRECTIONS})
 SWAPPED = frozenset({EdgeKind.SWAPS, EdgeKind.CONTROLS})
 PULLED = frozenset({EdgeKind.GATHERS, EdgeKind.BROADCASTS})
 """Answering such an exchange changes nothing at the node that answers."""
+SENT_AS_RESPONSES = frozenset({*SWAPPED, EdgeKind.BROADCASTS})
+"""All messages go through the codec of responses."""
 
 
 def kind_of(edge: Averaging | Swapping | Gathering | Broadcasting) -> EdgeKind:

@@ -123,14 +123,17 @@ def optimizer(
 def corrects_updates(manifest: Manifest) -> bool:
     """Whether corrections are added to updates: those in units of a rate, with any optimiser but sgd."""
     rated = MIXERS.facts(manifest.mix.kind, trusted=True).rated
-    return rated and kind_of(mixer(manifest).edge) is not EdgeKind.DIRECTIONS and manifest.optimizer.kind != "sgd"
+    return rated and manifest.optimizer.kind != "sgd" and not _exchanges_gradients(manifest)
 
 
 def weighs_updates(manifest: Manifest) -> bool:
     """Whether a node's weight multiplies its updates: with any optimiser but sgd, unless gradients enter what nodes exchange."""
     trackers = MIXERS.facts(manifest.mix.kind, trusted=True).trackers
-    trackers = trackers or kind_of(mixer(manifest).edge) is EdgeKind.DIRECTIONS
-    return manifest.optimizer.kind != "sgd" and not trackers
+    return manifest.optimizer.kind != "sgd" and not (trackers or _exchanges_gradients(manifest))
+
+
+def _exchanges_gradients(manifest: Manifest) -> bool:
+    return kind_of(mixer(manifest).edge) is EdgeKind.DIRECTIONS
 
 
 def optimizer_of(

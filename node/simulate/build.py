@@ -14,7 +14,7 @@ from starling.gossip.api import Mixer, Selector
 from starling.gossip.compress.budget import FILL
 from starling.gossip.mix.base import origin
 from starling.gossip.mix.exchange_codec import ExchangeCodec
-from starling.gossip.mix.kinds import SWAPPED, EdgeKind, kind_of
+from starling.gossip.mix.kinds import SENT_AS_RESPONSES, EdgeKind, kind_of
 from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout
 from starling.node.config.schema import Manifest
@@ -48,7 +48,7 @@ def exchange(
     rate = min(scenario.network.rates, default=scenario.network.bytes_per_s)
     budget = 0 if scenario.compress.params().get("budget_bytes") else int(rate * scenario.pace.slot_s * FILL)
     kind = kind_of(mixer.edge)
-    request = codec.response if kind in SWAPPED or kind is EdgeKind.BROADCASTS else codec.request
+    request = codec.response if kind in SENT_AS_RESPONSES else codec.request
     wishes, directions = selector_facts(agreed.compress, kind).wishes, kind is EdgeKind.DIRECTIONS
     select = selection(
         scenario.compress, request, codec.response, parts(layout, dim), wishes=wishes, directions=directions

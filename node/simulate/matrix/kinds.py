@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -78,24 +81,37 @@ class Settings:
 
 def exchanges_of(mixer: Mixer, model: Tensor, vectors: Tensor, of: Settings) -> RowExchanges:
     """Return the exchanges for rows that start with a model (d,), whose shared vectors are like `vectors` (N, D)."""
-    edge: Any = mixer.edge
-    start, kind = origin(mixer, model), kind_of(edge)
-    match kind:
-        case EdgeKind.GATHERS:
-            made: Any = mixer
-            return Gathers(made, of.codec, of.edges, of.states, of.losses, of.byzantine)
-        case EdgeKind.BROADCASTS:
-            return Broadcasts(edge, BroadcastCodec(of.selector, of.codec.response), of.edges, of.states)
-        case EdgeKind.SWAPS | EdgeKind.CONTROLS:
-            swapping = Controls if kind is EdgeKind.CONTROLS else Swaps
-            return swapping(edge, of.codec, of.selector, of.edges, EdgeVectors(edge.begin(start)))
-        case EdgeKind.DIFFERENCES | EdgeKind.DIRECTIONS:
-            flows = (
-                Flows(edge, vectors.new_zeros(vectors.shape), of.settled_edges) if edge.size(start.numel()) else None
-            )
-            known = EdgeVectors(start) if of.compares else None
-            averaging = Directed if kind is EdgeKind.DIRECTIONS else Differences
-            return averaging(of.codec, of.selector, of.edges, flows, known, of.wish_limit)
+    return _MADE[kind_of(mixer.edge)](mixer, origin(mixer, model), vectors, of)
+
+
+def _gathers(mixer: Any, _start: Tensor, _vectors: Tensor, of: Settings) -> RowExchanges:
+    return Gathers(mixer, of.codec, of.edges, of.states, of.losses, of.byzantine)
+
+
+def _broadcasts(mixer: Any, _start: Tensor, _vectors: Tensor, of: Settings) -> RowExchanges:
+    return Broadcasts(mixer.edge, BroadcastCodec(of.selector, of.codec.response), of.edges, of.states)
+
+
+def _swaps(kind: type[Swaps], mixer: Any, start: Tensor, _vectors: Tensor, of: Settings) -> RowExchanges:
+    return kind(mixer.edge, of.codec, of.selector, of.edges, EdgeVectors(mixer.edge.begin(start)))
+
+
+def _differences(kind: type[Differences], mixer: Any, start: Tensor, vectors: Tensor, of: Settings) -> RowExchanges:
+    keeps = mixer.edge.size(start.numel())
+    flows = Flows(mixer.edge, torch.zeros_like(vectors), of.settled_edges) if keeps else None
+    return kind(of.codec, of.selector, of.edges, flows, EdgeVectors(start) if of.compares else None, of.wish_limit)
+
+
+_MADE: Mapping[EdgeKind, Callable[[Mixer, Tensor, Tensor, Settings], RowExchanges]] = MappingProxyType(
+    {
+        EdgeKind.DIFFERENCES: partial(_differences, Differences),
+        EdgeKind.DIRECTIONS: partial(_differences, Directed),
+        EdgeKind.SWAPS: partial(_swaps, Swaps),
+        EdgeKind.CONTROLS: partial(_swaps, Controls),
+        EdgeKind.GATHERS: _gathers,
+        EdgeKind.BROADCASTS: _broadcasts,
+    }
+)
 
 
 def forge_of(
