@@ -25,8 +25,8 @@ Shape = Callable[[Tensor], Tensor]
 class Correction(Protocol):
     """The correction of one local step at a time: `before`, the optimiser's step, `after`, and `keep` if the step counts."""
 
-    def before(self, gradient: Tensor) -> Tensor | None:
-        """Return the direction (d,) to step along; None: it is not finite, and the step must not be taken."""
+    def before(self, gradient: Tensor, step: int) -> Tensor | None:
+        """Return the direction (d,) of step number `step` >= 1; None: it is not finite, and the step must not be taken."""
 
     def after(self, rate: float) -> None:
         """Add to the parameters what is not part of the direction."""
@@ -66,7 +66,7 @@ class Nowhere:
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
 
-    def before(self, gradient: Tensor) -> Tensor | None:
+    def before(self, gradient: Tensor, step: int) -> Tensor | None:
         """Return the gradient."""
         gradient = self._shape(gradient)
         return gradient if finite(gradient) else None
@@ -88,7 +88,7 @@ class OnGradient:
         self._replica, self._shape = replica, shape
         self._state: Any = None
 
-    def before(self, gradient: Tensor) -> Tensor | None:
+    def before(self, gradient: Tensor, step: int) -> Tensor | None:
         """Return the corrected gradient."""
         direction, self._state = self._replica.mixer.correct(self._replica.state, self._shape(gradient))
         return direction if finite(direction) else None
@@ -110,15 +110,13 @@ class InPlace:
     def __init__(self, replica: Replica, shape: Shape, mixer: CorrectsInPlace) -> None:
         self._replica, self._shape, self._mixer = replica, shape, mixer
         self._state: Any = None
-        self._step = 0
 
-    def before(self, gradient: Tensor) -> Tensor | None:
+    def before(self, gradient: Tensor, step: int) -> Tensor | None:
         """Return the corrected gradient, where the gradient was; the state has seen it. Corrections are bounded, so it stays finite."""
         gradient = self._shape(gradient)
-        self._step += 1
         if not finite(gradient):
             return None
-        direction, self._state = self._mixer.correct_in_place(self._replica.state, gradient, self._step)
+        direction, self._state = self._mixer.correct_in_place(self._replica.state, gradient, step)
         return direction
 
     def after(self, rate: float) -> None:
@@ -141,7 +139,7 @@ class OnUpdate:
         self._state: Any = None
         self._shift: Tensor | None = None
 
-    def before(self, gradient: Tensor) -> Tensor | None:
+    def before(self, gradient: Tensor, step: int) -> Tensor | None:
         """Return the gradient."""
         gradient = self._shape(gradient)
         nothing = gradient.new_zeros(()).expand_as(gradient)

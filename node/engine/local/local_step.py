@@ -88,7 +88,7 @@ class GradientStep:
 
     def apply(self, round: int, loss: float, gradient: Tensor, *, fine: bool) -> float | None:
         """Step along a gradient (d,), which may be overwritten, unless it is not `fine` -> the loss; None: the step was undone."""
-        direction = self._correction.before(gradient)
+        direction = self._correction.before(gradient, self.steps)
         if direction is None or not fine:
             self.undone += 1
             self._guard.reset_buffers()

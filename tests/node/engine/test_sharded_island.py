@@ -12,7 +12,7 @@ import pytest
 import torch
 from msgspec import structs
 
-from starling.node.config.schema import NumericsSection, PartitionSection
+from starling.node.config.schema import MixSection, NumericsSection, PartitionSection
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.engines import (
@@ -29,6 +29,7 @@ from tests.harness.engines import (
     x_of,
 )
 from tests.harness.processes import ROOT
+from tests.harness.sections import taken
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 ODD = """
@@ -71,10 +72,11 @@ class Odd(Digits):
 
 @pytest.fixture
 def words(tmp_path):
-    """A swarm that trains the byte transformer, whose tables are tied."""
+    """A swarm that trains the byte transformer, whose tables are tied. What was seen of corrections is not in a checkpoint: all count."""
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog, and back again. " * 400)
     params = {"path": str(tmp_path / "text.txt"), "batch_size": 7, "context": 16, "width": 48, "layers": 2, "heads": 6}
-    return structs.replace(manifest("text", params=params), partition=PartitionSection(kind="iid", shards=4))
+    mix = taken(MixSection, kind="pet", refutable=0.0)
+    return structs.replace(manifest("text", params=params, mix=mix), partition=PartitionSection(kind="iid", shards=4))
 
 
 @pytest.fixture
