@@ -64,6 +64,9 @@ class Binding(Moving, Protocol):
     def release(self) -> None:
         """Free the gradients' vector, which is made anew when it is wanted."""
 
+    def check(self) -> None:
+        """Raises ValueError: somebody has given a parameter other memory, so that it and the vector no longer know of each other."""
+
 
 class Unmoved:
     """Of modules that compute with what they have. Satisfies `Moving`."""
@@ -95,6 +98,16 @@ def bound(module: nn.Module, layout: Layout) -> Binding:
     return Carrying(binding, module, layout) if layout.carried else binding
 
 
+def _loose(module: nn.Module, layout: Layout, memory: list[int]) -> None:
+    """Raises ValueError: a parameter is not where it was."""
+    for name, parameter, place in zip(layout.names, trainable(module), memory, strict=True):
+        if parameter.data_ptr() != place:
+            raise ValueError(
+                f"parameter {name} was given other memory while it was trained, as by `p.data = …`, and is no longer the one that is "
+                "exchanged; change its values in place, as by `p.data.copy_(…)`"
+            )
+
+
 class Bound:
     """Parameters and gradients are views. Satisfies `Binding`."""
 
@@ -107,6 +120,11 @@ class Bound:
         self._gradient: Tensor | None = None
         self.x = flatten(module, layout)
         rebind(module, layout, self.x)
+        self._memory = [each.data_ptr() for each in trainable(module)]
+
+    def check(self) -> None:
+        """Look where each parameter lies."""
+        _loose(self._module, self._layout, self._memory)
 
     def load(self) -> None:
         """Do nothing."""
@@ -129,6 +147,7 @@ class Bound:
         """Have the parameters in other memory; who gave memory for gradients writes to it."""
         rebind(self._module, self._layout, x)
         self.x, self._given = x, gradient
+        self._memory = [each.data_ptr() for each in trainable(self._module)]
 
     def release(self) -> None:
         """Cut the gradients loose."""
@@ -151,6 +170,10 @@ class Mastered:
         self._masters = self._cut(self.x)
         with torch.no_grad():
             self._values = [real(each.data) for each in self._parameters]
+
+    def check(self) -> None:
+        """Look whether each parameter lies where the vector is rounded to."""
+        _loose(self._module, self._layout, [each.data_ptr() for each in self._values])
 
     def load(self) -> None:
         """Round the vector to the parameters, and delete what a backward pass that was given up has left."""
@@ -218,6 +241,7 @@ class Carrying:
         self.after_backward = binding.after_backward
         self.after_step: Moves = (self.collect,)
         self.gather, self.gradient, self.release = binding.gather, binding.gradient, binding.release
+        self.check = binding.check
 
     @property
     def x(self) -> Tensor:

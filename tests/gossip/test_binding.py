@@ -226,3 +226,16 @@ def test_layouts_with_other_carried_buffers_differ():
     net = Counting()
     digests = {layout(net, carried).digest for carried in ((), ("inner",), ("inner", "outer"))}
     assert len(digests) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["views", "masters"])
+def test_a_parameter_that_is_given_other_memory_is_said(dtype):
+    """Else it would train on alone, and what peers send would reach nobody."""
+    net = nn.Linear(2, 1).to(dtype)
+    binding = bound(net, layout(net))
+    binding.check()
+    net.weight.data.mul_(0.5)
+    binding.check()
+    net.weight.data = net.weight.data.clone()
+    with pytest.raises(ValueError, match=r"parameter weight was given other memory.*copy_"):
+        binding.check()

@@ -22,6 +22,7 @@ from starling.node.engine.local.guard import Guard
 from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.local.rates import Rates
 
+CHECKED = 64  # local steps between two looks whether parameters are still those of the vector
 Chance = Callable[[int], Generator | None]
 """The number of a step -> what rounds its moments by chance; None where they are kept as they are."""
 
@@ -82,6 +83,8 @@ class GradientStep:
         gradient, module = self._model.gradient, self._model.module
         if not module.training:
             module.train()
+        if self.steps % CHECKED == 0:
+            self._model.check()
         self.steps += 1
         loss, fine = self.source(self.steps - 1, round, gradient)
         return self.apply(round, loss, gradient, fine=fine)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from starling.gossip.errors import ConfigError
 from starling.node.config.schema import NumericsSection, OptimizerSection
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
@@ -111,3 +112,13 @@ def test_an_engine_says_what_it_did_when_the_owner_s_code_raised():
     with pytest.raises(KeyError, match="a rare word"):
         list(iter(engine.step, "never"))
     assert engine.during == "local step 5"
+
+
+def test_a_parameter_that_comes_loose_in_training_ends_it_by_name():
+    """It would train on alone, unseen by peers, and checkpoints would hold what it once was."""
+    engine = opened(agreed("kept"))
+    done(engine, calls.Train(0, 1))
+    name, parameter = next(iter(engine.trainer.model.module.named_parameters()))
+    parameter.data = parameter.data.clone()
+    with pytest.raises(ConfigError, match=f"parameter {name} was given other memory"):
+        run(engine, calls.Train(1, 100))
