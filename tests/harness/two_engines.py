@@ -51,4 +51,6 @@ class Both:
         for node, state in enumerate(self.loop.states):
             for kept in () if state is None else fields(state):
                 ours, theirs = getattr(state, kept.name), getattr(self.matrix.state, kept.name)[node]
+                if kept.name == "known":  # whether there are flows, which an array says of all its rows
+                    ours, theirs = ours[1:], theirs[1:]
                 torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)

@@ -401,7 +401,9 @@ def test_eval_prints_the_figure_and_json_the_answer(running, capsys):
     assert main(["eval"]) == 0
     assert capsys.readouterr().out == "accuracy 0.97222 in round 40\n"
     assert main(["eval", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"version": 1, "metric": "accuracy", "value": 0.97222, "round": 40}
+    assert json.loads(capsys.readouterr().out) == {
+        "version": 1, "metric": "accuracy", "value": 0.97222, "round": 40, "others": {},
+    }  # fmt: skip
 
 
 def test_eval_without_a_figure_is_a_failure_not_a_zero(running, capsys):

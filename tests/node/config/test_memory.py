@@ -111,7 +111,7 @@ def test_an_engine_refuses_before_it_makes_the_task(monkeypatch):
     made = []
     monkeypatch.setattr(memory, "there", lambda: GB // 2)
     monkeypatch.setattr("starling.node.engine.local.placing.task", lambda *it: made.append(it))
-    reply = engines.Engine().handle(engines.opening(engines.manifest(params={"hidden": 65_536, "batch_size": 65_536})))
+    reply = engines.Worker().handle(engines.opening(engines.manifest(params={"hidden": 65_536, "batch_size": 65_536})))
     assert isinstance(reply, calls.Refused)
     assert reply.kind == "config"
     assert "needs at least" in reply.reason
@@ -121,7 +121,7 @@ def test_an_engine_refuses_before_it_makes_the_task(monkeypatch):
 def test_an_engine_refuses_a_model_whose_copies_would_not_fit(monkeypatch):
     monkeypatch.setattr(memory, "there", lambda: 70_000)  # four times 4,810 numbers are more
     monkeypatch.setattr(memory, "TASKS", SimpleNamespace(keyed=lambda kind: None))
-    reply = engines.Engine().handle(engines.opening(engines.manifest()))
+    reply = engines.Worker().handle(engines.opening(engines.manifest()))
     assert isinstance(reply, calls.Refused)
     assert "a model of 19 kB" in reply.reason
 

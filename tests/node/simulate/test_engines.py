@@ -134,7 +134,7 @@ def test_both_engines_choose_kappa_by_how_many_exchange(engine, monkeypatch):
         counted.add(members)
         return chosen_kappa(ratio, local_steps, memory, members)
 
-    monkeypatch.setattr("starling.gossip.mix.pet.chosen_kappa", chosen)
+    monkeypatch.setattr("starling.gossip.mix.flows.chosen_kappa", chosen)
     run(*BOWLS, *SHORT, "simulate.nodes=16", f"simulate.engine={engine}")
     assert counted - {1} == {16}, "a responder bounds gains by those among fewer"
 
