@@ -8,6 +8,7 @@ from typing import Literal
 
 from msgspec import structs
 
+from starling.node.interfaces import Level
 from starling.node.status.record import Curve
 from starling.node.status.snapshot import EngineFigures
 
@@ -97,3 +98,16 @@ class Progress:
         """Change the state."""
         self.state = state
         self.changed()
+
+
+def loss_told(loss: float) -> tuple[Level, str]:
+    """Return how an evaluation is reported for its loss: the level, and what is said behind the metric.
+
+    Accuracy of outputs that are no numbers is still a number, so a broken model would look like a poor one.
+    """
+    if math.isfinite(loss):
+        return "info", ""
+    return (
+        "warning",
+        f"; but its loss on held-out samples is {loss}: check the model and the samples for what is not finite",
+    )

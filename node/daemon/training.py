@@ -37,7 +37,7 @@ from starling.node.daemon.exchange.shell import RoundOutcome
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.neighbors import Members, Neighbors
 from starling.node.daemon.membership.stop import StopService
-from starling.node.daemon.progress import Progress
+from starling.node.daemon.progress import Progress, loss_told
 from starling.node.daemon.state.transfer import SNAPSHOT_FRESH_S
 from starling.node.rpc import calls
 from starling.node.status import format as show
@@ -454,8 +454,9 @@ class Training:
             progress.values.add(done, self._elapsed(), evaluated.value)
             if self.stop is not None:
                 self.stop.evaluated(done, evaluated.value)
+            level, doubt = loss_told(evaluated.loss)
             self.context.report.event(
-                "evaluated", f"{metric} {evaluated.value:.4g}{show.others(progress.others)} after round {done}",
+                "evaluated", f"{metric} {evaluated.value:.4g}{show.others(progress.others)} after round {done}{doubt}", level=level,
                 round=done, metric=metric, value=evaluated.value, loss=evaluated.loss, samples=evaluated.samples, alone=progress.alone,
                 others=evaluated.others,
             )  # fmt: skip

@@ -6,6 +6,7 @@ prints a JSON list of findings; what the task prints goes to standard error.
 """
 
 import json
+import math
 import os
 import sys
 import tempfile
@@ -128,7 +129,9 @@ def _trained(engine: Worker) -> str:
             f"{STEPS} steps did not change {named}: the loss does not depend on any parameter, or detaches it"
         )
     remarks = (
-        [f"; {trained.undone} of them were undone, as their loss was None or not finite"] if trained.undone else []
+        [f"; {trained.undone} of them were undone, as their loss was None, or loss, gradient or model not finite"]
+        if trained.undone
+        else []
     )
     remarks += [f"; they did not change {named}, which the loss may not need"] if still else []
     remarks += [f"; {note}" for note in trained.notes]
@@ -141,7 +144,14 @@ def _scored(engine: Worker, task: Task) -> str:
     if not _same_figures(one, other):
         raise ConfigError("score() of one model differs from call to call; it must not draw random numbers")
     better = "higher" if task.higher_is_better else "lower"
-    return f"{task.metric} {one.value:.4g}, loss {one.loss:.4g} over {one.samples:,} samples; {better} is better"
+    remark = (
+        ""
+        if math.isfinite(one.loss)
+        else "; the loss of held-out samples is not a finite number: check model and samples"
+    )
+    return (
+        f"{task.metric} {one.value:.4g}, loss {one.loss:.4g} over {one.samples:,} samples; {better} is better{remark}"
+    )
 
 
 def _same_figures(one: calls.Reply, other: calls.Reply) -> bool:

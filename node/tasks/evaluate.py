@@ -92,36 +92,57 @@ def estimated(model: nn.Module) -> list[Any]:
 def estimate(task: Task, model: nn.Module, batches: Iterable[Any]) -> Iterator[None]:
     """Replace the statistics of `model` by their mean over `batches`, a batch at a time; other buffers, parameters and mode stay.
 
-    Every other layer runs in evaluation mode: no dropout. Batches are consumed only if there are layers with statistics to estimate.
+    Every other layer runs in evaluation mode: no dropout. Batches are consumed only if there are layers with statistics to estimate. A
+    batch that leaves statistics that are not finite, as one with a sample that is not, is left out; if all are, the statistics stay.
     """
     layers = estimated(model)
     if not layers:
         return
+    before, taken = [each.clone() for each in _statistics(layers)], 0
     counts = [None if layer.num_batches_tracked is None else layer.num_batches_tracked.clone() for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
-    for number, batch in enumerate(batches):
-        momentum = [layer.momentum for layer in layers]
+    for batch in batches:
+        momentum, held = [layer.momentum for layer in layers], [each.clone() for each in _statistics(layers)]
         for layer in layers:
-            layer.momentum = 1.0 / (number + 1)
+            layer.momentum = 1.0 / (taken + 1)
         with _batch_statistics(model, layers), torch.no_grad():
             task.loss(model, batch)
         for layer, rate, count in zip(layers, momentum, counts, strict=True):
             layer.momentum = rate
             if count is not None:
                 layer.num_batches_tracked.copy_(count)
+        if all(bool(each.isfinite().all()) for each in _statistics(layers)):
+            taken += 1
+        else:
+            _put_back(_statistics(layers), held)
         yield
+    if not taken:
+        _put_back(_statistics(layers), before)
+
+
+def _statistics(layers: list[Any]) -> list[Tensor]:
+    both = [getattr(layer, name, None) for layer in layers for name in ("running_mean", "running_var")]
+    return [each for each in both if isinstance(each, Tensor)]
+
+
+def _put_back(buffers: Iterable[Tensor], before: Iterable[Tensor]) -> None:
+    for buffer, each in zip(buffers, before, strict=True):
+        buffer.copy_(each)
 
 
 @contextmanager
 def comparing(model: nn.Module) -> Iterator[None]:
     """Evaluation mode in which layers normalise by the batch and no statistic changes, for losses of other nodes' parameters."""
     layers = estimated(model)
-    held = [buffer.clone() for layer in layers for buffer in layer.buffers(recurse=False)]
+    held = [buffer.clone() for buffer in _buffers(layers)]
     with _batch_statistics(model, layers):
         yield
-    for buffer, before in zip((b for layer in layers for b in layer.buffers(recurse=False)), held, strict=True):
-        buffer.copy_(before)
+    _put_back(_buffers(layers), held)
+
+
+def _buffers(layers: list[Any]) -> Iterator[Tensor]:
+    return (buffer for layer in layers for buffer in layer.buffers(recurse=False))
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """What the training loop makes of claims about how far the swarm is."""
 
+import math
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import trio
 from starling.node.config.schema import PaceSection
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.training import FETCH_PAUSE_S, LONGEST_FETCH_PAUSE_S, Training
-from starling.node.rpc.calls import Trained
+from starling.node.rpc.calls import Evaluated, Trained
 from starling.node.status.snapshot import EngineFigures
 from tests.harness.daemons import Reports
 from tests.harness.virtual import virtual
@@ -95,3 +96,20 @@ async def test_what_the_engine_changed_by_itself_is_an_event():
     loop._update(Trained(0, EngineFigures(), 1.0, notes=("out of memory: …",)))
     loop._update(Trained(1, EngineFigures(), 1.0))
     assert report.names == ["numerics_changed"]
+
+
+@virtual
+@pytest.mark.parametrize(("loss", "level"), [(0.7, "info"), (math.nan, "warning"), (math.inf, "warning")])
+async def test_an_evaluation_whose_loss_is_no_number_is_a_warning(loss, level):
+    """The accuracy of outputs that are no numbers is that of the first class: it alone does not show that the model is broken."""
+    loop, report, _ = training()
+
+    async def call(_request):
+        return Evaluated(0.5, loss, 80)
+
+    loop.engine = SimpleNamespace(call=call, opened=SimpleNamespace(metric="accuracy"))
+    await loop.evaluate()
+    [(name, text, told, _)] = report.events
+    assert (name, told) == ("evaluated", level)
+    assert text.startswith("accuracy 0.5 after round 0")
+    assert (f"its loss on held-out samples is {loss}" in text) == (level == "warning")

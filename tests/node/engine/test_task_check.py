@@ -79,29 +79,40 @@ def written(folder, name, method="pass"):
     return f"{name}:MyTask"
 
 
-REMARKS = {
-    "a parameter without use": (UNUSED, "did not change unused, which the loss may not need"),
+REMARKS = {  # the method, and what is said in which step
+    "a parameter without use": (UNUSED, "step", "did not change unused, which the loss may not need"),
     "some batches without a loss": (
         LOSS + "return None if int(batch[1][0]) < 5 else Digits.loss(self, model, batch)",
+        "step",
         "of them were undone, as their loss was None",
     ),
     "a buffer that is not a number": (
         MODEL
         + "made = Digits.model(self, generator); made.register_buffer('unset', torch.full((2,), torch.nan)); return made",
+        "step",
         "",
     ),
-    "a metric that is not a number at times": (SCORE + "return 0.0, float('nan'), 1", ""),
+    "some batches whose loss is not a number": (
+        LOSS + "return Digits.loss(self, model, batch) * (float('nan') if int(batch[1][0]) < 5 else 1.0)",
+        "step",
+        "of them were undone, as their loss was None, or loss, gradient or model not finite",
+    ),
+    "a loss that is not a number where it is measured": (
+        SCORE + "return 0.0, float('nan'), 1",
+        "score",
+        "the loss of held-out samples is not a finite number",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", REMARKS)
 def test_what_trains_passes_and_a_remark_says_what_may_not_be_meant(case, tmp_path):
     """A pooler that the loss does not need, an expert never chosen, a batch that is left out: none is an error."""
-    method, words = REMARKS[case]
+    method, step, words = REMARKS[case]
     findings = check(written(tmp_path, f"own_remark_{list(REMARKS).index(case)}", method), code=str(tmp_path))
     assert [finding.step for finding in findings] == STEPS, findings[-1]
     assert all(finding.fine for finding in findings), findings[-1]
-    assert words in next(finding.text for finding in findings if finding.step == "step")
+    assert words in next(finding.text for finding in findings if finding.step == step)
 
 
 def number(case):

@@ -115,6 +115,32 @@ def test_statistics_are_the_mean_over_the_batches(kind, shape):
     assert model[1].training
 
 
+@pytest.mark.parametrize("bad", [(0,), (3,), (2, 6)])
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+def test_a_batch_whose_statistics_are_not_finite_is_left_out_of_their_mean(bad, number):
+    """One sample that is not a number would make all evaluations and the export worthless, in silence."""
+    model, batches = layers(nn.BatchNorm1d, (6, 3))
+    good = [batch for turn, batch in enumerate(batches) if turn not in bad]
+    for turn in bad:
+        batches[turn] = batches[turn].clone()
+        batches[turn][1, 2] = number
+    model[0].num_batches_tracked.fill_(12)
+    assert sum(1 for _ in estimate(Run(), model, batches)) == len(batches)
+    torch.testing.assert_close(model[0].running_mean, torch.stack([batch.mean(0) for batch in good]).mean(0))
+    torch.testing.assert_close(model[0].running_var, torch.stack([batch.var(0) for batch in good]).mean(0))
+    assert int(model[0].num_batches_tracked) == 12
+    assert model[0].momentum == 0.1
+
+
+def test_statistics_of_which_no_batch_is_finite_stay_as_they_were():
+    model, batches = layers(nn.BatchNorm1d, (6, 3))
+    model[0].running_mean.fill_(2.0)
+    model[0].running_var.fill_(5.0)
+    list(estimate(Run(), model, [batch * torch.nan for batch in batches]))
+    assert model[0].running_mean.tolist() == [2.0] * 3
+    assert model[0].running_var.tolist() == [5.0] * 3
+
+
 class Frozen(nn.Sequential):
     """Some layers are kept in evaluation mode in training, as of a pretrained body."""
 
