@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, nn, torch
 from starling.gossip.vector import Layout, as_named, bind_gradients, flatten, real, rebind, release_gradients, trainable
 
@@ -65,7 +66,7 @@ class Binding(Moving, Protocol):
         """Free the gradients' vector, which is made anew when it is wanted."""
 
     def check(self) -> None:
-        """Raises ValueError: somebody has given a parameter other memory, so that it and the vector no longer know of each other."""
+        """Raises ConfigError: somebody has given a parameter other memory, so that it and the vector no longer know of each other."""
 
 
 class Unmoved:
@@ -99,12 +100,12 @@ def bound(module: nn.Module, layout: Layout) -> Binding:
 
 
 def _loose(module: nn.Module, layout: Layout, memory: list[int]) -> None:
-    """Raises ValueError: a parameter is not where it was."""
-    for name, parameter, place in zip(layout.names, trainable(module), memory, strict=True):
+    """Raises ConfigError: a parameter is not where it was."""
+    for name, parameter, place in zip(layout.names, trainable(module), memory, strict=False):  # then come buffers
         if parameter.data_ptr() != place:
-            raise ValueError(
-                f"parameter {name} was given other memory while it was trained, as by `p.data = …`, and is no longer the one that is "
-                "exchanged; change its values in place, as by `p.data.copy_(…)`"
+            raise ConfigError(
+                f"task.kind: parameter {name} was given other memory while it was trained, as by `p.data = …`, and is no longer the one "
+                "that is exchanged; change its values in place, as by `p.data.copy_(…)`"
             )
 
 

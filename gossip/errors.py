@@ -51,11 +51,14 @@ class RemoteProtocolError(_PeerError):
 
 
 class EngineError(GossipError):
-    """The engine process died, hung past its deadline or answered with an error; `place`: step and line of code that raised, "" if none."""
+    """The engine process died, hung past its deadline or answered with an error.
 
-    def __init__(self, text: str, place: str = "") -> None:
+    `place`: step and line of code that raised, "" if none. `refused`: it is for the owner to mend, and would come again.
+    """
+
+    def __init__(self, text: str, place: str = "", *, refused: bool = False) -> None:
         super().__init__(text)
-        self.place = place
+        self.place, self.refused = place, refused
 
 
 class TransportError(_PeerError):

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from starling.gossip.errors import ConfigError
 from starling.node.engine.own_code import describe, place
 from starling.node.rpc.calls import Evaluate, Evaluated, Open, Opened, Refused, Stop, Train, Trained
 from starling.node.rpc.pipe import Failed, Pipe
@@ -60,6 +61,8 @@ def serve(worker: Worker, pipe: Pipe) -> None:
                         return
     except GONE:
         raise
+    except ConfigError as error:
+        pipe.send(0, Failed(str(error), worker.during, refused=True))
     except Exception as error:
         pipe.send(0, Failed(describe(error), worker.during, place(error)))
         raise

@@ -12,10 +12,12 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
+from starling.gossip.binding import Moves
 from starling.gossip.errors import ConfigError
 from starling.gossip.vector import finite, real
 from starling.node.config.buffers import STAYS
 from starling.node.config.schema import Manifest
+from starling.node.engine.kept_buffers import KeptBuffers, put, same
 from starling.node.engine.quantised import packed, quantised
 from starling.node.tasks.evaluate import tracking
 
@@ -109,7 +111,8 @@ class SideState:
             stay = [pattern for pattern in chosen if pattern.startswith(STAYS)]
             quiet |= {name for name in self.buffers for pattern in stay if _matches(name, pattern)}
         self._watched = set() if chosen == "local" else self.buffers.keys() - quiet
-        self._saved = {name: each.clone() for name, each in self.buffers.items()}
+        self._kept = KeptBuffers(module, self.buffers, self._watched)
+        self.after_step: Moves = (self._kept.keep,) if self._kept else ()
         self._frozen = {
             name: each
             for name, each in module.named_parameters()
@@ -134,21 +137,15 @@ class SideState:
         """All is good as it is, after a round: look what has changed in it, and copy the buffers."""
         self._look_at_frozen()
         self._look_at_extra()
-        now = self.buffers
-        if changed := [name for name in self._watched if name in now and not _same(now[name], self._saved.get(name))]:
-            self._watched.difference_update(changed)
+        if changed := self._kept.mark():
             self.notes.append(
                 f"task.buffers: training changes {_listed(sorted(changed))}, which stay at this node; a swarm founded with `--set "
                 "task.buffers=average`, or their names, averages them with the model, with `local` they stay without this note"
             )
-        self._saved = {name: each.clone() for name, each in now.items()}
 
     def reset_buffers(self) -> None:
-        """Undo the changes of forward passes since the last mark."""
-        now = self.buffers
-        with torch.no_grad():
-            for name, saved in self._saved.items():
-                _put(now[name], saved)
+        """Undo the changes of a forward pass."""
+        self._kept.reset()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what a checkpoint keeps."""
@@ -167,9 +164,11 @@ class SideState:
         return self.changing() if self._gives else {}
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raises ValueError unless buffers are those of the module, and frozen parameters some of its, finite."""
+        """Raises ValueError unless buffers are those of the module, whose first dimension may have grown, and frozen parameters its."""
+        exact = _normalising(self._module)
         given, ours = (
-            {name: (b.shape, b.dtype) for name, b in each.items()} for each in (named(tensors, BUFFER), self.buffers)
+            {name: (b.shape[0 if name in exact else 1 :], b.ndim, b.dtype) for name, b in each.items()}
+            for each in (named(tensors, BUFFER), self.buffers)
         )
         if given != ours:
             raise ValueError("holds other buffers than the model has")
@@ -187,7 +186,7 @@ class SideState:
         now = self.buffers
         with torch.no_grad():
             for name, each in named(tensors, BUFFER).items():
-                now[name].copy_(each)
+                put(now[name], each)
         self.take([tensors])
 
     def take(self, given: Sequence[Mapping[str, Tensor]]) -> None:
@@ -202,7 +201,7 @@ class SideState:
 
     def _look_at_frozen(self) -> None:
         now = self._samples()
-        changed = [name for name in now if name not in self._changing and not _same(now[name], self._seen.get(name))]
+        changed = [name for name in now if name not in self._changing and not same(now[name], self._seen.get(name))]
         if changed:
             self._changing |= {name: self._frozen[name] for name in changed}
             self.notes.append(
@@ -238,18 +237,6 @@ def _extra_states(module: nn.Module) -> dict[str, bytes]:
 def _some(parameter: Tensor) -> Tensor:
     flat = parameter.detach().reshape(-1)
     return flat[:: max(1, len(flat) // _LOOKED_AT)].clone()
-
-
-def _same(now: Tensor, before: Tensor | None) -> bool:
-    return before is not None and now.shape == before.shape and torch.equal(now, before)
-
-
-def _put(place: Tensor, value: Tensor) -> None:
-    """Give a buffer a value, also of another shape than it has now."""
-    if place.shape == value.shape:
-        place.copy_(value)
-    else:
-        place.data = value.clone()
 
 
 def named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -28,12 +28,13 @@ MAX_FRAME_BYTES = (1 << 32) - (
 class Failed(Call, frozen=True, tag="failed"):
     """The engine's last message, with call id 0: it failed and ends. `message` is one line for a person.
 
-    `during` says what it did, as "local step 12", and `place` where the error was raised.
+    `during` says what it did, as "local step 12", and `place` where the error was raised. `refused`: the owner has to mend it.
     """
 
     message: str
     during: str = ""
     place: str = ""
+    refused: bool = False
 
 
 _ENCODER = msgspec.msgpack.Encoder()

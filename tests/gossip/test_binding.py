@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from starling.gossip.binding import Bound, Mastered, as_parameters, bound
+from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.gossip.vector import as_named, layout, trainable
 
@@ -237,5 +238,15 @@ def test_a_parameter_that_is_given_other_memory_is_said(dtype):
     net.weight.data.mul_(0.5)
     binding.check()
     net.weight.data = net.weight.data.clone()
-    with pytest.raises(ValueError, match=r"parameter weight was given other memory.*copy_"):
+    with pytest.raises(ConfigError, match=r"parameter weight was given other memory.*copy_"):
+        binding.check()
+
+
+def test_a_model_with_carried_buffers_knows_where_its_parameters_lie():
+    net = Counting()
+    binding = bound(net, layout(net, ("inner", "outer")))
+    binding.check()
+    parameter = next(net.parameters())
+    parameter.data = parameter.data.clone()
+    with pytest.raises(ConfigError, match="was given other memory"):
         binding.check()

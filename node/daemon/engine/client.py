@@ -39,6 +39,7 @@ class ProcessEngine:
         self._calls = 0
         self._ended: str | None = None
         self._place = ""
+        self._refused = False
 
     @property
     def pid(self) -> int:
@@ -87,7 +88,7 @@ class ProcessEngine:
                 done.set()
 
     def _gone(self) -> EngineError:
-        return EngineError(self._ended or "the engine ended", self._place)
+        return EngineError(self._ended or "the engine ended", self._place, refused=self._refused)
 
     async def _write(self) -> None:
         async for frame in self._outgoing:
@@ -102,6 +103,9 @@ class ProcessEngine:
             if body is None:
                 break
             call_id, reply = pipe.decode_reply(body)
+            if isinstance(reply, pipe.Failed) and reply.refused:
+                self._ended, self._refused = reply.message, True
+                return
             if isinstance(reply, pipe.Failed):
                 during = f" in {reply.during}" if reply.during else ""
                 self._ended = f"the engine broke down{during}: {reply.message}"

@@ -36,6 +36,7 @@ class EngineSupervisor:
         self._down = trio.Event()
         self._restarts: list[float] = []
         self._last_reason = ""
+        self._refusal = ""  # of the engine that died, which is for the owner to mend
         self._place = self._last_place = ""  # step and line of code at which this engine died, and the one before it
         self.restarts = 0
         self.opened: calls.Opened | None = None
@@ -89,6 +90,8 @@ class EngineSupervisor:
                 finally:
                     self.pid = None
             now = trio.current_time()
+            if self._refusal:
+                raise ConfigError(self._refusal)
             self._give_up_at_one_place()
             self._restarts = [at for at in self._restarts if now - at < RESTART_WINDOW_S] + [now]
             self.restarts += 1
@@ -135,6 +138,7 @@ class EngineSupervisor:
     def _lost(self, engine: EngineHandle, error: EngineError) -> None:
         if self._engine is engine:
             self._last_reason, self._place = str(error), error.place
+            self._refusal = str(error) if error.refused else ""
             self._engine = None
             self._up = trio.Event()
             self._down.set()

@@ -11,7 +11,6 @@ import torch
 from torch import Generator, Tensor, nn
 
 from starling.gossip.binding import Binding, bound
-from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout, flatten, layout
@@ -70,13 +69,6 @@ class LocalModel:
     def _use(self, x: Tensor) -> None:
         self.x, self._gradient = x, None
         self.trained = x[: self.layout.trained]
-
-    def check(self) -> None:
-        """Raises ConfigError: a parameter has come loose from x."""
-        try:
-            self.binding.check()
-        except ValueError as error:
-            raise ConfigError(f"task.kind: {self.manifest.task.kind!r}: {error}") from error
 
     @property
     def gradient(self) -> Tensor:

@@ -22,7 +22,6 @@ from starling.node.engine.local.guard import Guard
 from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.local.rates import Rates
 
-CHECKED = 64  # local steps between two looks whether parameters are still those of the vector
 Chance = Callable[[int], Generator | None]
 """The number of a step -> what rounds its moments by chance; None where they are kept as they are."""
 
@@ -75,7 +74,7 @@ class GradientStep:
     ) -> None:
         self._model, self.source, self._correction = model, source, correction
         self.descent, self._guard, self._rates = descent, guard, rates
-        self._collects = model.binding.after_step
+        self._collects, self._check, self._keeps = model.binding.after_step, model.binding.check, model.side.after_step
         self.steps = self.undone = 0
 
     def __call__(self, round: int) -> float | None:
@@ -83,10 +82,9 @@ class GradientStep:
         gradient, module = self._model.gradient, self._model.module
         if not module.training:
             module.train()
-        if self.steps % CHECKED == 0:
-            self._model.check()
         self.steps += 1
         loss, fine = self.source(self.steps - 1, round, gradient)
+        self._check()
         return self.apply(round, loss, gradient, fine=fine)
 
     def apply(self, round: int, loss: float, gradient: Tensor, *, fine: bool) -> float | None:
@@ -108,6 +106,8 @@ class GradientStep:
             self._correction.drop()
             return None
         self._correction.keep()
+        for keep in self._keeps:
+            keep()
         return loss
 
     def forget(self, *, gradients: bool) -> None:

@@ -3,12 +3,14 @@
 import pytest
 import torch
 from msgspec import structs
+from torch import nn
 
 from starling.gossip.errors import ConfigError
 from starling.node.config import manifest as manifests
 from starling.node.config import toml
 from starling.node.config.schema import CompressSection, Manifest
 from starling.node.engine import tensor_file
+from starling.node.engine.kept_buffers import KeptBuffers
 from starling.node.engine.side_state import SideState, carried_buffers
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
@@ -315,3 +317,36 @@ def test_a_fresh_model_is_hashed_once_a_start(monkeypatch):
     engine.trainer.model.beginning()
     assert len(counted) == 1
     assert Beside("taught").model(torch.Generator()) is not None
+
+
+class Memory(nn.Module):
+    """Counts the samples it has seen, and remembers some, of which there are more after each batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("bank", torch.zeros(1, 2))
+        self.register_buffer("mask", torch.ones(4))
+
+    def forward(self, x):
+        self.seen.add_(len(x))
+        self.bank = torch.cat([self.bank, x[:1].detach()])
+        return self.layer(x)
+
+
+def test_an_undone_step_takes_back_its_own_changes_of_buffers_and_no_others():
+    """Those of good steps before it, of the same round too, stay."""
+    module = Memory()
+    kept = KeptBuffers(module, [name for name, _ in module.named_buffers()], ["seen", "mask"])
+    for turn in range(3):
+        for _ in range(2):
+            module(torch.ones(5, 2))
+            kept.keep()
+        module(torch.full((5, 2), float("nan")))
+        kept.reset()
+        assert (float(module.seen), module.bank.shape) == (10.0 * (turn + 1), (1 + 2 * (turn + 1), 2))
+        assert torch.isfinite(module.bank).all()
+        assert kept.mark() == (["seen"] if turn == 0 else [])
+    module.mask.zero_()
+    assert kept.mark() == ["mask"], "one that was steady so far"

@@ -20,13 +20,13 @@ OPENING = calls.Open(Manifest(), "", 0, "cpu", 1, "", "me")
 class Engine:
     """Answers Open with `reply`, or raises it; every other call raises EngineError("out of memory") of a place."""
 
-    def __init__(self, reply, place=""):
-        self.reply, self.place = reply, place
+    def __init__(self, reply, place="", refuses=False):
+        self.reply, self.place, self.refuses = reply, place, refuses
 
     async def call(self, request):
         await trio.lowlevel.checkpoint()
         if not isinstance(request, calls.Open):
-            raise EngineError("out of memory", self.place)
+            raise EngineError("out of memory", self.place, refused=self.refuses)
         if isinstance(self.reply, Exception):
             raise self.reply
         if self.reply is None:
@@ -34,14 +34,14 @@ class Engine:
         return self.reply
 
 
-def supervised(*replies, places=("",)):
+def supervised(*replies, places=("",), refuses=False):
     """A supervisor whose engines answer Open with these, one after the other; the last one again and again. `places`: where they die."""
     notes, started = Reports(), []
 
     @asynccontextmanager
     async def start():
         started.append(replies[min(len(started), len(replies) - 1)])
-        yield Engine(started[-1], places[min(len(started), len(places)) - 1])
+        yield Engine(started[-1], places[min(len(started), len(places)) - 1], refuses)
 
     supervisor = EngineSupervisor(start=start, opening=OPENING, silence_s=5.0, report=notes)
     return supervisor, notes, started
@@ -131,3 +131,12 @@ async def test_an_engine_that_dies_twice_in_a_row_at_one_line_of_one_step_is_not
         await served_until_given_up(supervisor)
     assert len(started) == engines
     assert ("twice at the same step" in str(caught.value)) == (engines <= 4)
+
+
+@virtual
+async def test_what_an_engine_refuses_in_a_step_ends_the_node_in_one_line():
+    """The owner has to mend it: it would be refused again, whatever the checkpoint."""
+    supervisor, _, started = supervised(OPENED, places=("",), refuses=True)
+    with pytest.raises(ConfigError, match="^out of memory$"):
+        await served_until_given_up(supervisor)
+    assert len(started) == 1
