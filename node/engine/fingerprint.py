@@ -27,13 +27,12 @@ import torch
 from torch import Tensor, nn
 
 from starling.gossip.errors import ConfigError
-from starling.gossip.rng import generator
 from starling.node.catalogues import task
 from starling.node.config import consent
 from starling.node.config.parts import convert, shown
 from starling.node.config.schema import FINGERPRINT_CHARACTERS, FINGERPRINT_LINES, Manifest
 from starling.node.engine.quantised import pieces, quantised
-from starling.node.engine.rehearsal import calling
+from starling.node.engine.rehearsal import calling, fresh_model
 from starling.node.tasks.api import Task
 
 _ALL_CHARACTERS = 24 << 10  # of a fingerprint: the manifest has room for it
@@ -223,7 +222,7 @@ def main() -> None:
     consent.find_module("task.kind", manifest.task.kind, consent_to)
     kind = manifest.task.kind
     made = calling(kind, "making the task", lambda: task(kind, manifest.task.params()))
-    model = calling(kind, "model()", lambda: made.model(generator(manifest.seed, "model")))
+    model = fresh_model(kind, made, manifest.seed)
     os.write(answer, msgspec.json.encode(of(made, model, frozen=compares_base(manifest, model))))
 
 

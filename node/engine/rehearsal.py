@@ -51,6 +51,20 @@ def calling(kind: str, what: str, call: Callable[[], T]) -> T:
         raise ConfigError(f"task.kind: {kind!r}: {what} failed: {describe(error)}") from error
 
 
+def fresh_model(kind: str, task: Task, seed: int) -> nn.Module:
+    """The task's model of a seed. Raises ConfigError: it cannot be made, is no module, or has parameters without a shape."""
+    model: Any = calling(kind, "model()", lambda: task.model(generator(seed, "model")))
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"task.kind: {kind!r}: model() must return an nn.Module, got {type(model).__name__}")
+    parameters: dict[str, Any] = dict(model.named_parameters())
+    if lazy := [name for name, each in parameters.items() if nn.parameter.is_lazy(each)]:
+        raise ConfigError(
+            f"task.kind: {kind!r}: {lazy[0]} has no shape before the first forward pass, as of nn.LazyLinear: do one in `model`, with a "
+            "batch of the right shape, before it returns the module"
+        )
+    return model
+
+
 def check_loss(kind: str, loss: Any) -> None:
     """Raises ConfigError unless `loss` is a scalar tensor with a gradient."""
     if not isinstance(loss, Tensor) or loss.shape != () or not loss.requires_grad:

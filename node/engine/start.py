@@ -5,12 +5,11 @@ import shlex
 from torch import nn
 
 from starling.gossip.errors import ConfigError
-from starling.gossip.rng import generator
 from starling.node.config import start
 from starling.node.config.parts import shown
 from starling.node.config.schema import Manifest
 from starling.node.engine import fingerprint, model_file, tensor_file
-from starling.node.engine.rehearsal import calling
+from starling.node.engine.rehearsal import fresh_model
 from starling.node.tasks.api import Task
 
 
@@ -27,7 +26,7 @@ def initial(task: Task, manifest: Manifest, file: str = "", *, checked: bool = F
             f"start: {shown(file)} is given, but this swarm begins with a random model; leave it out, `--set start=`, or found a swarm "
             f"that begins with it, `starling found --set task.start={shlex.quote(file)}`"
         )
-    model = calling(kind, "model()", lambda: task.model(generator(manifest.seed, "model")))
+    model = fresh_model(kind, task, manifest.seed)
     if not checked:
         fingerprint.check(manifest, task, model)
     if manifest.task.start:

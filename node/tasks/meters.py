@@ -201,15 +201,16 @@ class WholeMeter:
             each.update(output, target)
 
     def compute(self) -> Result:
-        """All figures. Raises ConfigError: one is no number."""
+        """All figures; where the first metric names what it gives, also under that name. Raises ConfigError: one is none, or no number."""
         loss = self._loss.compute()
         if not self._figures:
             return Result(loss, loss, self._samples)
         values: dict[str, float] = {}
         for name, figure in self._figures.items():
             values |= {more or name: value for more, value in figure.compute().items()}
-        first, *_ = values
-        return Result(values.pop(first), loss, self._samples, values)
+        first = next(iter(values))
+        others = {name: value for name, value in values.items() if name != first or first not in self._figures}
+        return Result(values[first], loss, self._samples, others)
 
 
 def is_object(metric: Any) -> bool:
@@ -253,6 +254,10 @@ def _labels(target: Any) -> Any:
 
 def _named(name: str, value: Any) -> dict[str, float]:
     if isinstance(value, Mapping):
+        if not value:
+            raise ConfigError(
+                f"metrics: {name} gave no figure, but an empty dict; it must give one number, or several by name"
+            )
         return {str(key): _number(str(key), each) for key, each in value.items()}
     return {"": _number(name, value)}
 

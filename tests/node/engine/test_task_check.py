@@ -40,6 +40,12 @@ LOSS = "def loss(self, model, batch):\n            "
 SCORE = "def score(self, model, batch):\n            "
 BROKEN = {
     "model": (MODEL + "return nn.Linear('wide', 10)", "open", "model() failed: TypeError"),
+    "model is a number": (MODEL + "return 3", "open", "model() must return an nn.Module, got int"),
+    "model is lazy": (
+        MODEL + "return nn.Sequential(nn.LazyLinear(10))",
+        "open",
+        "0.weight has no shape before the first forward pass, as of nn.LazyLinear: do one in `model`",
+    ),
     "data": (DATA + "return undefined", "open", "data() failed: NameError: name 'undefined'"),
     "loss raises": (LOSS + "raise KeyError('labels')", "open", "loss() failed: KeyError: 'labels'"),
     "loss is a vector": (LOSS + "return model(batch[0])", "open", "must return a scalar tensor"),

@@ -328,3 +328,30 @@ def test_objects_of_torchmetrics_are_updated_and_computed_once(order):
     assert not starling.task(
         model=lambda: nn.Linear(4, 1), train=(X, X.sum(1)), metrics=torchmetrics.MeanSquaredError()
     ).higher_is_better
+
+
+class Named(MeanError):
+    """Gives its one figure by name."""
+
+    def compute(self):
+        return {"error": super().compute()}
+
+
+@pytest.mark.parametrize("kind", [Named, Two])
+def test_an_object_that_names_what_it_gives_decides_and_keeps_that_name_beside_its_own(kind):
+    """The metric's name is agreed on before anything is measured; the name of the figure is told with it."""
+    task, _, result = measured(kind())
+    assert task.metric == kind.__name__
+    assert result.others["error"] == result.value
+    assert list(measured({"error": kind()})[2].others) == ["count"][: kind is Two], "not twice under one name"
+
+
+class Nothing(MeanError):
+    def compute(self):
+        return {}
+
+
+@pytest.mark.parametrize("metrics", [Nothing(), {"f1": f1, "Nothing": Nothing()}], ids=["alone", "beside another"])
+def test_a_metric_that_gives_no_figure_is_named(metrics):
+    with pytest.raises(ConfigError, match=r"metrics: Nothing gave no figure"):
+        measured(metrics)
