@@ -51,47 +51,71 @@ def _modules(criterion: Any) -> Iterator[nn.Module]:
                 yield held
 
 
-def default_metric(model: Callable[[], nn.Module], train: Samples, criterion: Function | None) -> dict[str, Function]:
+def default_metric(
+    model: Callable[[], nn.Module], train: Samples, criterion: Function | None, standard: Function
+) -> dict[str, Function]:
     """Accuracy where the loss is certainly one of classes or of a logit, by name; {}: the loss itself is the metric.
 
     A loss of the owner's is tried: one of classes falls as the output of the right one rises, one of a logit as that takes the sign of the
-    target, 0 or 1. Whole numbers that are ages, counts or ratings are none.
+    target, 0 or 1. Whole numbers that are ages, counts or ratings are none. A Dataset that does not tell all its labels is tried with the
+    `standard` loss too, and by the labels of the samples that are tried.
     """
     labels = train.labels
-    if labels is None:
-        return {}
-    if criterion is None:
+    if labels is not None and criterion is None:
         return {"accuracy": accuracy}
     try:
         with seeded(0), torch.no_grad():
-            index, output, target = _tried(model, train)
-            if hasattr(output, "logits"):
-                return {"accuracy": accuracy}
-            answers = torch.from_numpy(labels)[index]
-            if output.ndim == 2 and output.shape[1] > 1 and labels.min() >= 0 and labels.max() < output.shape[1]:
-                right = 2 * nn.functional.one_hot(answers, output.shape[1]).to(output) - 1
-                return {"accuracy": accuracy} if _falls(criterion, right, target, _CLASSES) else {}
-            if output.numel() == len(output) and set(labels.tolist()) == {0, 1}:
-                right = (2 * answers.to(output) - 1).reshape(output.shape)
-                return {"accuracy": binary_accuracy} if _falls(criterion, right, target, _LOGIT) else {}
+            index, batch = _first(train)
+            answers = _classes(batch) if labels is None else torch.from_numpy(labels)[index]
+            if answers is None:
+                return {}
+            known = answers if labels is None else torch.from_numpy(labels)
+            return _tried(criterion or standard, *_forward(model, batch), answers, known)
     except Exception:  # noqa: BLE001 — of the owner's code, which is tried in earnest when a node opens
         return {}
-    return {}
 
 
-def _tried(model: Callable[[], nn.Module], train: Samples) -> tuple[Tensor, Any, Any]:
-    """Numbers of a few samples that can be read, and a fresh model's output and the target for them."""
-    index = torch.arange(min(_TRIED, len(train)))
+def _first(train: Samples) -> tuple[Tensor, Any]:
+    """Numbers of a few samples that can be read, from all over the data, which may be in the order of their classes; and these samples."""
+    index = torch.linspace(0, len(train) - 1, min(_TRIED, len(train)), dtype=torch.float64).round().long()
     try:
-        batch = train.take(index)
+        return index, train.take(index)
     except Unreadable as error:
         index = torch.tensor([number for number in index.tolist() if number not in error.why])
-        batch = train.take(index)
+        return index, train.take(index)
+
+
+def _classes(batch: Any) -> Tensor | None:
+    """The targets of (x, …, y) where they are a whole number a sample."""
+    if not isinstance(batch, tuple | list) or len(batch) < 2:
+        return None
+    target = batch[-1]
+    whole = (
+        isinstance(target, Tensor) and target.ndim == 1 and not target.is_floating_point() and not target.is_complex()
+    )
+    return target.long() if whole else None
+
+
+def _forward(model: Callable[[], nn.Module], batch: Any) -> tuple[Any, Any]:
+    """A fresh model's output and the target."""
     made = model().eval()
     if isinstance(batch, Mapping):
-        return index, made(**batch), batch
+        return made(**batch), batch
     *inputs, target = children(batch) or [batch]
-    return index, made(*inputs), target
+    return made(*inputs), target
+
+
+def _tried(criterion: Function, output: Any, target: Any, answers: Tensor, known: Tensor) -> dict[str, Function]:
+    """What the loss says of these answers; `known`: those of all samples, or as many as can be had."""
+    if hasattr(output, "logits"):
+        return {"accuracy": accuracy}
+    if output.ndim == 2 and output.shape[1] > 1 and known.min() >= 0 and known.max() < output.shape[1]:
+        right = 2 * nn.functional.one_hot(answers, output.shape[1]).to(output) - 1
+        return {"accuracy": accuracy} if _falls(criterion, right, target, _CLASSES) else {}
+    if output.numel() == len(output) and set(known.tolist()) == {0, 1}:
+        right = (2 * answers.to(output) - 1).reshape(output.shape)
+        return {"accuracy": binary_accuracy} if _falls(criterion, right, target, _LOGIT) else {}
+    return {}
 
 
 def _falls(criterion: Function, right: Tensor, target: Any, margins: Sequence[float]) -> bool:

@@ -163,8 +163,8 @@ def task(
             `loss` of the model's output.
         metrics: "accuracy", or one or several by name, the first of which decides: functions of all outputs and targets of the held-out
             samples at once, on the CPU, or objects with update(output, target), compute() and reset(), as those of torchmetrics. None:
-            accuracy where the loss is one of classes, or of one logit for 0 and 1, else the loss (also where `train` is a function or a
-            path: labels are not known in time).
+            accuracy where the loss is one of classes, or of one logit for 0 and 1, found by trying it on a few samples with labels that are
+            whole numbers; else the loss (also where `train` is a function or a path: labels are not known in time).
         higher_is_better: of the first of `metrics`; None: as the object says, else yes.
         keys: (n,) owner of each training sample, for partition = by_key.
         lengths: (n,) tokens of each training sample: batches are of samples of like length, so that little of them is padding. Not for the
@@ -191,7 +191,7 @@ def task(
     if test is not None and not _lazy(test):
         test = samples_of("test", test)
     if metrics is None:
-        named = {} if lazily else default_metric(model, train, loss)
+        named = {} if lazily else default_metric(model, train, loss, standard_loss)
     if higher_is_better is None:
         first = next(iter(named.values()), None)
         higher_is_better = first is not None and getattr(first, "higher_is_better", None) is not False

@@ -93,6 +93,7 @@ def test_a_resumed_run_draws_the_same_batches_whatever_it_knew_of_bad_samples():
 def test_the_owner_is_told_each_bad_sample_once_with_its_number_and_why():
     files = Files({7, 30})
     data = data_of(files)
+    files.reads.clear()  # of the trial that tells whether the loss is one of classes
     for step in range(30):
         data.batch(16, generator(step, "batch"))
     notes = taken_notes(data)

@@ -1,5 +1,7 @@
 """What is measured is measured over all held-out samples at once: their order and the size of batches change nothing."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -243,6 +245,46 @@ def test_without_metrics_accuracy_is_measured_where_the_loss_is_surely_one_of_cl
     task = starling.task(model=lambda: nn.Linear(4, width), train=(X, labels), loss=loss)
     assert task.metric == metric
     assert task.higher_is_better == (metric == "accuracy")
+
+
+class Pairs(Dataset):
+    """(x, y) without `targets`, in the order of its labels; one sample cannot be read."""
+
+    def __init__(self, labels):
+        self.order, self.labels_ = labels.argsort(), labels
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, i):
+        if i == 0:
+            raise OSError("broken")
+        return X[self.order[i]], self.labels_[self.order[i]]
+
+
+class OwnLoss(nn.Linear):
+    def forward(self, x):
+        return SimpleNamespace(loss=super().forward(x).square().mean())
+
+
+@pytest.mark.parametrize("wrapped", [lambda data: data, DataLoader], ids=["Dataset", "DataLoader"])
+@pytest.mark.parametrize(
+    ("model", "loss", "labels", "metric"),
+    [
+        (lambda: nn.Linear(4, 2), None, Y, "accuracy"),
+        (lambda: nn.Linear(4, 2), nn.functional.cross_entropy, Y, "accuracy"),
+        (lambda: nn.Linear(4, 1), logit, Y, "accuracy"),
+        (lambda: nn.Linear(4, 1), ages, (40 + 10 * X[:, 0]).long(), "loss"),
+        (lambda: nn.Linear(4, 1), ages, Y, "loss"),
+        (lambda: nn.Linear(4, 2), spread, Y, "loss"),
+        (lambda: nn.Linear(4, 1), None, X.sum(1), "loss"),
+        (lambda: OwnLoss(4, 2), None, Y, "loss"),
+    ],
+)
+def test_a_dataset_that_does_not_tell_its_labels_is_judged_by_a_few_of_them(model, loss, labels, metric, wrapped):
+    """As most Datasets that people write; a model with a loss of its own may have no answers at all."""
+    task = starling.task(model=model, train=wrapped(Pairs(labels)), loss=loss)
+    assert (task.metric, task.higher_is_better) == (metric, metric == "accuracy")
 
 
 def test_the_sign_of_one_logit_is_the_answer():
