@@ -17,6 +17,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, nn, torch
 from starling.gossip.vector import Layout, as_named, bind_gradients, flatten, real, rebind, release_gradients, trainable
 
+LOOKS = 64  # looks at the memory of parameters, of which one asks the module for them as well
 Moves = tuple[Callable[[], None], ...]
 """Calls without arguments, so that where there is nothing to move nothing is called."""
 
@@ -65,8 +66,9 @@ class Binding(Moving, Protocol):
     def release(self) -> None:
         """Free the gradients' vector, which is made anew when it is wanted."""
 
-    def check(self) -> None:
-        """Raises ConfigError: somebody has given a parameter other memory, so that it and the vector no longer know of each other."""
+    @property
+    def check(self) -> Callable[[], None]:
+        """Raises ConfigError: a parameter was replaced, so that it and the vector no longer know of each other."""
 
 
 class Unmoved:
@@ -99,14 +101,29 @@ def bound(module: nn.Module, layout: Layout) -> Binding:
     return Carrying(binding, module, layout) if layout.carried else binding
 
 
-def _loose(module: nn.Module, layout: Layout, memory: list[int]) -> None:
-    """Raises ConfigError: a parameter is not where it was."""
-    for name, parameter, place in zip(layout.names, trainable(module), memory, strict=False):  # then come buffers
-        if parameter.data_ptr() != place:
-            raise ConfigError(
-                f"task.kind: parameter {name} was given other memory while it was trained, as by `p.data = …`, and is no longer the one "
-                "that is exchanged; change its values in place, as by `p.data.copy_(…)`"
-            )
+class Places:
+    """Where the parameters of a module lie, to see when one comes loose from its vector."""
+
+    def __init__(self, module: nn.Module, layout: Layout) -> None:
+        self._module, self._layout, self._looks = module, layout, 0
+        self._held: list[tuple[str, nn.Parameter, int]] = []
+        self.note()
+
+    def note(self) -> None:
+        """They are right as they are."""
+        names = zip(self._layout.names, trainable(self._module), strict=False)  # after parameters come buffers
+        self._held = [(name, each, each.data_ptr()) for name, each in names]
+
+    def check(self) -> None:
+        """Raises ConfigError: a parameter has other memory, or, looked at now and then, is another one."""
+        self._looks += 1
+        now = trainable(self._module) if self._looks % LOOKS == 0 else None
+        for number, (name, parameter, place) in enumerate(self._held):
+            if parameter.data_ptr() != place or (now is not None and now[number] is not parameter):
+                raise ConfigError(
+                    f"task.kind: parameter {name} was replaced while it was trained, as by `p.data = …`, and is no longer the one that is "
+                    "exchanged; change its values in place, as by `p.data.copy_(…)`"
+                )
 
 
 class Bound:
@@ -121,11 +138,8 @@ class Bound:
         self._gradient: Tensor | None = None
         self.x = flatten(module, layout)
         rebind(module, layout, self.x)
-        self._memory = [each.data_ptr() for each in trainable(module)]
-
-    def check(self) -> None:
-        """Look where each parameter lies."""
-        _loose(self._module, self._layout, self._memory)
+        self._places = Places(module, layout)
+        self.check = self._places.check
 
     def load(self) -> None:
         """Do nothing."""
@@ -148,7 +162,7 @@ class Bound:
         """Have the parameters in other memory; who gave memory for gradients writes to it."""
         rebind(self._module, self._layout, x)
         self.x, self._given = x, gradient
-        self._memory = [each.data_ptr() for each in trainable(self._module)]
+        self._places.note()
 
     def release(self) -> None:
         """Cut the gradients loose."""
@@ -171,10 +185,7 @@ class Mastered:
         self._masters = self._cut(self.x)
         with torch.no_grad():
             self._values = [real(each.data) for each in self._parameters]
-
-    def check(self) -> None:
-        """Look whether each parameter lies where the vector is rounded to."""
-        _loose(self._module, self._layout, [each.data_ptr() for each in self._values])
+        self.check = Places(module, layout).check
 
     def load(self) -> None:
         """Round the vector to the parameters, and delete what a backward pass that was given up has left."""

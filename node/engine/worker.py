@@ -104,9 +104,7 @@ class Worker:
     @property
     def during(self) -> str:
         """What the slice did that raised, for messages; "" if it was a call."""
-        if not self._in_slice:
-            return ""
-        return f"{'the evaluation after ' if self._evaluates else ''}local step {self.trainer.steps}"
+        return f"{'the evaluation after ' * self._evaluates}local step {self.trainer.steps}" if self._in_slice else ""
 
     def step(self) -> calls.Trained | calls.Evaluated | calls.Refused | None:
         """Do one slice while `busy` -> the reply to Train or Evaluate if that was its last.

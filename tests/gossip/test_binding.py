@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from starling.gossip.binding import Bound, Mastered, as_parameters, bound
+from starling.gossip.binding import LOOKS, Bound, Mastered, as_parameters, bound
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.gossip.vector import as_named, layout, trainable
@@ -238,7 +238,7 @@ def test_a_parameter_that_is_given_other_memory_is_said(dtype):
     net.weight.data.mul_(0.5)
     binding.check()
     net.weight.data = net.weight.data.clone()
-    with pytest.raises(ConfigError, match=r"parameter weight was given other memory.*copy_"):
+    with pytest.raises(ConfigError, match=r"parameter weight was replaced.*copy_"):
         binding.check()
 
 
@@ -248,5 +248,18 @@ def test_a_model_with_carried_buffers_knows_where_its_parameters_lie():
     binding.check()
     parameter = next(net.parameters())
     parameter.data = parameter.data.clone()
-    with pytest.raises(ConfigError, match="was given other memory"):
+    with pytest.raises(ConfigError, match="was replaced"):
         binding.check()
+
+
+def test_a_parameter_of_which_the_module_has_made_another_is_said_in_time():
+    net = nn.Linear(2, 1)
+    binding = bound(net, layout(net))
+    net.weight = nn.Parameter(net.weight.detach().clone())
+
+    def looks():
+        for _ in range(LOOKS):
+            binding.check()
+
+    with pytest.raises(ConfigError, match="parameter weight was replaced"):
+        looks()

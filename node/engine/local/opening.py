@@ -114,12 +114,13 @@ def _stepped(opening: Open, manifest: Manifest, task: Task) -> Stepped | None:
     """Return the task, if it does something around steps. Raises ConfigError: it has hooks that these steps have no place for."""
     if not isinstance(task, Stepped):
         return None
-    if opening.privacy.noise:
-        refuse_hooks(task, "privacy.noise", "gradients are of single samples")
-    if manifest.mix.kind == "seeds":
-        refuse_hooks(task, "mix.kind", "steps of seeds compute losses and no gradient")
-    if opening.ranks > 1:
-        refuse_hooks(task, "ranks", "other processes compute parts of each batch")
+    for asked, key, steps in (
+        (opening.privacy.noise, "privacy.noise", "gradients are of single samples"),
+        (manifest.mix.kind == "seeds", "mix.kind", "steps of seeds compute losses and no gradient"),
+        (opening.ranks > 1, "ranks", "other processes compute parts of each batch"),
+    ):
+        if asked:
+            refuse_hooks(task, key, steps)
     return task
 
 

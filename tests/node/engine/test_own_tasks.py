@@ -120,5 +120,5 @@ def test_a_parameter_that_comes_loose_in_training_ends_it_by_name():
     done(engine, calls.Train(0, 1))
     name, parameter = next(iter(engine.trainer.model.module.named_parameters()))
     parameter.data = parameter.data.clone()
-    with pytest.raises(ConfigError, match=f"parameter {name} was given other memory"):
+    with pytest.raises(ConfigError, match=f"parameter {name} was replaced"):
         run(engine, calls.Train(1, 100))
