@@ -116,7 +116,7 @@ def test_rows_are_stacked_as_by_themselves(network):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", ["mixed", "complex"])
+@pytest.mark.parametrize("network", ["mixed", pytest.param("complex", marks=pytest.mark.acceptance)])
 def test_ranks_of_an_island_compute_them_together(network):
     alone = opened(agreed(network))
     with island(agreed(network), code=str(Path(tests.__file__).parent.parent)) as together:
@@ -140,6 +140,7 @@ def test_float64_models_are_bound_as_before():
     done(engine, calls.Train(0, 2))
 
 
+@pytest.mark.slow
 def test_private_gradients_of_mixed_models_are_of_the_models_numbers():
     call = opening(agreed("mixed"))
     engine = Worker(clock=lambda: 0.0)

@@ -136,7 +136,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(arguments, words, measur
     assert measured == []
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 def test_a_process_that_cannot_do_it_says_why_and_leaves_nothing(tmp_path):
     with (
         pytest.raises(ConfigError, match=r"task.kind: 'nothing' is unknown"),
