@@ -18,9 +18,6 @@ from starling.node.engine.eager import bare, without_tracer
 from starling.node.engine.moments import NAMES, Kept
 from starling.node.engine.pieces import Piece
 
-Correct = Callable[[Tensor], Tensor]
-"""A gradient (…, d) -> the direction that the mixing algorithm wants stepped along instead."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Form:
@@ -42,24 +39,20 @@ _Owned = tuple[str, nn.Parameter, torch.optim.Optimizer]
 class Optimizer:
     """Torch optimisers of one flat vector `like` (d,). Raises ConfigError if one cannot step from a gradient alone (LBFGS, SparseAdam).
 
-    `corrects_updates`: corrections are added to what the optimiser makes of a gradient, not to the gradient. `weighs_updates`: the same for
-    a node's weight. `clip_norm`: longest gradient, > 0; None: any. `pieces`: what the vector is cut into, all of it and in order; none: it
-    is one parameter. `by_coordinate`: a coordinate's step depends on no other, so long vectors (d,) are stepped
+    `weighs_updates`: a node's weight multiplies what the optimiser makes of a gradient. `pieces`: what the vector is cut into, all of it
+    and in order; none: it is one parameter. `by_coordinate`: a coordinate's step depends on no other, so long vectors (d,) are stepped
     `stretches.STRETCH` at a time, with the same bits, unless they are stepped in one pass. `kept`: how moments are kept between steps, if
     not as they are.
     """
 
     def __init__(
-        self, make: Make, like: Tensor, *, corrects_updates: bool = False, weighs_updates: bool = False,
-        clip_norm: float | None = None, pieces: Sequence[Piece] = (), by_coordinate: bool = False,
+        self, make: Make, like: Tensor, *, weighs_updates: bool = False, pieces: Sequence[Piece] = (), by_coordinate: bool = False,
         kept: Kept | None = None,
     ) -> None:  # fmt: skip
         without_tracer()
         self._by_coordinate = by_coordinate and like.ndim == 1
         self._kept = kept
-        self.corrects_updates = corrects_updates
-        self.weighs_updates = weighs_updates or corrects_updates
-        self._clip_norm = clip_norm
+        self.weighs_updates = weighs_updates
         self._pieces = pieces
         whole = self._cut(like)
         trials = [nn.Parameter(torch.zeros_like(part[: self._tried(part)])) for part in whole]
@@ -102,25 +95,6 @@ class Optimizer:
     def _cut(self, x: Tensor) -> list[Tensor]:
         """Views of x (d,), one per piece, in its shape; x itself, of any shape, where there are none."""
         return [x[piece.start : piece.end].view(piece.shape) for piece in self._pieces] or [x]
-
-    def corrected(
-        self, gradient: Tensor, correct: Correct, weight: float | Tensor = 1.0
-    ) -> tuple[Tensor, Tensor | None]:
-        """Direction and shift of a step, each like the gradient (…, d); `correct` is called once.
-
-        It is given the gradient, clipped, and times `weight`, a number or (…, 1), where gradients are weighed. Where updates are corrected
-        it is asked what it adds to a direction of 0, which may not depend on the direction. There is no shift where it gives back what it
-        was given.
-        """
-        if self._clip_norm is not None:
-            gradient = clipped(gradient, self._clip_norm)
-        if not self.weighs_updates and not (isinstance(weight, float) and weight == 1.0):
-            gradient = gradient * weight
-        if not self.corrects_updates:
-            return correct(gradient), None
-        nothing = gradient.new_zeros(()).expand_as(gradient)
-        shift = correct(nothing)
-        return gradient, None if shift is nothing else shift
 
     def step(
         self, x: Tensor, direction: Tensor, lr: float, shift: Tensor | None = None, weight: float = 1.0,
@@ -185,16 +159,6 @@ class Optimizer:
             optimizer.state[parameter] = {
                 name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)
             }
-
-
-def clipped(gradient: Tensor, norm: float) -> Tensor:
-    """Gradients (…, d), each shortened to `norm` > 0 if it is longer. One that is not finite stays so.
-
-    Source: Pascanu, Mikolov and Bengio 2013 (arXiv:1211.5063), as `torch.nn.utils.clip_grad_norm_` without its epsilon.
-    """
-    lengths = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True, dtype=torch.float64)
-    shortened: Tensor = gradient * (norm / lengths.clamp(min=norm)).to(gradient.dtype)
-    return shortened
 
 
 def _owned(optimizers: Sequence[torch.optim.Optimizer], parameters: Sequence[nn.Parameter]) -> list[_Owned]:

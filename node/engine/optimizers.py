@@ -28,6 +28,7 @@ from starling.gossip.mix.kinds import EdgeKind, kind_of
 from starling.node.catalogues import OPTIMIZERS
 from starling.node.config.large import LARGE
 from starling.node.config.schema import Manifest, OptimizerSection
+from starling.node.engine.corrections import Corrections
 from starling.node.engine.flat_optimizer import Optimizer
 from starling.node.engine.mixing import mixer
 from starling.node.engine.moments import Moments, kept
@@ -92,8 +93,8 @@ def by_rows(section: OptimizerSection) -> bool:
 
 
 def optimizer(
-    section: OptimizerSection, like: Tensor, *, corrects_updates: bool = False, weighs_updates: bool = False,
-    model: nn.Module | None = None, moments: Moments = "float32",
+    section: OptimizerSection, like: Tensor, *, weighs_updates: bool = False, model: nn.Module | None = None,
+    moments: Moments = "float32",
 ) -> Optimizer:  # fmt: skip
     """The section's optimiser with empty state for vectors like `like` (d,), those of `model` if given.
 
@@ -111,9 +112,7 @@ def optimizer(
     return Optimizer(
         Maker(section, cut, {"fused": True} if one_pass else {}),
         like,
-        corrects_updates=corrects_updates,
         weighs_updates=weighs_updates,
-        clip_norm=section.clip_norm,
         pieces=cut,
         by_coordinate=section.kind in OPTIMIZERS.built_in and section.kind not in NOT_BY_ROWS,
         kept=kept(moments, section.kind),
@@ -132,6 +131,12 @@ def weighs_updates(manifest: Manifest) -> bool:
     return manifest.optimizer.kind != "sgd" and not (trackers or _exchanges_gradients(manifest))
 
 
+def corrections_of(manifest: Manifest) -> Corrections:
+    """Return where corrections and weights meet the optimiser of this swarm."""
+    on_updates = corrects_updates(manifest)
+    return Corrections(manifest.optimizer.clip_norm, on_updates, on_updates or weighs_updates(manifest))
+
+
 def _exchanges_gradients(manifest: Manifest) -> bool:
     return kind_of(mixer(manifest).edge) is EdgeKind.DIRECTIONS
 
@@ -140,7 +145,5 @@ def optimizer_of(
     manifest: Manifest, like: Tensor, model: nn.Module | None = None, moments: Moments = "float32"
 ) -> Optimizer:
     """The optimiser of a node of this swarm; as `optimizer`."""
-    return optimizer(
-        manifest.optimizer, like, corrects_updates=corrects_updates(manifest), weighs_updates=weighs_updates(manifest),
-        model=model, moments=moments,
-    )  # fmt: skip
+    weighs = corrections_of(manifest).weighs_updates
+    return optimizer(manifest.optimizer, like, weighs_updates=weighs, model=model, moments=moments)

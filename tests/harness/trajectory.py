@@ -19,7 +19,7 @@ from starling.node.catalogues import task
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
 from starling.node.engine.mixing import mixer
-from starling.node.engine.optimizers import optimizer_of
+from starling.node.engine.optimizers import corrections_of, optimizer_of
 from starling.node.engine.schedules import phase, schedule
 from starling.node.engine.start import initial
 from starling.node.tasks.api import Source
@@ -91,7 +91,7 @@ def _nodes(agreed: Manifest, peers: Sequence[str], file: str = "") -> tuple[Tens
     """Where all begin, (n, d), their local steps, and what models are worth to them, out of the parts that an engine is made of."""
     made = task(agreed.task.kind, agreed.task.params())
     rates = schedule(agreed.optimizer, agreed.pace.rounds)
-    nodes = []
+    corrections, nodes = corrections_of(agreed), []
     for shard in range(len(peers)):
         model = initial(made, agreed, file)
         x, gradient = bind(model, layout(model))
@@ -108,7 +108,7 @@ def _nodes(agreed: Manifest, peers: Sequence[str], file: str = "") -> tuple[Tens
             done[node] += 1
             gradient.zero_()
             made.loss(model, data.batch(agreed.task.batch_size, chance)).backward()
-            direction, shift = descent.corrected(gradient, correct)
+            direction, shift = corrections.corrected(gradient, correct)
             descent.step(live, direction, rates.at(round), shift)
         return live.clone()
 

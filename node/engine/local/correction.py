@@ -7,6 +7,7 @@ Shapes: d parameters.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -15,8 +16,8 @@ from starling.gossip.api import ConstantCorrection, CorrectsInPlace
 from starling.gossip.replica import Replica
 from starling.gossip.vector import finite
 from starling.node.config.schema import Manifest
-from starling.node.engine.flat_optimizer import clipped
-from starling.node.engine.optimizers import corrects_updates, weighs_updates
+from starling.node.engine.corrections import shift
+from starling.node.engine.optimizers import corrections_of
 
 Shape = Callable[[Tensor], Tensor]
 """A gradient (d,) -> as the correction sees it: shortened, weighed."""
@@ -43,21 +44,15 @@ def correction_of(manifest: Manifest, replica: Replica, weight: float) -> Correc
     can, shape = replica.abilities, _shape(manifest, weight)
     if not can.corrects:
         return Nowhere(shape)
-    if corrects_updates(manifest):
+    if corrections_of(manifest).on_updates:
         return OnUpdate(replica, shape) if can.constant is None else HeldUpdate(replica, shape, can.constant)
     return OnGradient(replica, shape) if can.in_place is None else InPlace(replica, shape, can.in_place)
 
 
 def _shape(manifest: Manifest, weight: float) -> Shape:
-    norm = manifest.optimizer.clip_norm
-    weighs = weight != 1.0 and not (weighs_updates(manifest) or corrects_updates(manifest))
-
-    def shape(gradient: Tensor) -> Tensor:
-        if norm is not None:
-            gradient = clipped(gradient, norm)
-        return gradient * weight if weighs else gradient
-
-    return (lambda gradient: gradient) if norm is None and not weighs else shape
+    corrections = corrections_of(manifest)
+    idle = corrections.clip_norm is None and (corrections.weighs_updates or weight == 1.0)
+    return (lambda gradient: gradient) if idle else partial(corrections.shaped, weight=weight)
 
 
 class Nowhere:
@@ -142,10 +137,12 @@ class OnUpdate:
     def before(self, gradient: Tensor, step: int) -> Tensor | None:
         """Return the gradient."""
         gradient = self._shape(gradient)
-        nothing = gradient.new_zeros(()).expand_as(gradient)
-        shift, self._state = self._replica.mixer.correct(self._replica.state, nothing)
-        self._shift = None if shift is nothing else shift
+        self._shift = shift(gradient, self._correct)
         return gradient if finite(gradient) else None
+
+    def _correct(self, nothing: Tensor) -> Tensor:
+        direction, self._state = self._replica.mixer.correct(self._replica.state, nothing)
+        return direction
 
     def after(self, rate: float) -> None:
         """Step along the correction of a gradient of 0."""

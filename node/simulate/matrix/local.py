@@ -16,6 +16,7 @@ from starling.gossip.mix.seeds import Seeds, slope
 from starling.gossip.vector import finite
 from starling.node.config.schema import OptimizerSection, PaceSection
 from starling.node.engine import ahead
+from starling.node.engine.corrections import Corrections
 from starling.node.engine.flat_optimizer import Optimizer
 from starling.node.engine.optimizers import by_rows, optimizer
 from starling.node.engine.schedules import Schedule, ramp, schedule
@@ -33,8 +34,7 @@ class LocalSteps:
     section: OptimizerSection
     pace: PaceSection  # the run's length, and how fast a late joiner's rate climbs
     like: Tensor  # (N, d) models
-    corrects_updates: bool = False  # corrections are added to the optimiser's updates, not to gradients
-    weighs_updates: bool = False  # the same for `weights`
+    corrections: Corrections  # where corrections and `weights` meet the optimiser
     weights: Sequence[float] = ()  # of all rows; none: 1 each
     watched: bool = False  # gradients are kept for attackers to look at
     running_mean: bool = False  # momentum begins with the first gradient, as if all before had been like it; sgd only
@@ -60,8 +60,8 @@ class LocalSteps:
         self._rates = schedule(self.section, self.pace.rounds)
         self._by_rows = by_rows(self.section)
         self._optimizer = optimizer(
-            self.section, self.like[:0] if self._by_rows else self.like[0], corrects_updates=self.corrects_updates,
-            weighs_updates=self.weighs_updates, model=self.problem.model,
+            self.section, self.like[:0] if self._by_rows else self.like[0],
+            weighs_updates=self.corrections.weighs_updates, model=self.problem.model,
         )  # fmt: skip
         equal = all(weight == 1.0 for weight in self.weights)
         self._weights = None if equal else self.like.new_tensor(self.weights)[:, None]
@@ -80,7 +80,7 @@ class LocalSteps:
         gradients = self._made(gradients, rows, round, x, correct)
         gradients[_not_finite(gradients)] = 0.0
         weights = 1.0 if self._weights is None else self._weights[rows]
-        direction, shift = self._optimizer.corrected(gradients, correct, weights)
+        direction, shift = self.corrections.corrected(gradients, correct, weights)
         if self.running_mean:
             first = self._done[rows] == 1
             direction = torch.where(first[:, None], direction / (1.0 - self.section.momentum), direction)

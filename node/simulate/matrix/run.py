@@ -35,7 +35,7 @@ from starling.node.config.overlay import overlay_of
 from starling.node.config.weight import weight
 from starling.node.engine.compression import selector_facts
 from starling.node.engine.mixing import mixer_of, settled_edges
-from starling.node.engine.optimizers import corrects_updates, weighs_updates
+from starling.node.engine.optimizers import corrections_of
 from starling.node.engine.schedules import phase, schedule
 from starling.node.simulate import build
 from starling.node.simulate.matrix import byzantine
@@ -134,8 +134,8 @@ class _Run:
         codec, selector = build.exchange(scenario, agreed, mixing, learned.layout, shared)
         local = LocalSteps(
             learned, agreed.optimizer, agreed.pace, x, watched=attack is not None,
-            running_mean=scenario.simulate.running_mean, corrects_updates=corrects_updates(agreed),
-            weighs_updates=weighs_updates(agreed), weights=[weight(agreed, each) for each in learned.samples],
+            running_mean=scenario.simulate.running_mean, corrections=corrections_of(agreed),
+            weights=[weight(agreed, each) for each in learned.samples],
             seeds=mixing if isinstance(mixing, Seeds) else None,
         )  # fmt: skip
         attackers = None

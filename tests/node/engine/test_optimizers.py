@@ -12,8 +12,9 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.vector import bind, layout
 from starling.node.catalogues import OPTIMIZERS
 from starling.node.config.schema import Manifest, MixSection, OptimizerSection
+from starling.node.engine.corrections import Corrections, clipped
 from starling.node.engine.eager import bare
-from starling.node.engine.flat_optimizer import Optimizer, clipped
+from starling.node.engine.flat_optimizer import Optimizer
 from starling.node.engine.optimizers import FUSED, NOT_BY_ROWS, corrects_updates, optimizer
 from starling.node.engine.pieces import hidden_matrices
 from starling.node.engine.schedules import CLIMB, Schedule, phase, ramp, schedule
@@ -88,12 +89,13 @@ def test_a_long_vector_is_stepped_a_stretch_at_a_time_with_the_same_bits(kind, c
     parts = whole.clone()
     section = structs.replace(SECTIONS[kind], clip_norm=clip_norm)
     one, other = optimizer(section, whole), optimizer(section, parts)
+    corrections = Corrections(clip_norm)
     for turn in range(4):
         gradient = torch.randn(1000, generator=chance)
         monkeypatch.setattr("starling.node.engine.stretches.STRETCH", 10_000)
-        one.step(whole, one.corrected(gradient, lambda g: g)[0], 0.01)
+        one.step(whole, corrections.corrected(gradient, lambda g: g)[0], 0.01)
         monkeypatch.setattr("starling.node.engine.stretches.STRETCH", 333)
-        other.step(parts, other.corrected(gradient, lambda g: g)[0], 0.01)
+        other.step(parts, corrections.corrected(gradient, lambda g: g)[0], 0.01)
         assert torch.equal(whole, parts), turn
         assert one.state_dict().keys() == other.state_dict().keys()
         for name, tensor in one.state_dict().items():
@@ -306,9 +308,10 @@ def test_the_rate_climbs_in_warmup_and_never_again(schedule, round):
 def test_eta_c_is_what_a_unit_of_correction_moves_a_coordinate_by_in_one_step(kind, round):
     """With gradients of 0, and in the long run: momentum has to fill. lr/(1 − momentum) for sgd, lr for all others."""
     section, rates, x = SECTIONS[kind].changed(lr=0.02), Schedule("cosine", 0.02, 100), torch.zeros(1)
-    ours = optimizer(section, x, corrects_updates=section.kind != "sgd")
+    on_updates = section.kind != "sgd"
+    ours, corrections = optimizer(section, x, weighs_updates=on_updates), Corrections(None, on_updates, on_updates)
     for _ in range(300):
-        direction, shift = ours.corrected(torch.zeros(1), lambda gradient: gradient - 1.0)
+        direction, shift = corrections.corrected(torch.zeros(1), lambda gradient: gradient - 1.0)
         ours.step(x.zero_(), direction, rates.at(round), shift)
     assert float(x) == pytest.approx(phase(section, rates, round, 5.0).lr, rel=1e-3)
 
@@ -355,13 +358,14 @@ def test_a_corrected_update_is_the_optimisers_own_less_the_rate_times_the_correc
     """The optimiser's memory never sees the correction; bit for bit its own where there is none."""
     chance = seeded(0)
     c, x = torch.randn(7, generator=chance), torch.randn(7, generator=chance)
-    plain, idle, corrected = (optimizer(SECTIONS[kind], x, corrects_updates=updates) for updates in (False, True, True))
+    plain, idle, corrected = (optimizer(SECTIONS[kind], x, weighs_updates=updates) for updates in (False, True, True))
+    corrections = Corrections(None, True, True)
     for step in range(5):
         gradient, lr, same, other = torch.randn(7, generator=chance), 0.01 / (step + 1), x.clone(), x.clone()
         plain.step(x, gradient, lr)
-        direction, shift = idle.corrected(gradient, lambda given: given - torch.zeros(7))
+        direction, shift = corrections.corrected(gradient, lambda given: given - torch.zeros(7))
         idle.step(same, direction, lr, shift)
-        direction, shift = corrected.corrected(gradient, lambda given: given - c)
+        direction, shift = corrections.corrected(gradient, lambda given: given - c)
         corrected.step(other, direction, lr, shift)
         assert torch.equal(same, x)
         torch.testing.assert_close(other, x + lr * c)
@@ -397,7 +401,7 @@ def test_gradients_are_clipped_before_they_are_corrected(corrects_updates):
         seen.append(gradient)
         return gradient - c
 
-    ours = optimizer(OptimizerSection(clip_norm=1.0), torch.zeros(2), corrects_updates=corrects_updates)
+    ours = Corrections(1.0, corrects_updates, corrects_updates)
     direction, shift = ours.corrected(torch.tensor([3.0, 4.0]), correct)
     own = torch.tensor([0.6, 0.8])
     if corrects_updates:

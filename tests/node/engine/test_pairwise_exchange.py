@@ -13,6 +13,7 @@ from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.flows import chosen_kappa
 from starling.gossip.rng import generator
 from starling.node.config.schema import CompressSection, MixSection, OptimizerSection, PrivacySection
+from starling.node.engine.optimizers import corrections_of
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.robust.clip import clip
@@ -375,14 +376,15 @@ def test_an_exchange_moves_flows_by_the_difference_of_mean_gradients_and_average
 
 def test_with_adamw_directions_are_of_raw_gradients_and_correct_gradients():
     """Its updates are correlated by its memory, so that their noise is far more than they show."""
-    engines = bowls(optimizer=OptimizerSection(kind="adamw"))
+    agreed = manifest("quadratic", nodes=2, mix=DRIFTING, compress=EXACT, optimizer=OptimizerSection(kind="adamw"))
+    engines = pair(agreed)
     (z_a, n_a), (z_b, n_b) = (direction_of(engine) for engine in engines.values())
     u = z_b - z_a
     weight = 0.5 * (1.0 - float(n_a + n_b) / float(u.square().sum()))
     exchange(engines, "a", "b", seq=1)
     every(engines, calls.Mix(0))
     torch.testing.assert_close(state_of(engines["a"]).flows["b"], -weight * u)
-    assert engines["a"].trainer.means.descent.optimizer.corrected(u, lambda gradient: gradient - 1.0)[1] is None
+    assert corrections_of(agreed).corrected(u, lambda gradient: gradient - 1.0)[1] is None
 
 
 @pytest.mark.parametrize("who", ["a", "b"])

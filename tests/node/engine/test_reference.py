@@ -16,7 +16,7 @@ from starling.node.config import manifest as manifests
 from starling.node.config.schema import CompressSection, MixSection, OptimizerSection
 from starling.node.engine import schedules
 from starling.node.engine.mixing import mixer
-from starling.node.engine.optimizers import corrects_updates, optimizer_of
+from starling.node.engine.optimizers import corrections_of, corrects_updates, optimizer_of
 from starling.node.engine.schedules import schedule
 from starling.node.simulate.measure import consensus_distance
 from starling.node.tasks.api import Source
@@ -47,7 +47,7 @@ def reference(agreed, selector):
     """The swarm that `agreed` describes, and its local steps, out of the parts an engine is made of."""
     made = task(agreed.task.kind, agreed.task.params())
     rates = schedule(agreed.optimizer, agreed.pace.rounds)
-    nodes = []
+    corrections, nodes = corrections_of(agreed), []
     for shard in range(len(PEERS)):
         model = made.model(generator(agreed.seed, "model"))
         x, gradient = bind(model, layout(model))
@@ -61,7 +61,7 @@ def reference(agreed, selector):
             chance = generator(agreed.seed, "batch", PEERS[node], round * agreed.pace.local_steps + step)
             gradient.zero_()
             made.loss(model, data.batch(agreed.task.batch_size, chance)).backward()
-            direction, shift = optimiser.corrected(gradient, correct)
+            direction, shift = corrections.corrected(gradient, correct)
             optimiser.step(live, direction, rates.at(round), shift)
         return live.clone()
 

@@ -10,6 +10,7 @@ from starling.node.config import manifest as manifests
 from starling.node.config import presets, toml
 from starling.node.config.schema import CompressSection, Manifest, MixSection, OptimizerSection
 from starling.node.config.weight import LEAST, MOST, capped, weight
+from starling.node.engine.corrections import Corrections
 from starling.node.engine.optimizers import optimizer, weighs_updates
 from starling.node.rpc import calls
 from tests.harness.engines import done, manifest, opened, play, x_of
@@ -96,8 +97,8 @@ def test_the_correction_of_an_update_is_not_weighed():
     x, gradient = torch.zeros(3), torch.tensor([1.0, -2.0, 0.5])
     moved = []
     for corrects in (0.0, 0.1):
-        ours, at = optimizer(OptimizerSection(kind="adamw", weight_decay=0.0), x, corrects_updates=True), x.clone()
-        direction, shift = ours.corrected(gradient, lambda given, c=corrects: given - c, 3.0)
+        ours, at = optimizer(OptimizerSection(kind="adamw", weight_decay=0.0), x, weighs_updates=True), x.clone()
+        direction, shift = Corrections(None, True, True).corrected(gradient, lambda given, c=corrects: given - c, 3.0)
         assert torch.equal(direction, gradient)
         ours.step(at, direction, 0.01, shift, 3.0)
         moved.append(at)

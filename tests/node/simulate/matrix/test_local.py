@@ -12,6 +12,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.node.catalogues import OPTIMIZERS, task
 from starling.node.config.schema import Manifest, OptimizerSection, PaceSection, PartitionSection, TaskSection
+from starling.node.engine.corrections import Corrections
 from starling.node.engine.optimizers import optimizer
 from starling.node.engine.schedules import ramp, schedule
 from starling.node.simulate.api import simulate
@@ -147,7 +148,8 @@ def local_steps(case, kind="sgd", clip_norm=None, keys=None, **pace):
     section = OptimizerSection(kind=kind, lr=0.05, clip_norm=clip_norm, **decay, **(keys or {}))
     x = made.start.repeat(5, 1)
     at = PaceSection(**({"rounds": 10, "ramp_rounds": 4} | pace))
-    return LocalSteps(made, section, at, x, corrects_updates=kind != "sgd"), x
+    on_updates = kind != "sgd"
+    return LocalSteps(made, section, at, x, Corrections(clip_norm, on_updates, on_updates)), x
 
 
 def walk(local, x, plan):
@@ -161,12 +163,12 @@ def walk(local, x, plan):
 def alone(local, row, rounds, joined_at=None):
     """What a node does by itself: one vector, one optimiser."""
     x = local.problem.start.clone()
-    mine = optimizer(local.section, x, corrects_updates=local.corrects_updates, model=local.problem.model)
+    mine = optimizer(local.section, x, weighs_updates=local.corrections.weighs_updates, model=local.problem.model)
     rates = schedule(local.section, local.pace.rounds)
     for step, turn in enumerate(rounds):
         gradient = local.problem.gradients(torch.tensor([row]), torch.tensor([step]), x[None])[0]
         factor = 1.0 if joined_at is None else ramp(turn - joined_at, local.pace.ramp_rounds)
-        direction, shift = mine.corrected(gradient, lambda given: given - 0.01)
+        direction, shift = local.corrections.corrected(gradient, lambda given: given - 0.01)
         mine.step(x, direction, rates.at(turn) * factor, shift)
     return x
 
