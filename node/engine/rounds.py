@@ -134,7 +134,7 @@ class StepsRounds:
         else:
             self._combine()
         self.vectors.round, self._train = call.round, call
-        if self._trainer.facts.by_calls:  # its steps are done
+        if self._trainer.facts.crew.by_calls:  # its steps are done
             return self._finished()
         self.tally = Tally(self._clock())
         self._left = call.steps

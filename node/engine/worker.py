@@ -207,7 +207,7 @@ class Opened:
         self.reply = calls.Opened(
             trainer.model.layout.dim, trainer.schema, facts.metric, facts.higher_is_better, facts.device, facts.samples,
             resumed, self.session.round, EngineFigures(trainer.steps, epsilon=trainer.figures().epsilon), best.value,
-            best.round, facts.batches, facts.most_state_bytes,
+            best.round, facts.crew.batches, facts.crew.most_state_bytes,
         )  # fmt: skip
 
     @property

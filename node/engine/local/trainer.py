@@ -40,21 +40,6 @@ class TrainerFacts:
     large: bool  # whether copies of the model matter
     crew: CrewFacts = NO_CREW
 
-    @property
-    def by_calls(self) -> bool:
-        """Return whether a crew's calls do local steps."""
-        return self.crew.by_calls
-
-    @property
-    def batches(self) -> int:
-        """Return the crew's batches of held-out data."""
-        return self.crew.batches
-
-    @property
-    def most_state_bytes(self) -> int:
-        """Return a bound on the bytes of a stage's state."""
-        return self.crew.most_state_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class TrainerFigures:
