@@ -81,6 +81,9 @@ class Effect:
     theta: float  # mixing weight
     gain: float  # flow per unit of difference
     drift: Drift | None = None
+    memory: Any = (
+        None  # `starling.gossip.mix.memories.Learned`: what the exchange does to the optimiser's memory; None: nothing
+    )
 
     def opposite(self, peer: str) -> Effect:
         """What the exchange does to the other end, which knows us as `peer`."""

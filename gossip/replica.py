@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from starling.gossip.api import Effect, Losses, Mixer, Phase
+from starling.gossip.api import Effect, Losses, Mixer, Phase, Swapped
 from starling.gossip.edge_memory import (
     MEMORIES,
     Committed,
@@ -24,6 +24,7 @@ from starling.gossip.mix.base import origin
 from starling.gossip.mix.encoded_effects import EncodedEffect
 from starling.gossip.mix.gather import Gather
 from starling.gossip.mix.kinds import abilities_of
+from starling.gossip.mix.memories import MemoryExchange
 from starling.gossip.mix.personal import Personal
 from starling.gossip.vector import Layout, finite
 
@@ -88,6 +89,7 @@ class Replica:
         kind: of its exchanges.
         memory: of its edges.
         scope: which part of the model is shared.
+        remembered: what the optimiser remembers, where it is averaged as well; None: it is not.
         layout: of what is shared of the model, the first of the D numbers.
     """
 
@@ -108,6 +110,7 @@ class Replica:
         self._settled_edges = settled_edges
         self._in_place = self.abilities.replaces  # the model itself is mixed, without a copy
         self._origin: Tensor | None = None
+        self.remembered: MemoryExchange | None = None
         self.state: Any
         self.memory: EdgeMemory
         self.restart()
@@ -166,6 +169,10 @@ class Replica:
             shared, moved = self.memory.book(done, shared if self._owns(shared) else shared.clone())
             if moved:
                 self._correct()
+        if self.remembered is not None:
+            for each in done:
+                if not isinstance(each, Swapped):
+                    self.remembered.learn(each.memory)
         self._absorb(shared, phase)
 
     def edge_only(self, done: Committed) -> Effect | EncodedEffect:

@@ -28,6 +28,7 @@ MIXERS: Catalogue[Mixer, MixerFacts] = Catalogue(
     "starling.mixers",
     {
         "pet": Entry(f"{_MIX}.pet:Pet", MixerFacts(asynchronous=True, rated=True, carries=True)),
+        "moments": Entry(f"{_MIX}.moments:Moments", MixerFacts(asynchronous=True, carries=True)),
         "dsgd": Entry(f"{_MIX}.dsgd:Dsgd", MixerFacts(asynchronous=True, carries=True)),
         "gradient_tracking": Entry(
             f"{_MIX}.gradient_tracking:GradientTracking", MixerFacts(asynchronous=True, trackers=True)

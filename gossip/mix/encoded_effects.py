@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from starling.gossip.api import Drift, Effect
 from starling.gossip.compress.support import Support
@@ -34,6 +35,7 @@ class EncodedEffect:
     theta: float
     gain: float
     drift: EncodedDrift | None = None
+    memory: Any = None  # as of `Effect`
 
 
 def encoded(effect: Effect, value: Callable[[], Tensor], drift: Callable[[], Tensor]) -> Effect | EncodedEffect:
@@ -41,7 +43,9 @@ def encoded(effect: Effect, value: Callable[[], Tensor], drift: Callable[[], Ten
     if effect.value.numel() < FEWEST:
         return effect
     moved = None if effect.drift is None else EncodedDrift(drift, effect.drift.weight)
-    return EncodedEffect(effect.peer, effect.support, value, norm(effect), effect.theta, effect.gain, moved)
+    return EncodedEffect(
+        effect.peer, effect.support, value, norm(effect), effect.theta, effect.gain, moved, effect.memory
+    )
 
 
 def decoded(effect: Effect | EncodedEffect) -> Effect:
@@ -49,7 +53,7 @@ def decoded(effect: Effect | EncodedEffect) -> Effect:
     if isinstance(effect, Effect):
         return effect
     drift = None if effect.drift is None else Drift(effect.drift.decode(), effect.drift.weight)
-    return Effect(effect.peer, effect.support, effect.decode(), effect.theta, effect.gain, drift)
+    return Effect(effect.peer, effect.support, effect.decode(), effect.theta, effect.gain, drift, effect.memory)
 
 
 def norm(effect: Effect | EncodedEffect) -> float:

@@ -1,6 +1,6 @@
 """Torch optimisers of one flat parameter vector.
 
-Their state belongs to this node and is never mixed.
+Their state belongs to this node; `starling.node.engine.memories` shows it to exchanges.
 
 Shapes: d parameters.
 """
@@ -51,7 +51,7 @@ class Optimizer:
     ) -> None:  # fmt: skip
         without_tracer()
         self._by_coordinate = by_coordinate and like.ndim == 1
-        self._kept = kept
+        self.kept, self.device = kept, like.device
         self.weighs_updates = weighs_updates
         self._pieces = pieces
         whole = self._cut(like)
@@ -65,12 +65,13 @@ class Optimizer:
                 each.step()
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(f"optimizer.kind: it cannot step a flat vector: {error}") from error
-        self._owned = _owned(self._optimizers, self._parameters)
+        self.owned = _owned(self._optimizers, self._parameters)
         self._bare = {id(each): bare(each) for each in self._optimizers}
         self._stretches = stretches.Stretches(kept)
         self._rate = math.nan  # of the last step
+        self.stepped, self.loaded = 0, False
         self._fused = all(each.defaults.get("fused") for each in self._optimizers)
-        self._template = dict(
+        self.template = dict(
             form
             for name, tensor in _tensors(_owned(tried, trials)).items()
             for form in self._forms(name, tensor, trials, whole)
@@ -86,8 +87,8 @@ class Optimizer:
         """What has to hold of a state, given a trial's `tensor`."""
         number, plain = int(name.partition(".")[0]) if len(trials) > 1 else 0, name.rpartition(".")[2]
         of = whole[number]
-        if self._kept is not None and plain in NAMES:
-            forms = self._kept.forms(name, of.numel()).items()
+        if self.kept is not None and plain in NAMES:
+            forms = self.kept.forms(name, of.numel()).items()
             return [(each, _Form(torch.Size((count,)), dtype, tensor.device)) for each, (count, dtype) in forms]
         shape = of.shape if tensor.shape == trials[number].shape else tensor.shape
         return [(name, _Form(shape, tensor.dtype, tensor.device))]
@@ -108,8 +109,8 @@ class Optimizer:
         if rate != self._rate:
             self._set(rate)
         values, gradients = (self._cut(x), self._cut(direction)) if self._pieces else ((x,), (direction,))
-        parts = zip(self._owned, values, gradients, strict=True)
-        if self._kept is not None or (self._by_coordinate and x.numel() > stretches.STRETCH and not self._fused):
+        parts = zip(self.owned, values, gradients, strict=True)
+        if self.kept is not None or (self._by_coordinate and x.numel() > stretches.STRETCH and not self._fused):
             for (_, parameter, optimizer), value, gradient in parts:
                 self._stretches.step(optimizer, self._bare[id(optimizer)], parameter, value, gradient, chance)
         else:
@@ -119,6 +120,7 @@ class Optimizer:
                 step()
         for parameter in self._parameters:
             parameter.grad = None
+        self.stepped += 1
         if shift is not None:
             x.sub_(shift, alpha=lr)
 
@@ -132,14 +134,14 @@ class Optimizer:
         """The state by torch's names, of several pieces after their number, for a checkpoint; shared, not copied. Empty before the
         first step.
         """
-        return _tensors(self._owned)
+        return _tensors(self.owned)
 
     def load(self, state: Mapping[str, Tensor], taken: Callable[[], None] = lambda: None) -> None:
         """Take over the state of a checkpoint; ValueError if it does not fit, and nothing changed. `taken`: called after each tensor."""
-        if state and state.keys() != self._template.keys():
-            raise ValueError(f"optimizer state has {sorted(state)}, needed are {sorted(self._template)}")
+        if state and state.keys() != self.template.keys():
+            raise ValueError(f"optimizer state has {sorted(state)}, needed are {sorted(self.template)}")
         for name, tensor in state.items():
-            needed = self._template[name]
+            needed = self.template[name]
             if tensor.shape != needed.shape or tensor.dtype != needed.dtype:
                 raise ValueError(
                     f"optimizer state {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, "
@@ -149,13 +151,29 @@ class Optimizer:
             return
         own: dict[str, Tensor] = {}
         for name, tensor in state.items():
-            own[name] = tensor.clone().to(self._template[name].device)
+            own[name] = tensor.clone().to(self.template[name].device)
             taken()
         self.share(own)
+        self.loaded = True
+
+    def begin(self) -> None:
+        """Fill the state with zeros, as if no gradient had come yet."""
+        self.share(
+            {
+                name: torch.zeros(form.shape, dtype=form.dtype, device=form.device)
+                for name, form in self.template.items()
+            }
+        )
+
+    def set_age(self, age: int) -> None:
+        """Let the state be of so many steps, where it counts them."""
+        for name, each in self.state_dict().items():
+            if name.rpartition(".")[2] == "step":
+                each.fill_(age)
 
     def share(self, state: Mapping[str, Tensor]) -> None:
         """Use these tensors as the state, changed in place by every step. For simulations of many nodes in one array."""
-        for prefix, parameter, optimizer in self._owned:
+        for prefix, parameter, optimizer in self.owned:
             optimizer.state[parameter] = {
                 name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)
             }

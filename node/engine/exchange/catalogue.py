@@ -15,9 +15,10 @@ from starling.node.engine.exchange.api import Exchange, Site
 from starling.node.engine.exchange.broadcasts import Broadcasts
 from starling.node.engine.exchange.byzantine import Byzantine, ForgedVectors, Overheard
 from starling.node.engine.exchange.differences import Differences
-from starling.node.engine.exchange.directions import DifferencesOnly, Directions, Misdirect
+from starling.node.engine.exchange.directions import Besides, DifferencesOnly, Directions, Misdirect
 from starling.node.engine.exchange.gathers import Gathers
 from starling.node.engine.exchange.known_peers import LastKnown, NothingKnown
+from starling.node.engine.exchange.memories import Memories
 from starling.node.engine.exchange.pulled import Inbox
 from starling.node.engine.exchange.swaps import Swaps
 from starling.node.engine.exchange.terms import Form, Terms
@@ -72,6 +73,14 @@ def _terms(replica: Replica, opening: calls.Open) -> tuple[Terms, Effort]:
     return Terms(opening.node, manifest.seed, codec, select, wished, form), effort
 
 
+def _besides(replica: Replica, site: Site, terms: Terms, misdirect: Misdirect | None) -> Besides:
+    """Return what exchanges of differences carry besides."""
+    if replica.remembered is not None:
+        return Memories(replica.remembered, terms)
+    tracked = replica.kind is EdgeKind.DIRECTIONS
+    return Directions(replica, site.vectors, terms, misdirect) if tracked else DifferencesOnly()
+
+
 def _honest(
     replica: Replica, site: Site, terms: Terms, effort: Effort, misdirect: Misdirect | None
 ) -> tuple[Exchange, Overheard]:
@@ -89,8 +98,7 @@ def _honest(
             return Pairwise(replica, site, effort, swaps), Overheard(outcome=swaps.outcome)
         case EdgeKind.DIFFERENCES | EdgeKind.DIRECTIONS as kind:
             known = LastKnown(replica) if selector_facts(compress, kind).compares else NothingKnown()
-            tracked = kind is EdgeKind.DIRECTIONS
-            besides = Directions(replica, site.vectors, terms, misdirect) if tracked else DifferencesOnly()
+            besides = _besides(replica, site, terms, misdirect)
             made = Differences(replica, site, terms, besides, known)
             return Pairwise(replica, site, effort, made), Overheard(
                 made.told_values, made.told_directions, outcome=made.outcome

@@ -44,6 +44,7 @@ from starling.node.engine.local.replicas import replica_of
 from starling.node.engine.local.stage_calls import StageCalls
 from starling.node.engine.local.task_trainer import Means, TaskTrainer
 from starling.node.engine.local.trainer import CrewFacts
+from starling.node.engine.memories import remembered
 from starling.node.engine.noise_scale import NoiseScale
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.optimizers import optimizer_of
@@ -83,6 +84,7 @@ def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTra
     descent = Descent(
         lambda: optimizer_of(manifest, model.trained, model.module, moments), counts, _chance(manifest, opening)
     )
+    replica.remembered = remembered(opening, replica, descent.chance, lambda: descent.optimizer)
     _check_ahead(opening, manifest)
     guard, rates = Guard(model), Rates(manifest)
     step: LocalStep

@@ -31,6 +31,7 @@ from starling.gossip.vector import products
 from starling.node.simulate.matrix.batch import Batch, Directions, Pending, Sizes
 from starling.node.simulate.matrix.byzantine import View
 from starling.node.simulate.matrix.edges import Edge, Edges, EdgeVectors, Pair, index
+from starling.node.simulate.matrix.memories import RowMemories
 from starling.node.simulate.matrix.table import (
     Coordinates,
     Group,
@@ -162,6 +163,7 @@ class Differences:
     known: EdgeVectors | None = None  # by end: (D,) last known of the peer's, for selectors that compare
     wish_limit: int = 0  # most coordinates of an exchange where responders wish for some as well
     choose: Choose | None = None  # which share of a step each end takes; None: all
+    memories: RowMemories | None = None  # of optimisers, where they are averaged as well; None: they are not
     pending: Pending[Update] = field(default_factory=Pending)
     _wishes: dict[Pair, Indices] = field(default_factory=dict)
 
@@ -180,11 +182,15 @@ class Differences:
                 updates += self._group(batch, happens, opened, sizes)
         sizes[1, batch.lost] = 0
         self._commit(updates, batch.vectors)
+        if self.memories is not None:
+            self.memories.apply(self.edges.rank)
         return sizes
 
     def resolve(self, batch: Batch) -> None:
         """Only what responders learn from these exchanges: what their initiators had committed."""
         self._commit(self._resolved(batch), batch.vectors)
+        if self.memories is not None:
+            self.memories.apply(self.edges.rank)
 
     def less_pending(self, batch: Batch) -> Batch:
         """The same, with responders that count as done what they have pending with others, or two of them would overshoot."""
@@ -206,6 +212,8 @@ class Differences:
         if update is not None:
             self._commit([update], None)
         self._wishes.pop(pair, None)
+        if self.memories is not None:
+            self.memories.remove(pair)
         if self.known is not None:
             self.known.pop(pair)
             self.known.pop(pair[::-1])
@@ -219,6 +227,9 @@ class Differences:
         return None if self.flows is None else self.flows.totals[rows]
 
     def _resolved(self, batch: Batch) -> list[Update]:
+        if self.memories is not None:
+            for place in np.flatnonzero(~batch.lost).tolist():
+                self.memories.resolve(batch.pairs[place])
         return self._remembered([replace(update, rows=row) for row, update in self.pending.resolve(batch)])
 
     def _support(self, batch: Batch, place: int, opened: Edge) -> Support:
@@ -252,6 +263,10 @@ class Differences:
         known: tuple[Tensor | None, Tensor | None] = (None, None)
         if self.flows is not None:
             flow, opposite, turned = self._moved(batch, self.flows, group, v, generators, sizes)
+        if self.memories is not None:
+            sizes[:, which] += self.memories.meet(
+                pairs, group.supports, thetas.tolist(), generators, batch.unproven[which], group.dim
+            )
         if self.wish_limit:
             self._wish(batch, group, opened, sizes)
         if self.known is not None:

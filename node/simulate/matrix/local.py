@@ -6,7 +6,7 @@ A step that would leave a number that is not finite is undone for that row alone
 Shapes: N rows, of which r take a step, d parameters.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -51,6 +51,7 @@ class LocalSteps:
     _weights: Tensor | None = field(init=False)  # (N, 1)
     _steps: Tensor = field(init=False)  # (N,) since the optimiser's memory was empty
     _done: Tensor = field(init=False)  # (N,)
+    _lives: Tensor = field(init=False)  # (N,) how often the optimiser's memory was emptied
     _joined_at: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,7 +66,7 @@ class LocalSteps:
         )  # fmt: skip
         equal = all(weight == 1.0 for weight in self.weights)
         self._weights = None if equal else self.like.new_tensor(self.weights)[:, None]
-        self._steps, self._done = torch.zeros((2, len(self.like)), dtype=torch.int64)
+        self._steps, self._done, self._lives = torch.zeros((3, len(self.like)), dtype=torch.int64)
         self._joined_at = torch.full((len(self.like),), _NEVER, dtype=torch.int64)
 
     def __call__(self, rows: Tensor, round: int, step: int, x: Tensor, correct: Callable[[Tensor], Tensor]) -> Tensor:
@@ -93,6 +94,7 @@ class LocalSteps:
         bad |= _not_finite(stepped)
         stepped[bad] = x[bad]
         self._steps[rows[bad]] = 0
+        self._lives[rows[bad]] += 1
         self.undone += int(bad.sum())
         return stepped
 
@@ -136,6 +138,38 @@ class LocalSteps:
         if len(self._raw):
             self._raw[row] = torch.nan
         self._steps[row] = 0
+        self._lives[row] += 1
+
+    def life(self, row: int) -> tuple[int, int]:
+        """How often a row's memory was emptied, and the local steps that it has done."""
+        return int(self._lives[row]), int(self._done[row])
+
+    def state_of(self, row: int) -> dict[str, Tensor]:
+        """Return what a row's optimiser keeps, by torch's names, not copied; empty before its first step."""
+        if not self._steps[row]:
+            return {}
+        if not self._by_rows:
+            return self._own[row]
+        return {name: tensor[row, 0] if name in self._scalars else tensor[row] for name, tensor in self._memory.items()}
+
+    def begin(self, row: int, template: Mapping[str, Tensor]) -> None:
+        """Fill a row's state with zeros, like the tensors of a template."""
+        self._steps[row] = 1
+        if not self._by_rows:
+            self._own[row] = {name: tensor.clone() for name, tensor in template.items()}
+            return
+        for name, tensor in template.items():
+            if name not in self._memory:
+                self._memory[name] = tensor.new_zeros(len(self.like), *(tensor.shape or (1,)))
+                self._scalars |= frozenset() if tensor.dim() else {name}
+            self._memory[name][row] = 0
+
+    def set_age(self, row: int, age: int) -> None:
+        """Let a row's state be of so many steps."""
+        self._steps[row] = age
+        for name, tensor in self.state_of(row).items():
+            if name.rpartition(".")[2] == "step":
+                tensor.fill_(age)
 
     def _groups(self, rows: Tensor, round: int) -> Iterator[tuple[Rows, float, int, float]]:
         """Rows with one rate, count of steps and weight of updates: where in `rows` they are, and these three."""

@@ -34,6 +34,7 @@ from starling.gossip.rng import generator
 from starling.node.config.overlay import overlay_of
 from starling.node.config.weight import weight
 from starling.node.engine.compression import selector_facts
+from starling.node.engine.memories import codec_of
 from starling.node.engine.mixing import mixer_of, settled_edges
 from starling.node.engine.optimizers import corrections_of
 from starling.node.engine.schedules import phase, schedule
@@ -44,6 +45,7 @@ from starling.node.simulate.matrix.batch import RoundStats
 from starling.node.simulate.matrix.clocks import Clocks
 from starling.node.simulate.matrix.faults import Change, ExchangeFaults, churn, exchange_faults
 from starling.node.simulate.matrix.local import LocalSteps
+from starling.node.simulate.matrix.memories import RowMemories
 from starling.node.simulate.matrix.problem import TorchTask, problem
 from starling.node.simulate.matrix.schedule import Exchanges, Schedule, SlotSchedule
 from starling.node.simulate.matrix.swarm import Swarm
@@ -152,6 +154,9 @@ class _Run:
             compares=facts.compares, wish_limit=kept(agreed.compress.ratio, start.numel()) if facts.wishes else 0,
             settled_edges=settled_edges(agreed),
         )  # fmt: skip
+        if agreed.mix.kind == "moments":
+            assert isinstance(swarm.exchanges, Differences)
+            swarm.exchanges.memories = RowMemories(local, codec_of(agreed), mixing, start.numel())
         if agreed.mix.own and isinstance(learned, TorchTask):
             aside = learned.aside
 

@@ -1,0 +1,38 @@
+"""Plain averages of models and of what their optimisers remember (`starling.gossip.mix.memories`)."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from starling.gossip.bounds import parameters
+from starling.gossip.lazy_torch import Tensor
+from starling.gossip.mix.base import MixerBase
+
+
+@parameters
+class Moments(MixerBase):
+    """DSGD that averages m and v of adamw, muon and their relatives along with the model, for nodes with different data.
+
+    Where the optimiser is one whose state has other names than `exp_avg`, `exp_avg_sq` and `momentum_buffer`, models alone are averaged.
+
+    Source: averages of local momenta, Yu, Jin and Yang 2019 (arXiv:1905.03817). Here pairwise, with Adam's v, in four bits, ages along.
+
+    Args:
+        memory: quantizer of m, to the nearest in blocks of 32: "int4" or "int8".
+        square_every: exchanges of a node of which one carries v.
+    """
+
+    memory: Literal["int4", "int8"] = "int4"
+    square_every: Annotated[int, Meta(ge=1, le=1000)] = 4
+    asynchronous: ClassVar[bool] = True
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a model may be mixed in its own memory: always."""
+        return True
+
+    def shared(self, state: None, x: Tensor) -> Tensor:
+        """Return the model."""
+        return x

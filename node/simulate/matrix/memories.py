@@ -1,0 +1,123 @@
+"""Exchanges of what optimisers remember, for the rows of a swarm: those of nodes, one pair after the other.
+
+Shapes: N rows, D numbers of the shared vector, g exchanges of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from starling.gossip.api import Mixer
+from starling.gossip.compress.header import TRAILER
+from starling.gossip.compress.support import Support
+from starling.gossip.mix.memories import Learned, Memory, MemoryCodec, MemoryExchange
+from starling.node.engine.memories import OptimizerMemory, pieces_of, view_of
+from starling.node.engine.moments import Kept
+from starling.node.engine.optimizers import optimizer
+from starling.node.simulate.matrix.batch import Sizes
+from starling.node.simulate.matrix.edges import Pair
+from starling.node.simulate.matrix.local import LocalSteps
+
+Forge = Callable[[int, Memory], Memory]
+"""A row and its memory -> what it says of it."""
+
+
+class RowState:
+    """The state of one row from when it was empty. Satisfies `starling.node.engine.memories.Keeper`."""
+
+    kept: Kept | None = None
+    loaded = False
+
+    def __init__(self, local: LocalSteps, row: int, template: dict[str, Tensor]) -> None:
+        self._local, self._row, self._template = local, row, template
+        self.lives, self._began = local.life(row)
+        self.device = local.like.device
+
+    @property
+    def stepped(self) -> int:
+        """Steps done since."""
+        return self._local.life(self._row)[1] - self._began
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the row's."""
+        return self._local.state_of(self._row)
+
+    def begin(self) -> None:
+        """Fill it with zeros."""
+        self._local.begin(self._row, self._template)
+
+    def set_age(self, age: int) -> None:
+        """Let it be of so many steps."""
+        self._local.set_age(self._row, age)
+
+
+class RowMemories:
+    """The memories of all rows, and what exchanges will do to them: at the end of a batch, or when a responder learns of a commit."""
+
+    def __init__(
+        self, local: LocalSteps, codec: MemoryCodec, mixer: Mixer, dim: int, forge: Forge | None = None
+    ) -> None:
+        made = optimizer(local.section, local.like[0], model=local.problem.model)
+        template = {name: torch.zeros(form.shape, dtype=form.dtype) for name, form in made.template.items()}
+        pieces, view = pieces_of(made), view_of(mixer, local.problem.layout.trained, dim)
+        self._ends: list[MemoryExchange] = []
+        for row in range(len(local.like)):
+            memory: Memory = OptimizerMemory(_lives(local, row, template), pieces, view, lambda _: None)
+            told = memory if forge is None else forge(row, memory)
+            self._ends.append(MemoryExchange(told, codec, home=not memory.decays))
+        self._due: list[tuple[int, int, Learned]] = []
+        self._pending: dict[Pair, tuple[int, int, Learned]] = {}
+
+    def meet(
+        self, pairs: Sequence[Pair], supports: Sequence[Support], thetas: Sequence[float],
+        generators: Sequence[Sequence[Generator]], unproven: NDArray[np.bool_], dim: int,
+    ) -> Sizes:  # fmt: skip
+        """Do exchanges of which none is lost; responders do not know yet where `unproven` -> (2, g) bytes."""
+        sizes = np.zeros((2, len(pairs)), np.int64)
+        for place, ((one, other), support, theta) in enumerate(zip(pairs, supports, thetas, strict=True)):
+            initiator, responder = self._ends[one], self._ends[other]
+            asked = initiator.told(support, generators[0][place])
+            said, at_responder = responder.answer(support, theta, asked, generators[1][place])
+            at_initiator = initiator.answered(support, theta, said)
+            sizes[:, place] = len(asked.values) + TRAILER.size, len(said.values) + TRAILER.size
+            if at_initiator is not None:
+                self._due.append((one, other, at_initiator))
+            if at_responder is not None and unproven[place]:
+                self._pending[one, other] = (other, one, at_responder)
+            elif at_responder is not None:
+                self._due.append((other, one, at_responder))
+        return sizes
+
+    def resolve(self, pair: Pair) -> None:
+        """The responder of a pair learns that its last exchange counts."""
+        done = self._pending.pop(pair, None)
+        if done is not None:
+            self._due.append(done)
+
+    def remove(self, pair: Pair) -> None:
+        """An edge is no more, and what was pending on it is void."""
+        self._pending.pop(pair, None)
+
+    def apply(self, rank: NDArray[np.int64]) -> None:
+        """Add what was committed, each row's in order of its peers, whose ids have this rank (N,)."""
+        due, self._due = self._due, []
+        for row, _, learned in sorted(due, key=lambda each: (each[0], rank[each[1]])):
+            self._ends[row].learn(learned)
+
+
+def _lives(local: LocalSteps, row: int, template: dict[str, Tensor]) -> Callable[[], RowState]:
+    """Return what gives the state of a row, another one after it was emptied."""
+    state = RowState(local, row, template)
+
+    def current() -> RowState:
+        nonlocal state
+        if local.life(row)[0] != state.lives:
+            state = RowState(local, row, template)
+        return state
+
+    return current
