@@ -258,12 +258,23 @@ def codec_of(manifest: Manifest) -> MemoryCodec:
 
 
 def remembered(
-    opening: Open, replica: Replica, chance: Callable[[int], Generator | None], current: Callable[[], Optimizer]
-) -> MemoryExchange | None:
-    """Return the exchanges of what a node's optimiser remembers; None: this swarm averages models alone."""
+    opening: Open, replica: Replica, chance: Callable[[int], Generator | None], current: Callable[[], Optimizer],
+    notes: list[str],
+) -> MemoryExchange | None:  # fmt: skip
+    """Return the exchanges of what a node's optimiser remembers; None: this swarm averages models alone.
+
+    `notes`: gets a line where the memory stays at home.
+    """
     if opening.manifest.mix.kind != "moments":
         return None
     view = view_of(replica.mixer, replica.parameters.numel(), replica.form.numel())
     memory = OptimizerMemory(current, pieces_of(current()), view, chance)
-    home = not memory.decays or bool(opening.privacy.exchange_noise)
-    return MemoryExchange(memory, codec_of(opening.manifest), home)
+    noised, unknown = bool(opening.privacy.exchange_noise), not memory.decays
+    if unknown:
+        notes.append(
+            f"mix.kind: moments does not know what {opening.manifest.optimizer.kind} remembers by the names {', '.join(sorted(KNOWN))}; "
+            "models alone are averaged, as with mix=dsgd"
+        )
+    elif noised:
+        notes.append("privacy.exchange_noise: the optimiser's memory stays at home, as only models are sent with noise")
+    return MemoryExchange(memory, codec_of(opening.manifest), home=noised or unknown)

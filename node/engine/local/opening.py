@@ -84,7 +84,7 @@ def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTra
     descent = Descent(
         lambda: optimizer_of(manifest, model.trained, model.module, moments), counts, _chance(manifest, opening)
     )
-    replica.remembered = remembered(opening, replica, descent.chance, lambda: descent.optimizer)
+    replica.remembered = remembered(opening, replica, descent.chance, lambda: descent.optimizer, gradients.notes)
     _check_ahead(opening, manifest)
     guard, rates = Guard(model), Rates(manifest)
     step: LocalStep

@@ -1,0 +1,238 @@
+"""What exchanges of memories promise: averages, by an independent recursion; ages; and how little one peer can do."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starling.gossip.compress.quantize.kinds import integer
+from starling.gossip.compress.support import Blocks, Full, Indices
+from starling.gossip.mix import memories
+from starling.gossip.mix.memories import Decay, MemoryCodec, MemoryExchange, Told
+from tests.harness.memory_ends import BETAS, CODEC, VectorMemory, drawn, learned, meet
+from tests.strategies import examples, seeds
+
+D = 100
+BETA, SQUARE = BETAS
+
+
+def weights(age):
+    return 1 - BETA**age, 1 - SQUARE**age
+
+
+def recursion(one, other, theta, square):
+    """What the module says, in numpy and float64, of the codes' values: (m, v, age) of the end `one`.
+
+    `one` and `other` are (m, v, age), `square` the other's v as decoded; the difference of m is given as `other`'s m.
+    """
+    (m, v, age), (m_other, _, age_other) = one, other
+    after = max(age, age_other)
+    (w1, w2), (u1, u2), (a1, a2) = weights(age), weights(age_other), weights(after)
+    mean = (m + theta * (m_other - m)) * a1 / ((1 - theta) * w1 + theta * u1)
+    kept = v * a2 / w2 if square is None else ((1 - theta) * v + theta * square) * a2 / ((1 - theta) * w2 + theta * u2)
+    return mean, np.maximum(kept, (mean / a1) ** 2 * a2), after
+
+
+@given(
+    seed=seeds, ages=st.tuples(st.integers(1, 60), st.integers(1, 60)), theta=st.floats(0.1, 0.5), met=st.integers(0, 9)
+)
+@examples(60)
+def test_both_ends_follow_the_formulas(seed, ages, theta, met):
+    """Within the rounding of float32, of what the codes say."""
+    chance = torch.Generator().manual_seed(seed)
+    one, other = (drawn(D, age, chance) for age in ages)
+    one.met = met
+    ends, effects, (asked, said) = meet(one, other, theta=theta, seed=seed)
+    before = [(each.mean.double().numpy(), each.square.double().numpy(), each.age) for each in (one, other)]
+    difference = CODEC.mean.decode(said.mean, D).double().numpy()
+    squares = [CODEC.square.decode(each.square, D).double().numpy() if each.square else None for each in (said, asked)]
+    for end, effect, sign in zip(ends, effects, (1.0, -1.0), strict=True):
+        place = int(sign < 0)
+        m, v, age = before[place]
+        shown = (m + sign * difference, None, before[1 - place][2])
+        square = squares[place]
+        if square is not None:
+            bound = 4 * (v / weights(age)[1]).sum() / (square / weights(shown[2])[1]).sum()
+            square = square * min(1.0, bound)
+        length = theta * np.linalg.norm(difference)
+        most = max(np.linalg.norm(m), 0.25 * math.sqrt((v / weights(age)[1]).sum()) * weights(age)[0])
+        shown = (m + sign * difference * min(1.0, most / length), None, shown[2])
+        expected = recursion((m, v, age), shown, theta, square)
+        end.learn(effect)
+        memory = end.memory
+        np.testing.assert_allclose(memory.mean.double(), expected[0], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(memory.square.double(), expected[1], rtol=1e-4, atol=1e-9)
+        assert memory.age == expected[2]
+    assert bool(asked.square) == bool(said.square) == (met < 4 or met % 4 == 0)
+
+
+@given(seed=seeds, age=st.integers(1, 50))
+@examples(30)
+def test_of_equal_ages_the_sum_of_both_means_stays(seed, age):
+    """Bit for bit the same difference at both ends: what rounding takes from one the other keeps."""
+    chance = torch.Generator().manual_seed(seed)
+    one, other = drawn(D, age, chance), drawn(D, age, chance)
+    before = one.mean.double() + other.mean.double()
+    learned(one, other)
+    torch.testing.assert_close(one.mean.double() + other.mean.double(), before, atol=1e-6, rtol=1e-5)
+    assert float((one.mean - other.mean).norm()) < 0.05 * float(before.norm()) + 1e-6
+
+
+def test_who_joins_takes_over_the_memory_of_its_first_partner_at_either_end():
+    """And the partner's stays as it is: an empty memory has no weight."""
+    for end in range(2):
+        chance = torch.Generator().manual_seed(end)
+        old, new = drawn(D, 700, chance), VectorMemory(torch.zeros(D), torch.zeros(D), 0)
+        before = old.mean.clone(), old.square.clone()
+        learned(*((new, old) if end else (old, new)))
+        assert new.age == old.age == 700
+        assert torch.equal(old.mean, before[0])
+        assert torch.equal(old.square, before[1])
+        torch.testing.assert_close(new.mean, old.mean, atol=0.02, rtol=0.1)
+        assert 0.5 < float(new.square.sum() / old.square.sum()) < 2.0
+
+
+def test_an_empty_memory_learns_no_mean_without_the_square_to_divide_it_by():
+    old, new = drawn(D, 50, torch.Generator().manual_seed(1)), VectorMemory(torch.zeros(D), torch.zeros(D), 0)
+    old.met = 5  # its turn to leave v out
+    asked, _ = learned(old, new)
+    assert asked.mean
+    assert not asked.square
+    assert new.age == new.met == 0
+    assert not new.mean.any()
+
+
+def test_two_empty_memories_say_nothing():
+    one, other = (VectorMemory(torch.zeros(D), torch.zeros(D), 0) for _ in range(2))
+    asked, said = learned(one, other)
+    assert asked == said == Told(0)
+    assert one.age == other.age == 0
+
+
+@given(seed=seeds, age=st.integers(1, 40), since=st.integers(0, 30))
+@examples(30)
+def test_an_answer_that_is_committed_late_is_as_if_it_had_come_in_time(seed, age, since):
+    """M decays meanwhile, and so does what was to be added: the same gradients end in the same memory. V is convex either way."""
+    chance = torch.Generator().manual_seed(seed)
+    prompt, partner = drawn(D, age, chance), drawn(D, age, chance)
+    for each in (prompt, partner):
+        each.met = 5  # without v
+    late = VectorMemory(prompt.mean, prompt.square + 1e3, age)  # so that nothing is lifted
+    prompt.square += 1e3
+    late.met = 5
+    for memory in (prompt, late):
+        end, (effect, _), _ = meet(memory, partner, seed=seed)
+        steps = [torch.randn(D, generator=torch.Generator().manual_seed(step)) for step in range(since)]
+        if memory is prompt:
+            end[0].learn(effect)
+        for gradient in steps:
+            memory.step(gradient)
+        if memory is late:
+            end[0].learn(effect)
+    torch.testing.assert_close(late.mean, prompt.mean, atol=1e-5, rtol=1e-4)
+    assert late.age == prompt.age == age + since
+
+
+def test_what_was_agreed_before_a_memory_was_deleted_changes_nothing():
+    one, other = (drawn(D, 20, torch.Generator().manual_seed(seed)) for seed in range(2))
+    (end, _), (effect, _), _ = meet(one, other)
+    one.forget()
+    one.step(torch.ones(D))
+    before = one.mean.clone()
+    end.learn(effect)
+    end.learn(None)
+    assert torch.equal(one.mean, before)
+    assert one.age == 1
+
+
+@given(seed=seeds, scale=st.floats(1.0, 1e6), square=st.sampled_from([0.0, 1.0, 1e6]))
+@examples(30)
+def test_one_liar_moves_a_memory_by_its_own_length_and_its_squares_by_a_few_times_theirs(seed, scale, square):
+    """Whatever it says of m and v: θ·‖change of m‖ <= max(‖m‖, ¼·√(Σ v̂)·w1), Σ v at most 1 + 3θ times as large, and no step too long."""
+    chance = torch.Generator().manual_seed(seed)
+    honest, liar = drawn(D, 30, chance), drawn(D, 30, chance)
+    liar.mean, liar.square = -scale * honest.mean, square * honest.square
+    before = VectorMemory(honest.mean, honest.square, 30)
+    learned(honest, liar, seed=seed)
+    w1, w2 = weights(30)
+    most = max(float(before.mean.norm()), 0.25 * math.sqrt(float(before.square.sum()) / w2) * w1)
+    moved = (honest.mean - before.mean).norm()
+    assert float(moved) <= 1.001 * most
+    lift = float(((honest.mean / w1) ** 2 * w2).sum())
+    assert float(honest.square.sum()) <= 2.51 * float(before.square.sum()) + lift
+    step = honest.mean / w1 / (honest.square / w2).sqrt().clamp_min(1e-12)
+    assert float(step.abs().max()) <= 1.001
+
+
+@pytest.mark.parametrize("support", [Blocks(3, 1, 4, 16), Indices(torch.arange(5, 60, 3))], ids=["blocks", "indices"])
+@pytest.mark.parametrize("ages", [(30, 30), (5, 400), (0, 30)], ids=str)
+def test_of_a_part_only_that_part_is_averaged_and_an_age_stays(support, ages):
+    one, other = (drawn(D, age, torch.Generator().manual_seed(age + k)) for k, age in enumerate(ages))
+    outside = torch.ones(D, dtype=torch.bool)
+    outside[support.index(D)] = False
+    before = one.mean.clone(), one.square.clone()
+    learned(one, other, support=support)
+    assert one.age == (ages[0] or ages[1])
+    assert torch.equal(one.mean[outside], before[0][outside])
+    assert torch.equal(one.square[outside], before[1][outside])
+    assert not torch.equal(one.mean[~outside], before[0][~outside])
+    gap = (one.mean / weights(one.age)[0] - other.mean / weights(other.age)[0])[~outside]
+    assert float(gap.abs().max()) < 0.1
+
+
+def test_pieces_without_a_square_send_none_and_get_none():
+    """Muon's matrices."""
+    decays = (Decay(slice(0, 64), 0.95, None), Decay(slice(64, D), *BETAS))
+    one, other = (drawn(D, 20, torch.Generator().manual_seed(seed), decays=decays) for seed in range(2))
+    asked, said = learned(one, other)
+    assert len(asked.square) == len(said.square) == CODEC.square.size(D - 64)
+    assert not one.square[:64].any()
+    assert not other.square[:64].any()
+    assert one.square[64:].all()
+    torch.testing.assert_close(one.mean, other.mean, atol=0.02, rtol=0.2)
+
+
+def test_who_keeps_its_memory_at_home_says_nothing_and_learns_nothing():
+    one, other = (drawn(D, 20, torch.Generator().manual_seed(seed)) for seed in range(2))
+    before = one.mean.clone(), other.mean.clone()
+    asked, said = learned(one, other, home=True)
+    assert asked == said == Told(0)
+    assert torch.equal(one.mean, before[0])
+    shown = MemoryExchange(one, CODEC, home=True)
+    assert shown.answer(Full(), 0.5, Told(5, b"x"), torch.Generator()) == (Told(0), None)
+    assert torch.equal(other.mean, before[1])
+
+
+@pytest.mark.parametrize("age", [-1.0, 0.5, math.nan, math.inf, 2.0**40, 1e300])
+def test_an_age_that_is_none_is_refused(age):
+    end = MemoryExchange(drawn(D, 3, torch.Generator()), CODEC)
+    with pytest.raises(ValueError, match="bad_memory"):
+        end.parsed(b"", age, Full(), D)
+
+
+def test_codes_of_another_length_or_with_bad_scales_are_refused():
+    end = MemoryExchange(drawn(D, 3, torch.Generator()), CODEC)
+    good = end.told(Full(), torch.Generator()).values
+    assert end.parsed(good, 3.0, Full(), D).values == good
+    for hostile in (good[:-1], good + b"\0", b"\0", b"\xff" * len(good)):
+        with pytest.raises(ValueError, match="bad_"):
+            end.parsed(hostile, 3.0, Full(), D)
+
+
+def test_a_payload_is_parted_as_it_was_joined():
+    said = Told(7, b"mean", b"square")
+    assert memories.parted(memories.joined(b"model", said)) == (b"model", b"meansquare", 7.0)
+    for hostile in (b"", b"short", b"\xff" * 12, memories.joined(b"", said)[1:]):
+        with pytest.raises(ValueError, match="bad_length"):
+            memories.parted(hostile)
+
+
+def test_the_codes_of_m_are_to_the_nearest_in_small_blocks():
+    """By chance, or in blocks of 256, orthogonalisation makes their noise larger: half of the gain is lost."""
+    coded = MemoryCodec(integer(4, nearest=True, bucket=32))
+    values = torch.randn(32 * 20, generator=torch.Generator().manual_seed(2))
+    error = coded.mean.decode(coded.mean.encode(values, torch.Generator()), len(values)) - values
+    assert float(error.abs().max()) <= float(values.abs().max()) / 14 * 1.01
