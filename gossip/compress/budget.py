@@ -1,10 +1,11 @@
 """How much of the vector an exchange can afford. Pure arithmetic, torch-free: the daemon knows the rates."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starling.gossip.api import Quantizer
 from starling.gossip.bounds import Bytes, PositiveShare
-from starling.gossip.compress.header import BLOCK, BLOCKS, HEADER, TRAILER
+from starling.gossip.compress.header import BLOCK, BLOCKS, HEADER
 
 WHOLE = 1 << 20  # numbers of the longest vector that is exchanged as a whole, where its bytes fit
 SHARE = 1 / 8  # of a much longer one
@@ -39,17 +40,23 @@ class LayeredBudget:
     budget_bytes: Bytes | None = None
 
 
-def plan(
-    budget_bytes: int, dim: int, request: Quantizer, response: Quantizer, *, directions: bool = False
-) -> float:  # fmt: skip
+Beside = Callable[[int], int]
+"""Coordinates of an exchange -> bytes that each of its messages carries beside the values of the vector."""
+
+
+def nothing(_count: int) -> int:
+    """Return 0."""
+    return 0
+
+
+def plan(budget_bytes: int, dim: int, request: Quantizer, response: Quantizer, beside: Beside = nothing) -> float:
     """The ratio, in (0, 1], of the `Mask` of a vector (dim,) with which both payloads together stay within the budget; at least one block.
 
-    A budget of 0 is no limit; `directions`: both payloads carry as many values of a direction (`gossip.mix.drift`).
+    A budget of 0 is no limit.
     """
 
     def cost(count: int) -> int:
-        drift = 2 * (HEADER.size + TRAILER.size + response.size(count)) if directions else 0
-        return 2 * HEADER.size + request.size(count) + response.size(count) + drift
+        return 2 * HEADER.size + request.size(count) + response.size(count) + 2 * beside(count)
 
     if budget_bytes == 0 or cost(dim) <= budget_bytes:
         return 1.0

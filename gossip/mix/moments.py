@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from starling.gossip.bounds import parameters
 from starling.gossip.lazy_torch import Tensor
 from starling.gossip.mix.base import MixerBase
+
+NOT_COORDINATES = frozenset({"low_rank", "dct_top_k"})
+"""Selectors of exchanges about a subspace, in which v has no mean: these average models alone."""
+
+
+def averages_memories(agreed: Any) -> bool:
+    """Return whether nodes of a manifest or scenario average what their optimisers remember.
+
+    With the mix "moments", and with "pet" where no other optimiser's than sgd's updates are corrected by flows: it is its part for those
+    that divide by a memory.
+    """
+    mix = agreed.mix
+    if agreed.compress.select in NOT_COORDINATES:
+        return False
+    corrects = mix.kind == "pet" and agreed.optimizer.kind != "sgd" and mix.track is None and mix.kappa is None
+    return bool(mix.kind == "moments" or corrects)
 
 
 @parameters
@@ -27,6 +43,11 @@ class Moments(MixerBase):
     memory: Literal["int4", "int8"] = "int4"
     square_every: Annotated[int, Meta(ge=1, le=1000)] = 4
     asynchronous: ClassVar[bool] = True
+
+    @property
+    def bits(self) -> int:
+        """Return those of a code of m."""
+        return {"int4": 4, "int8": 8}[self.memory]
 
     @property
     def replaces(self) -> bool:

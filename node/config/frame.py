@@ -5,12 +5,14 @@ import math
 from starling.gossip.compress.catalogue import BUDGET, QUANTIZERS
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.moments import averages_memories
 from starling.gossip.mix.pet import chosen_track
 from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES
 from starling.node.catalogues import TASKS
 from starling.node.config.schema import Manifest
 from starling.node.status.format import size as shown
 
+_MEMORY = 1.6  # bytes a number at most, of m in eight bits and v in four, their scales included
 _IMPLIED = {"full", "mask", "random_k"}  # selectors whose coordinates need no list
 
 
@@ -63,6 +65,8 @@ def _longest(manifest: Manifest, dim: int, count: int | None) -> int:
             listed = min(dim, count * (2 + math.log2(dim / count))) / 8
     if facts.swaps or facts.broadcasts:
         return math.ceil(count * response + listed)
+    if averages_memories(manifest):
+        return math.ceil(count * (request + _MEMORY) + listed)
     directions = manifest.mix.kind == "pet" and chosen_track(manifest) != "difference"
     return math.ceil(max(count * (request + response * directions) + listed, count * response * (1 + directions)))
 

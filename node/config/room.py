@@ -12,6 +12,7 @@ from starling.gossip.catalogue import construct
 from starling.gossip.compress.budget import affordable
 from starling.gossip.compress.catalogue import BUDGET
 from starling.gossip.errors import ConfigError
+from starling.gossip.mix.moments import averages_memories
 from starling.gossip.mix.pet import chosen_track
 from starling.node.catalogues import TASKS
 from starling.node.config import frame, memory
@@ -83,7 +84,7 @@ def bytes_per_parameter(manifest: Manifest, numerics: NumericsSection, dim: int)
     if kind in ADAMS:
         moments *= PARTS[numerics.moments]
     held, drift = 0.0, False
-    if mix.kind == "pet":
+    if mix.kind == "pet" and not averages_memories(manifest):
         drift = chosen_track(manifest) != "difference"
         held = of_flows(
             mix.params()["flows"] or "float32", min(NEIGHBOURS, max(1, manifest.pace.quorum - 1)), drift=drift

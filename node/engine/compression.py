@@ -9,20 +9,25 @@ import torch
 
 from starling.gossip.api import Quantizer, Selector
 from starling.gossip.catalogue import construct
-from starling.gossip.compress.budget import Effort, plan
+from starling.gossip.compress.budget import Beside, Effort, nothing, plan
 from starling.gossip.compress.catalogue import BUDGET, SELECTIONS, SELECTORS, SelectorFacts, by_code, quantizer
+from starling.gossip.compress.header import HEADER, TRAILER
+from starling.gossip.compress.quantize.kinds import integer
 from starling.gossip.compress.select.coordinates import Mask, kept
 from starling.gossip.compress.select.dct import DctTopK
 from starling.gossip.compress.select.layers import layers_of, listed_size
 from starling.gossip.compress.select.low_rank import LowRank, matrices_of
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.kinds import AVERAGES, EdgeKind
+from starling.gossip.mix.memories import MemoryCodec
+from starling.gossip.mix.moments import Moments, averages_memories
 from starling.gossip.vector import Layout
 from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES
 from starling.node.config.schema import CompressSection, Manifest
 from starling.robust.clip import clip
 
 Selection = Callable[[int, int], Selector]  # (bytes an exchange may cost or 0, D) -> which coordinates it is about
+MEMORY_BLOCK = 32  # numbers of m that share a scale: orthogonalisation makes the noise of codes larger
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -60,13 +65,29 @@ def selector_facts(section: CompressSection, kind: EdgeKind) -> SelectorFacts:
     return facts if kind in AVERAGES else replace(facts, compares=False, wishes=False)
 
 
+def beside(manifest: Manifest, kind: EdgeKind, response: Quantizer) -> Beside:
+    """Return what each message of an exchange carries beside the values of the vector."""
+    if averages_memories(manifest):
+        memories = memory_codec(manifest)
+        return lambda count: TRAILER.size + memories.mean.size(count) + memories.square.size(count)
+    if kind is EdgeKind.DIRECTIONS:
+        return lambda count: HEADER.size + TRAILER.size + response.size(count)
+    return nothing
+
+
+def memory_codec(manifest: Manifest) -> MemoryCodec:
+    """Return the codec of what optimisers remember, of a swarm that averages it."""
+    keys = Moments(**manifest.mix.params()) if manifest.mix.kind == "moments" else Moments()
+    return MemoryCodec(integer(keys.bits, nearest=True, bucket=MEMORY_BLOCK), every=keys.square_every)
+
+
 def selection(
     section: CompressSection, request: Quantizer, response: Quantizer, facts: Mapping[str, Any] = _NOTHING, *,
-    wishes: bool = False, directions: bool = False, effort: Effort | None = None,
+    wishes: bool = False, beside: Beside = nothing, effort: Effort | None = None,
 ) -> Selection:  # fmt: skip
     """How the coordinates of an exchange are chosen, by `facts` (see `parts`) where constructors take them.
 
-    `wishes`: half of the coordinates are left to the responder's wishes; `directions`: both messages carry values for directions as well;
+    `wishes`: half of the coordinates are left to the responder's wishes; `beside`: what both messages carry besides;
     `effort`: what exchanges take this node.
 
     Raises ConfigError: an unknown selector or value.
@@ -80,12 +101,12 @@ def selection(
         most = min(
             limit(budget_bytes) or MAX_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES
         )  # of both messages: so each fits a frame
-        return Mask(min(plan(most, dim, request, response, directions=directions), effort.of(dim)))
+        return Mask(min(plan(most, dim, request, response, beside), effort.of(dim)))
 
     def by_layer(budget_bytes: int, dim: int) -> Selector:
         # Of a budget the request gets its share; without one, what top-k of the ratio's coordinates takes.
         count = kept(section.ratio, dim)
-        asked, answered = listed_size(count, dim, request), response.size(count) * (3 if directions else 1)
+        asked, answered = listed_size(count, dim, request), response.size(count) + 2 * beside(count)
         budget = limit(budget_bytes) * asked // (asked + answered) or asked
         layered = {"layers": facts.get("layers"), "budget_bytes": budget, "quantizer": request}
         return SELECTORS.build(

@@ -16,12 +16,12 @@ import torch
 from torch import Generator, Tensor
 
 from starling.gossip.api import Mixer
-from starling.gossip.compress.quantize.kinds import integer
-from starling.gossip.mix.memories import Decay, MemoryCodec, MemoryExchange
+from starling.gossip.mix.memories import Decay, MemoryExchange
+from starling.gossip.mix.moments import averages_memories
 from starling.gossip.mix.personal import Personal
 from starling.gossip.replica import Replica
 from starling.gossip.spans import Spans, take
-from starling.node.config.schema import Manifest
+from starling.node.engine.compression import memory_codec
 from starling.node.engine.flat_optimizer import Optimizer
 from starling.node.engine.moments import SCALES, Kept
 from starling.node.rpc.calls import Open
@@ -31,8 +31,6 @@ SQUARE = "exp_avg_sq"
 AGE = "step"
 KNOWN = frozenset({*MEANS, SQUARE, AGE})
 """Names in the state of torch's optimisers of what is averaged."""
-_BITS = {"int4": 4, "int8": 8}
-_BLOCK = 32  # numbers of m that share a scale: orthogonalisation makes noise of codes larger
 _LOADED = 1 << 20  # age of a memory that came from a checkpoint without saying how old it is
 
 
@@ -251,12 +249,6 @@ def view_of(mixer: Mixer, trained: int, dim: int) -> View:
     return View(spans, dim - shared)
 
 
-def codec_of(manifest: Manifest) -> MemoryCodec:
-    """Return the codec of a swarm whose mix is `moments`."""
-    keys = manifest.mix.params()
-    return MemoryCodec(integer(_BITS[keys["memory"]], nearest=True, bucket=_BLOCK), every=keys["square_every"])
-
-
 def remembered(
     opening: Open, replica: Replica, chance: Callable[[int], Generator | None], current: Callable[[], Optimizer],
     notes: list[str],
@@ -265,7 +257,7 @@ def remembered(
 
     `notes`: gets a line where the memory stays at home.
     """
-    if opening.manifest.mix.kind != "moments":
+    if not averages_memories(opening.manifest):
         return None
     view = view_of(replica.mixer, replica.parameters.numel(), replica.form.numel())
     memory = OptimizerMemory(current, pieces_of(current()), view, chance)
@@ -277,4 +269,4 @@ def remembered(
         )
     elif noised:
         notes.append("privacy.exchange_noise: the optimiser's memory stays at home, as only models are sent with noise")
-    return MemoryExchange(memory, codec_of(opening.manifest), home=noised or unknown)
+    return MemoryExchange(memory, memory_codec(opening.manifest), home=noised or unknown)

@@ -14,11 +14,11 @@ from starling.gossip.api import Mixer, Selector
 from starling.gossip.compress.budget import FILL
 from starling.gossip.mix.base import origin
 from starling.gossip.mix.exchange_codec import ExchangeCodec
-from starling.gossip.mix.kinds import SENT_AS_RESPONSES, EdgeKind, kind_of
+from starling.gossip.mix.kinds import SENT_AS_RESPONSES, kind_of
 from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout
 from starling.node.config.schema import Manifest
-from starling.node.engine.compression import exchange_codec, parts, selection, selector_facts
+from starling.node.engine.compression import beside, exchange_codec, parts, selection, selector_facts
 from starling.node.simulate.schema import Scenario, joiners
 from starling.node.simulate.virtual.swarm import VirtualSwarm
 
@@ -49,10 +49,10 @@ def exchange(
     budget = 0 if scenario.compress.params().get("budget_bytes") else int(rate * scenario.pace.slot_s * FILL)
     kind = kind_of(mixer.edge)
     request = codec.response if kind in SENT_AS_RESPONSES else codec.request
-    wishes, directions = selector_facts(agreed.compress, kind).wishes, kind is EdgeKind.DIRECTIONS
     select = selection(
-        scenario.compress, request, codec.response, parts(layout, dim), wishes=wishes, directions=directions
-    )
+        scenario.compress, request, codec.response, parts(layout, dim), wishes=selector_facts(agreed.compress, kind).wishes,
+        beside=beside(agreed, kind, codec.response),
+    )  # fmt: skip
     return codec, select(budget, dim)
 
 

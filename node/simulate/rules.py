@@ -6,6 +6,7 @@ from pathlib import Path
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.flows import chosen_kappa, steady_kappa
+from starling.gossip.mix.moments import averages_memories
 from starling.gossip.mix.pet import chosen_track
 from starling.node.config import consent, presets
 from starling.node.config import manifest as manifests
@@ -151,7 +152,13 @@ def _check_kappa(scenario: Scenario) -> list[str]:
     """Whether flows of so many nodes die out -> warnings. A manifest does not know how many there will be."""
     mix, nodes = scenario.mix, scenario.simulate.nodes
     most = steady_kappa(nodes)
-    if mix.kind != "pet" or chosen_track(scenario) == "drift" or mix.kappa is None or mix.kappa < most:
+    if (
+        mix.kind != "pet"
+        or averages_memories(scenario)
+        or chosen_track(scenario) == "drift"
+        or mix.kappa is None
+        or mix.kappa < most
+    ):
         return []
     better = f"leave it out, or try `--set mix.kappa={chosen_kappa(1.0, math.inf, 1.0, nodes):.2g}`"
     return [
@@ -208,7 +215,7 @@ def _check_attack(scenario: Scenario) -> list[str]:
 
 def _drifts(scenario: Scenario) -> bool:
     """Whether exchanges are about directions as well."""
-    return scenario.mix.kind == "pet" and chosen_track(scenario) != "difference"
+    return scenario.mix.kind == "pet" and not averages_memories(scenario) and chosen_track(scenario) != "difference"
 
 
 def detection_s(scenario: Scenario) -> float:

@@ -9,7 +9,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.mix.kinds import SWAPPED, EdgeKind
 from starling.gossip.replica import Replica
 from starling.node.config import frame
-from starling.node.engine.compression import exchange_codec, parts, selection, selector_facts
+from starling.node.engine.compression import beside, exchange_codec, parts, selection, selector_facts
 from starling.node.engine.exchange.adversary import Adversary
 from starling.node.engine.exchange.api import Exchange, Site
 from starling.node.engine.exchange.broadcasts import Broadcasts
@@ -66,7 +66,7 @@ def _terms(replica: Replica, opening: calls.Open) -> tuple[Terms, Effort]:
     chosen = selector_facts(manifest.compress, kind)
     select = selection(
         manifest.compress, codec.response if kind in SWAPPED else codec.request, codec.response, facts,
-        wishes=chosen.wishes, directions=kind is EdgeKind.DIRECTIONS, effort=effort,
+        wishes=chosen.wishes, beside=beside(manifest, kind, codec.response), effort=effort,
     )  # fmt: skip
     wished = kept(manifest.compress.ratio, dim) if chosen.wishes else 0
     form = Form(dim, like.dtype, like.device, replica.layout.dim)

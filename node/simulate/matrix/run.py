@@ -26,6 +26,7 @@ from starling.gossip.mix.base import origin
 from starling.gossip.mix.dsgd import Dsgd
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.kinds import kind_of
+from starling.gossip.mix.moments import averages_memories
 from starling.gossip.mix.personal import SHARES, Personal, chosen
 from starling.gossip.mix.seeds import Seeds
 from starling.gossip.overlay.stages import stage, turn
@@ -33,8 +34,7 @@ from starling.gossip.overlay.sticky import DEGREE
 from starling.gossip.rng import generator
 from starling.node.config.overlay import overlay_of
 from starling.node.config.weight import weight
-from starling.node.engine.compression import selector_facts
-from starling.node.engine.memories import codec_of
+from starling.node.engine.compression import memory_codec, selector_facts
 from starling.node.engine.mixing import mixer_of, settled_edges
 from starling.node.engine.optimizers import corrections_of
 from starling.node.engine.schedules import phase, schedule
@@ -154,9 +154,9 @@ class _Run:
             compares=facts.compares, wish_limit=kept(agreed.compress.ratio, start.numel()) if facts.wishes else 0,
             settled_edges=settled_edges(agreed),
         )  # fmt: skip
-        if agreed.mix.kind == "moments":
+        if averages_memories(agreed):
             assert isinstance(swarm.exchanges, Differences)
-            swarm.exchanges.memories = RowMemories(local, codec_of(agreed), mixing, start.numel())
+            swarm.exchanges.memories = RowMemories(local, memory_codec(agreed), mixing, start.numel())
         if agreed.mix.own and isinstance(learned, TorchTask):
             aside = learned.aside
 
