@@ -32,7 +32,7 @@ from starling.gossip.compress.header import TRAILER
 from starling.gossip.compress.quantize.logarithm import Logarithm
 from starling.gossip.compress.support import Full, Support
 from starling.gossip.lazy_torch import Generator, Tensor, torch
-from starling.gossip.vector import squares, stretches
+from starling.gossip.vector import stretches
 
 OLDEST = 1 << 40  # age that a peer may have, in local steps
 LONGEST_SHARE = 0.25  # of the root of Σ v, that a change of m may be long
@@ -277,7 +277,7 @@ class MemoryExchange:
         change *= each.sign * each.theta
         _times(change, ages.by(lambda decay: decay.mean**ages.since, index, change))
         if ages.own > 0:
-            length, most = math.sqrt(squares(change)), _longest(m, v, ages, index)
+            length, most = float(change.norm()), _longest(m, v, ages, index)
             change *= most / length if length > most else 1.0
         m += change
         _times(m, ages.by(ages.mean, index, m))
@@ -310,8 +310,12 @@ def _longest(m: Tensor, v: Tensor, ages: _Ages, index: slice | Tensor) -> float:
     def scale(decay: Decay) -> float:
         return 0.0 if decay.square is None else _weight(decay.mean, ages.own) ** 2 / _weight(decay.square, ages.own)
 
-    power = float((v * ages.by(scale, index, v)).double().sum())
-    return max(math.sqrt(squares(m)), LONGEST_SHARE * math.sqrt(power))
+    return max(float(m.norm()), LONGEST_SHARE * math.sqrt(_total(v, ages.by(scale, index, v))))
+
+
+def _total(x: Tensor, factor: float | Tensor) -> float:
+    """Return Σ of factor·x (k,)."""
+    return float(x.sum()) * factor if isinstance(factor, float) else float((x * factor).sum())
 
 
 def _bound(others: Tensor, v: Tensor, ages: _Ages, index: slice | Tensor) -> None:
@@ -323,7 +327,7 @@ def _bound(others: Tensor, v: Tensor, ages: _Ages, index: slice | Tensor) -> Non
         inverse = ages.by(
             lambda decay: 0.0 if decay.square is None else 1.0 / _weight(decay.square, age), index, squares
         )
-        return float((squares * inverse).double().sum())
+        return _total(squares, inverse)
 
     theirs, most = total(others, ages.other.age), LARGEST * total(v, ages.own)
     if theirs > most > 0.0:

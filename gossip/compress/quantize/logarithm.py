@@ -65,16 +65,18 @@ class Logarithm:
         buckets = -(-count // self.bucket)
         raw = np.frombuffer(data, np.uint8)
         top = steps.from_wire(raw[: 2 * buckets], _LEAST, 1.0, torch.device("cpu"))
-        codes = torch.from_numpy(_unpacked(raw[2 * buckets :]))
-        if bool(codes[count:].any()):
+        packed = raw[2 * buckets :]
+        if count % 2 and packed[-1] >> 4:
             raise ValueError("bad_padding")
-        levels = torch.tensor([*(BASE**-level for level in range(ZERO)), 0.0])
-        values = torch.empty(count)
-        for start in range(0, count, _CHUNK * self.bucket):
-            part = slice(start, min(start + _CHUNK * self.bucket, count))
-            scale = top[start // self.bucket : -(-part.stop // self.bucket)].repeat_interleave(self.bucket)
-            torch.mul(levels[codes[part].int()], scale[: part.stop - start], out=values[part])
-        return values
+        shares = torch.tensor([*(BASE**-level for level in range(ZERO)), 0.0])
+        pairs = torch.stack(
+            (shares.repeat(16), shares.repeat_interleave(16)), 1
+        )  # of the 256 bytes, the lowest bits first
+        values = torch.index_select(pairs, 0, torch.from_numpy(packed.astype(np.int32))).view(-1)
+        whole = count // self.bucket
+        values[: whole * self.bucket].view(-1, self.bucket).mul_(top[:whole, None])
+        values[whole * self.bucket :].mul_(top[-1:])
+        return values[:count]
 
     def _rows(self, values: Tensor) -> Iterator[Tensor]:
         """Yield (r, bucket) float32, zeros behind the last value."""
@@ -89,8 +91,3 @@ def _packed(codes: Tensor, count: int) -> Tensor:
     out = torch.empty(codes.numel() // 2, dtype=torch.uint8, device=codes.device)
     bits.pack(codes, Logarithm.WIDTH, torch.empty(codes.numel() // 8, dtype=torch.int64, device=codes.device), out)
     return out[: -(-min(count, codes.numel()) // 2)]
-
-
-def _unpacked(packed: np.ndarray) -> np.ndarray:
-    """Return two codes (uint8) of each byte, the lowest bits first."""
-    return np.stack((packed & 15, packed >> 4), 1).reshape(-1)
