@@ -168,6 +168,10 @@ def _part(values: Tensor, support: Support, chosen: Tensor | None = None) -> Ten
     return part if chosen is None else part[chosen.to(part.device)]
 
 
+Forged = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""M and v (D,) -> what an attacker says of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryExchange:
     """One node's side of exchanges of memories.
@@ -177,18 +181,20 @@ class MemoryExchange:
         codec: of the swarm.
         home: it says nothing of its memory and learns nothing, as one whose optimiser is not known by name, or that adds noise to what it
             sends.
+        forged: what is said instead of m and v (D,), by who attacks others; None: the truth.
     """
 
     memory: Memory
     codec: MemoryCodec
     home: bool = False
+    forged: Forged | None = None
 
     def told(self, support: Support, chance: Generator) -> Told:
         """Return an initiator's memory on a support, with v where it is its turn. Raises ValueError: "not_finite"."""
         memory = self.memory
         if self.home or memory.age == 0:
             return Told(0)
-        mean, square = memory.read()
+        mean, square = self._said()
         carried = self.codec.mean.encode(_part(mean, support), chance)
         return Told(
             memory.age, carried, self._square(support, square, chance) if self.codec.squared(memory.met) else b""
@@ -218,7 +224,7 @@ class MemoryExchange:
         memory = self.memory
         if self.home or (not asked.mean and memory.age == 0):
             return Told(0), None
-        mean, square = memory.read()
+        mean, square = self._said()
         difference = _part(mean, support).cpu().float().clone()
         if asked.mean:
             difference -= self.codec.mean.decode(asked.mean, difference.numel())
@@ -230,6 +236,10 @@ class MemoryExchange:
     def answered(self, support: Support, theta: float, said: Told) -> Learned | None:
         """Return what a response does at the initiator; None: nothing."""
         return None if self.home or not said.mean else self._learned(support, theta, said.mean, 1.0, said)
+
+    def _said(self) -> tuple[Tensor, Tensor]:
+        mean, square = self.memory.read()
+        return (mean, square) if self.forged is None else self.forged(mean, square)
 
     def _learned(self, support: Support, theta: float, codes: bytes, sign: float, other: Told) -> Learned:
         memory = self.memory

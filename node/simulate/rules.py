@@ -201,6 +201,11 @@ def _check_attack(scenario: Scenario) -> list[str]:
         raise ConfigError(
             f"attack.kind: {attack.kind} lies about drift, which these nodes do not exchange; try `--set mix.track=drift`"
         )
+    if target == "memory" and not averages_memories(scenario):
+        raise ConfigError(
+            f"attack.kind: {attack.kind} lies about what optimisers remember, which these nodes do not exchange; try "
+            "`--set optimizer.kind=adamw`"
+        )
     if target == "tracker" and scenario.mix.kind not in TRACKING:
         raise ConfigError(
             f"attack.kind: {attack.kind} lies about the tracker, which mix={scenario.mix.kind} does not tell; "

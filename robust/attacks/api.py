@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from starling.gossip.lazy_torch import Generator, Tensor
 
-Target: TypeAlias = Literal["vector", "data", "tracker", "drift", "wire"]
+Target: TypeAlias = Literal["vector", "data", "tracker", "drift", "memory", "wire"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class Attack(Protocol):
         """Where it acts.
 
         vector: `craft` instead of the vector. tracker: `craft` instead of the tracker, the model is honest. drift: `craft` instead of the
-        direction of drift tracking, claimed to be free of noise; the attacker's own flows leave it out. data:
+        direction of drift tracking, claimed to be free of noise; the attacker's own flows leave it out. memory: `forged` instead of what
+        its optimiser remembers. data:
         `Poison.poison` on every batch, then `craft`. wire: `Distort.distort` on every payload; `craft` gives what a receiver without
         checks would decode.
         """

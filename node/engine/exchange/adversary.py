@@ -4,9 +4,9 @@ It exists only if the node's owner asked for an attack twice (`node.config.attac
 the newest of each of at most MAX_RECEIVED peers, without those of fellow attackers, named by `crew`.
 
 Attacks with target "vector" replace the first d numbers of the shared vector, those with target "tracker" the next d, and those with
-target "drift" the directions that exchanges carry besides; an attacker leaves those out of its own flows, or its model would bend. Where
-one vector is published for all, an attack that depends on the receiver is made for one of the known peers, in turn. Where messages are
-swapped, the attacker sends forged ones and learns nothing from those received.
+target "drift" the directions that exchanges carry besides; an attacker leaves those out of its own flows, or its model would bend. Target
+"memory" is what its optimiser remembers. Where one vector is published for all, an attack that depends on the receiver is made for one of
+the known peers, in turn. Where messages are swapped, the attacker sends forged ones and learns nothing from those received.
 
 Shapes: d parameters, D numbers of the shared vector, h vectors known, k of one exchange.
 """
@@ -32,6 +32,7 @@ from starling.node.tasks.api import Data
 from starling.node.tasks.labelled import LabelledData, Poisoned
 from starling.robust.attacks.api import Attack, Distort, Poison, Scene
 from starling.robust.attacks.catalogue import ATTACKS
+from starling.robust.attacks.memory import Reversed
 
 Sent = TypeVar("Sent", calls.Offered, calls.Answered, calls.Published)
 
@@ -104,6 +105,13 @@ class Adversary:
             raise ConfigError(
                 f"attack: {opening.attack} forges drift, which this swarm does not exchange; it needs mix.track = drift or both"
             )
+        if self.targets == "memory":
+            if replica.remembered is None or replica.remembered.home:
+                raise ConfigError(
+                    f"attack: {opening.attack} forges what optimisers remember, which this swarm does not exchange; it needs "
+                    "mix.kind = moments or pet, and adamw or muon"
+                )
+            replica.remembered = replace(replica.remembered, forged=cast("Reversed", self._attack).forged)
         self._received: dict[str, Tensor] = {}  # directions, where they are what is forged
         self._forged: dict[str, Tensor] = {}
         self._before = self._origin.clone()
@@ -112,7 +120,7 @@ class Adversary:
 
     def forge(self, shared: Tensor, round: int, peer: str = "") -> Tensor:
         """Return (D,) to send instead of `shared` (D,), which is not changed; `peer` is "" for a vector published for all."""
-        if self.targets in ("wire", "drift"):
+        if self.targets in ("wire", "drift", "memory"):
             return shared
         own = shared[self._part].cpu()
         sent = shared.clone()

@@ -10,7 +10,7 @@ An attacker on drift leaves drift out of its own correction, which would bend it
 Shapes: N rows, d parameters, D numbers of the shared vector, r receivers, m samples.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from starling.gossip.api import Mixer, Quantizer
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.defended_tracking import DefendedTracking
 from starling.gossip.mix.gather import Gather
+from starling.gossip.mix.memories import Forged
 from starling.gossip.rng import generator
 from starling.node.simulate.matrix.batch import Batch, Directions
 from starling.node.simulate.matrix.table import through
@@ -33,6 +34,7 @@ from starling.node.tasks.labelled import LabelledData, Poisoned
 from starling.robust.attacks.api import Attack, Poison, Scene
 from starling.robust.attacks.catalogue import ATTACKS
 from starling.robust.attacks.data import Backdoor, Clones, LabelFlip
+from starling.robust.attacks.memory import Reversed
 from starling.robust.rules.api import Composed
 from starling.robust.rules.clipping import Sac
 
@@ -183,6 +185,13 @@ def _poisoned(attack: Poison, own: Data) -> Poisoned:
     except ValueError as error:
         raise ConfigError(f"attack.params: {error}") from error
     return changed
+
+
+def memories(attack: Attack | None, rows: NDArray[np.bool_]) -> Mapping[int, Forged]:
+    """Return what each of `rows` (N,) says of its optimiser's memory, where the attack is on that."""
+    if attack is None or attack.targets != "memory":
+        return {}
+    return dict.fromkeys(np.flatnonzero(rows).tolist(), cast("Reversed", attack).forged)
 
 
 Hits = Callable[[nn.Module, Any], tuple[int, int]]

@@ -121,7 +121,7 @@ def forge_of(
 
     `directions` gives (N, D) those of all rows, where an attack forges them.
     """
-    if byzantine is None or kind in PULLED:
+    if byzantine is None or kind in PULLED or byzantine.attack.targets == "memory":
         return lambda batch, _: batch
     if byzantine.attack.targets == "drift":
 

@@ -5,7 +5,8 @@ Shapes: N rows, D numbers of the shared vector, g exchanges of a group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -15,16 +16,13 @@ from torch import Generator, Tensor
 from starling.gossip.api import Mixer
 from starling.gossip.compress.header import TRAILER
 from starling.gossip.compress.support import Support
-from starling.gossip.mix.memories import Learned, Memory, MemoryCodec, MemoryExchange
+from starling.gossip.mix.memories import Forged, Learned, Memory, MemoryCodec, MemoryExchange
 from starling.node.engine.memories import OptimizerMemory, pieces_of, view_of
 from starling.node.engine.moments import Kept
 from starling.node.engine.optimizers import optimizer
 from starling.node.simulate.matrix.batch import Sizes
 from starling.node.simulate.matrix.edges import Pair
 from starling.node.simulate.matrix.local import LocalSteps
-
-Forge = Callable[[int, Memory], Memory]
-"""A row and its memory -> what it says of it."""
 
 
 class RowState:
@@ -60,16 +58,17 @@ class RowMemories:
     """The memories of all rows, and what exchanges will do to them: at the end of a batch, or when a responder learns of a commit."""
 
     def __init__(
-        self, local: LocalSteps, codec: MemoryCodec, mixer: Mixer, dim: int, forge: Forge | None = None
-    ) -> None:
+        self, local: LocalSteps, codec: MemoryCodec, mixer: Mixer, dim: int,
+        forged: Mapping[int, Forged] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """`forged`: by row, of those that lie."""
         made = optimizer(local.section, local.like[0], model=local.problem.model)
         template = {name: torch.zeros(form.shape, dtype=form.dtype) for name, form in made.template.items()}
         pieces, view = pieces_of(made), view_of(mixer, local.problem.layout.trained, dim)
         self._ends: list[MemoryExchange] = []
         for row in range(len(local.like)):
             memory: Memory = OptimizerMemory(_lives(local, row, template), pieces, view, lambda _: None)
-            told = memory if forge is None else forge(row, memory)
-            self._ends.append(MemoryExchange(told, codec, home=not memory.decays))
+            self._ends.append(MemoryExchange(memory, codec, home=not memory.decays, forged=forged.get(row)))
         self._due: list[tuple[int, int, Learned]] = []
         self._pending: dict[Pair, tuple[int, int, Learned]] = {}
 

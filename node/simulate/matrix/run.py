@@ -156,7 +156,9 @@ class _Run:
         )  # fmt: skip
         if averages_memories(agreed):
             assert isinstance(swarm.exchanges, Differences)
-            swarm.exchanges.memories = RowMemories(local, memory_codec(agreed), mixing, start.numel())
+            swarm.exchanges.memories = RowMemories(
+                local, memory_codec(agreed), mixing, start.numel(), byzantine.memories(attack, self.byzantine)
+            )
         if agreed.mix.own and isinstance(learned, TorchTask):
             aside = learned.aside
 

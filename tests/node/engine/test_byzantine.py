@@ -7,7 +7,7 @@ import torch
 from starling.gossip.compress import codec
 from starling.gossip.compress.catalogue import quantizer
 from starling.gossip.exchange.attestation import digest
-from starling.node.config.schema import CompressSection, MixSection, PrivacySection
+from starling.node.config.schema import CompressSection, MixSection, OptimizerSection, PrivacySection
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from tests.harness.attack_scenes import targeting
@@ -163,6 +163,20 @@ def test_forged_drift_is_for_the_other_end_alone_and_within_its_reach(me, other,
 
 
 @BOTH_ENDS
+def test_a_forged_memory_is_for_the_other_end_alone_and_bounded(me, other):
+    """Its model is honest, and mixes honestly."""
+    swarm = manifest(mix=MixSection(kind="moments"), compress=EXACT, optimizer=OptimizerSection(kind="adamw", lr=0.01))
+    engines = {me: liar(swarm, "memory_reversed", node=me, scale=100.0), other: opened(swarm, 1, other)}
+    own, theirs = (trained(engines[peer], swarm) for peer in (me, other))
+    before = engines[other].replica.remembered.memory.read()[0].clone()
+    mixed(engines, me, other)
+    after = engines[other].replica.remembered.memory.read()[0]
+    assert torch.allclose(engines[me].vector, (own + theirs) / 2, atol=1e-5)
+    assert torch.allclose(engines[other].vector, (own + theirs) / 2, atol=1e-5)
+    assert 0.5 * float(before.norm()) < float((after - before).norm()) < 3.0 * float(before.norm())
+
+
+@BOTH_ENDS
 def test_forged_messages_that_are_swapped_are_for_the_other_end_alone(me, other):
     mix = MixSection(kind="defended_tracking", tracker_clip=0.0, tracker_leak=0.0, tracker_cap=0.0, step_clip=0.0)
     own, theirs, mine, victim = mixed_with_a_liar(manifest(mix=mix, compress=EXACT), "sign_flip", me, other)
@@ -225,6 +239,7 @@ def test_flipped_labels_are_learned_and_honest_ones_measured():
         ("stale", {"lag": 99}, {}, "lag must be >= 0 and < 16"),
         ("tracker_neg", {}, {}, "sends none; it needs one of beer, defended_tracking, gradient_tracking, k_gt"),
         ("drift_const", {}, {}, "needs mix.track = drift or both"),
+        ("memory_reversed", {}, {}, "needs mix.kind = moments or pet"),
         ("label_flip", {}, {"kind": "quadratic"}, "needs samples with labels"),
         ("label_flip", {"privacy": PrivacySection(noise=1.0)}, {}, "privacy.noise=0"),
         ("backdoor", {"target": 10}, {}, "class 10 must be < 10"),

@@ -103,6 +103,17 @@ def test_drift_is_forged_by_ten_gradients_uphill_or_there_and_back() -> None:
     assert sides == [sides[0]] * 3 + [-sides[0]] * 3 + [sides[0]]
 
 
+def test_a_reversed_memory_is_said_with_squares_as_one_likes_and_an_honest_model() -> None:
+    forged = ATTACKS["memory_reversed"](scale=3.0, square=0.0)
+    mean, square = forged.forged(torch.tensor([1.0, -2.0]), torch.tensor([4.0, 5.0]))
+    assert mean.tolist() == [-3.0, 6.0]
+    assert square.tolist() == [0.0, 0.0]
+    assert torch.equal(crafted(forged, scene())[0], scene().own)
+    for wrong in ({"scale": 0.0}, {"square": -1.0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            ATTACKS["memory_reversed"](**wrong)
+
+
 DIM = 400
 SUPPORTS: dict[str, Support] = {
     "full": Full(),

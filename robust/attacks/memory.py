@@ -1,0 +1,40 @@
+"""Forged memories of optimisers beside honest models: what steps are divided by, and which way they go.
+
+Shapes: D numbers of the shared vector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from starling.gossip.lazy_torch import Generator, Tensor
+from starling.robust.attacks.api import Scene, Target
+from starling.robust.attacks.statistics import positive
+
+
+@dataclass(frozen=True, slots=True)
+class Reversed:
+    """−scale · m: steps of who averages it go uphill. `square` multiplies v: 0 makes steps long, much makes them short for long.
+
+    Args:
+        scale: of m, > 0.
+        square: of v, >= 0.
+    """
+
+    scale: float = 10.0
+    square: float = 1.0
+    targets: ClassVar[Target] = "memory"
+
+    def __post_init__(self) -> None:
+        positive("scale", self.scale)
+        if not self.square >= 0.0:
+            raise ValueError(f"square must be >= 0, got {self.square}")
+
+    def forged(self, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what is said of m and v (D,)."""
+        return -self.scale * mean, self.square * square
+
+    def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
+        """Return honest vectors: models are not forged."""
+        return scene.own.expand_as(scene.receivers), memory
