@@ -39,11 +39,11 @@ class VectorMemory:
         self.met, self.clock, self.life = 0, 0, object()
 
 
-def drawn(count, age, chance, scale=1.0, decays=None):
+def drawn(count, age, chance, decays=None, dtype=torch.float32):
     """A memory of `age` gradients."""
-    made = VectorMemory(torch.zeros(count), torch.zeros(count), 0, decays)
+    made = VectorMemory(torch.zeros(count, dtype=dtype), torch.zeros(count, dtype=dtype), 0, decays)
     for _ in range(age):
-        made.step(scale * torch.randn(count, generator=chance))
+        made.step(torch.randn(count, generator=chance, dtype=dtype))
     return made
 
 

@@ -41,9 +41,9 @@ def recursion(one, other, theta, square):
 )
 @examples(60)
 def test_both_ends_follow_the_formulas(seed, ages, theta, met):
-    """Within the rounding of float32, of what the codes say."""
+    """To 1e-12 in float64, of what the codes say."""
     chance = torch.Generator().manual_seed(seed)
-    one, other = (drawn(D, age, chance) for age in ages)
+    one, other = (drawn(D, age, chance, dtype=torch.float64) for age in ages)
     one.met = met
     ends, effects, (asked, said) = meet(one, other, theta=theta, seed=seed)
     before = [(each.mean.double().numpy(), each.square.double().numpy(), each.age) for each in (one, other)]
@@ -63,8 +63,8 @@ def test_both_ends_follow_the_formulas(seed, ages, theta, met):
         expected = recursion((m, v, age), shown, theta, square)
         end.learn(effect)
         memory = end.memory
-        np.testing.assert_allclose(memory.mean.double(), expected[0], rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(memory.square.double(), expected[1], rtol=1e-4, atol=1e-9)
+        np.testing.assert_allclose(memory.mean.double(), expected[0], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(memory.square.double(), expected[1], rtol=1e-12, atol=1e-12)
         assert memory.age == expected[2]
     assert bool(asked.square) == bool(said.square) == (met < 4 or met % 4 == 0)
 
