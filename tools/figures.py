@@ -35,7 +35,7 @@ CORE = (
     "node/engine/exchange/[!ab]*.py", "node/engine/exchange/broadcasts.py", "node/engine/local/*.py", "node/engine/process.py",
     "node/engine/optimizers.py", "node/engine/flat_optimizer.py", "node/engine/pieces.py",
     "node/engine/schedules.py", "node/engine/corrections.py", "node/engine/stretches.py", "node/engine/numerics.py",
-    "node/daemon/training.py", "node/daemon/exchange/service.py",
+    "node/daemon/training/*.py", "node/daemon/exchange/service.py",
 )  # fmt: skip
 """Files, or patterns of such, with what the engine and its daemon do in a round: the ten most edited of node/engine and node/daemon, and
 what they became."""
@@ -47,7 +47,7 @@ D, E = 21, 31
 
 LIMITS: Mapping[str, int] = MappingProxyType(
     {
-        "branches in the core files": 520,
+        "branches in the core files": 507,
         "questions for the kind of edge": 12,
         "lines of the largest file in engine": 259,
         "lines of the largest file in daemon": 568,
@@ -56,7 +56,7 @@ LIMITS: Mapping[str, int] = MappingProxyType(
         "functions of rank D": 19,
         "functions of rank E": 0,
         "complexity by mccabe": 15,
-        "accesses to others' attributes in tests": 302,
+        "accesses to others' attributes in tests": 291,
         "stops, local step of flows": 20,
         "turnings back, local step of flows": 3,
         "stops, local step by default": 28,

@@ -97,7 +97,7 @@ class Node:
             await self._live(network, nursery)
             await self._leave()
             nursery.cancel_scope.cancel()
-        if isinstance(self.phase, RunningNode) and (why := self.phase.training.cannot_save):
+        if isinstance(self.phase, RunningNode) and (why := self.phase.training.house.cannot_save):
             raise GossipError(f"the model could not be saved: {why}; free disk space (df -h) and `starling run` again")
 
     def stop(self) -> None:

@@ -4,54 +4,43 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import count
 
 import trio
 
 from starling.gossip.errors import EngineError
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
-from starling.gossip.mix.catalogue import MIXERS
-from starling.gossip.overlay.api import LastingEdges, Overlay
-from starling.gossip.overlay.chosen import EVERY, ChosenEdges
-from starling.gossip.overlay.sticky import DEGREE, StickyEdges
 from starling.gossip.seeds import derive
 from starling.gossip.wire.schema import Beacon, BeaconQuery, Dialed, DialMe, StopVote
 from starling.node.config import weight
-from starling.node.config.overlay import overlay_of
-from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext, SecondNodes
-from starling.node.daemon.crew.seats import Crewmates, CrewNeighbors
+from starling.node.daemon.crew.seats import Crewmates
 from starling.node.daemon.crew.service import CrewService
 from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.exchange.history import Transactions
-from starling.node.daemon.exchange.pull_service import PulledExchange
-from starling.node.daemon.exchange.sampled_service import SampledExchange
-from starling.node.daemon.exchange.service import Exchange
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.bootstrap import Bootstrap, to_share
 from starling.node.daemon.membership.neighbors import (
     Members,
-    Neighbors,
-    OverlayNeighbors,
-    RandomNeighbors,
-    SampledNeighbors,
 )
 from starling.node.daemon.membership.reachability import ReachabilityService
 from starling.node.daemon.membership.service import Membership, OtherControl
 from starling.node.daemon.membership.stop import StopService
 from starling.node.daemon.progress import Progress
-from starling.node.daemon.state.model_sync import ModelSync, disjoint
+from starling.node.daemon.state.model_sync import ModelSync
 from starling.node.daemon.state.transfer import Transfer
-from starling.node.daemon.training import Training
-from starling.node.daemon.trust.equivocation import EquivocationDetector
+from starling.node.daemon.training.evaluation import Evaluation
+from starling.node.daemon.training.housekeeping import Housekeeping
+from starling.node.daemon.training.late_join import PeerModels
+from starling.node.daemon.training.local_work import CrewWork, EngineWork, LocalWork
+from starling.node.daemon.training.loop import Training
+from starling.node.daemon.training.paces import Services, pace_of
 from starling.node.daemon.trust.peer_policy import PeerPolicy
 from starling.node.rpc import calls
 
 FAREWELL_S = 0.7  # for the farewell to all members
 LAST_SAVE_S = 1.2  # for the last checkpoint
-CONTRADICTED_S = 2.0  # first pause of a joiner that was offered contradictory models; doubles up to a minute
 PAYLOAD_BYTES_PER_PARAMETER = 32  # upper bound: two vectors of doubles, and an index for each coordinate …
 PAYLOAD_BYTES = 64 << 10  # … with their headers
 NO_CREW_BYTES = 1 << 10  # of a frame of a lane that nobody reads here
@@ -67,7 +56,7 @@ class RunningNode:
         transfer: Transfer, policy: PeerPolicy, progress: Progress, transactions: Transactions, stage: int = -1,
         seconds: SecondNodes | None = None,
     ) -> None:  # fmt: skip
-        overlay, clock = overlay_of(context.manifest), SwarmClock(patience_s=math.inf)
+        clock = SwarmClock(patience_s=math.inf)
         self.context = context
         self.engine = engine
         self.opened = opened
@@ -83,79 +72,33 @@ class RunningNode:
         self.crew: CrewService | None = None
         self.members: Members = self.membership
         """The swarm as exchanges and rounds see it; in a swarm of crews those who hold this node's stage."""
+        work: LocalWork = EngineWork(engine)
         if stage >= 0:
             self.members = mates = Crewmates(self.membership, context.manifest.crew.stages, stage)
             self.crew = CrewService(context, mates, opened, seconds)
+            work = CrewWork(self.crew, EngineWork(engine), context.manifest.pace.local_steps)
             transfer.seats = mates.wanted
         else:
             context.network.expect("crew", NO_CREW_BYTES)
         self.beacons = BeaconService(context, self.members)
         self.reachability = ReachabilityService(context, self.membership)
         self.stop = StopService(context, self.membership, opened)
-        self.exchange: Exchange | PulledExchange | SampledExchange
-        self.neighbors: Neighbors
-        self.equivocation: EquivocationDetector | None = None  # only where models are signed
-        facts = MIXERS.facts(context.manifest.mix.kind, trusted=True)
-        if facts.gathers or facts.broadcasts:
-            self._open_pulled(overlay, transactions)
-        else:
-            self._open_pairwise(overlay, transactions)
-        self._model_sync = ModelSync(transfer=transfer, engine=engine, report=context.report)
-        self.training = Training(
-            context, engine, self.members, overlay, self.neighbors, self.beacons, self.exchange, clock, progress, self._fetch,
-            self.may_meet, self.stop, self.crew,
+        evaluation = Evaluation(context.manifest.pace, work, self.stop, progress, context.report, opened.metric)
+        house = Housekeeping(context, engine, progress, evaluation)
+        sync = ModelSync(transfer=transfer, engine=engine, report=context.report)
+        models = PeerModels(context, self.membership, self.members, sync, policy.allows, self.inviter_of)
+        pace = pace_of(
+            Services(
+                context, self.membership, self.members, self.beacons, policy, transactions, clock, work, house, models, self.may_meet
+            )
         )  # fmt: skip
+        self.exchange, self.neighbors, self.equivocation = pace.exchange, pace.neighbors, pace.equivocation
+        self.training = Training(context.manifest.pace, self.members, pace.joining, pace.loop, house)
         engine.reset = self.exchange.reset_all
         context.network.expect("exchange", PAYLOAD_BYTES_PER_PARAMETER * opened.parameters + PAYLOAD_BYTES)
         progress.figures, progress.round = opened.figures, opened.round
         progress.best, progress.best_round = opened.best, opened.best_round
         transfer.expect(opened)
-
-    def _open_pairwise(self, overlay: Overlay, transactions: Transactions) -> None:
-        context, members, numbers = self.context, self.members, count(1)
-        manifest = context.manifest
-        sticky = _lasting(manifest, context.swarm.encode()) if manifest.pace.kind == "clock" else None
-        plain = OverlayNeighbors(overlay, lambda: members.roster, context.me, self.beacons.salt, may_meet=self.may_meet)
-        named = CrewNeighbors(members, plain) if isinstance(members, Crewmates) else plain
-        self.neighbors = named
-        self.exchange = Exchange(
-            context, members, lambda: self._fresh(next(numbers)), directions=named.directions, noted=self.policy.noted,
-            transactions=transactions, sticky=sticky,
-        )  # fmt: skip
-
-    def _open_pulled(self, overlay: Overlay, transactions: Transactions) -> None:
-        context, members = self.context, self.membership
-        section, me = context.manifest.overlay, context.me
-        self.equivocation = EquivocationDetector(context, members, self._progress)
-        if context.manifest.pace.kind == "sampled":
-            self._open_sampled(self.equivocation, transactions)
-            return
-        self.exchange = PulledExchange(
-            context, members, first=self._fresh(1), attested=self.equivocation.attested, noted=self.policy.noted,
-            transactions=transactions,
-        )  # fmt: skip
-        self.neighbors = (
-            RandomNeighbors(
-                lambda: members.roster, me, section.k, members.prefixes, context.manifest.admission.per_prefix,
-                lambda peer: self.policy.allows(peer) and self.may_meet(peer),
-                context.identity.seed, context.incarnation,
-            )
-            if section.kind == "pull"
-            else OverlayNeighbors(overlay, lambda: members.roster, me, self.beacons.salt, rows=True, may_meet=self.may_meet)
-        )  # fmt: skip
-
-    def _open_sampled(self, equivocation: EquivocationDetector, transactions: Transactions) -> None:
-        context, members = self.context, self.membership
-        self.exchange = exchange = SampledExchange(
-            context, members, first=self._fresh(1), attested=equivocation.attested, noted=self.policy.noted,
-            transactions=transactions, salt=self.beacons.salt,
-            allowed=lambda peer: self.policy.allows(peer) and self.may_meet(peer), is_member=lambda peer: peer in members.table,
-        )  # fmt: skip
-        self.neighbors = SampledNeighbors(lambda: members.roster, context.me, lambda: exchange.edges)
-
-    def _fresh(self, number: int) -> int:
-        """A number that no earlier incarnation of an edge is likely to have had."""
-        return derive(number, "inc", self.context.me, int(self.context.unix_time() * 1e6)) >> 3
 
     async def serve(self, nursery: trio.Nursery) -> None:
         """Start all services in `nursery`; returns when they serve."""
@@ -188,11 +131,11 @@ class RunningNode:
         self.membership.settle()
         await training.run(start_round)
         self._export, self._saved_committed = export, self.exchange.stats.committed
-        await training.save(export)
+        await training.house.save(export)
         self._progress.enter("finished")
         done = self._progress.round
         text = f"stopped after {done} rounds: two thirds of the members or more no longer improve"
-        if not training.stopped_early:
+        if not training.house.evaluation.stopped_early:
             text = f"all {context.manifest.pace.rounds} rounds done"
         context.report.event("finished", text, round=done)
         await trio.sleep(context.config.linger_s)
@@ -204,7 +147,7 @@ class RunningNode:
             with trio.move_on_after(FAREWELL_S):
                 await self.membership.leave()
             with trio.move_on_after(LAST_SAVE_S):
-                await (self._save_again() if finished else self.training.save())
+                await (self._save_again() if finished else self.training.house.save())
 
     async def _save_again(self) -> None:
         """Save if that failed before, as disk space may have been freed, or if a late acknowledgement has committed an exchange since."""
@@ -212,46 +155,16 @@ class RunningNode:
         if committed > self._saved_committed and self.context.manifest.pace.kind == "steps":
             with suppress(EngineError):
                 await self.engine.call(calls.Mix(self._progress.round - 1))
-        if committed > self._saved_committed or self.training.cannot_save:
+        if committed > self._saved_committed or self.training.house.cannot_save:
             self._saved_committed = committed
-            await self.training.save(self._export)
+            await self.training.house.save(self._export)
 
     async def _start_round(self) -> int:
-        """The round to start at: the checkpoint's, or that of a model fetched from members who are further."""
-        opened, training = self.opened, self.training
+        """Look for members for a while -> the round to start at."""
         with trio.move_on_after(SETTLE_S if self._bootstrap.addresses else 0.0):
             while len(self.membership.members) < 2:  # noqa: ASYNC110 — for a short time at the start
                 await trio.sleep(0.05)
-        if self.context.manifest.pace.kind == "sampled":
-            return opened.round  # whoever is woken takes the newest model
-        start, pause = opened.round, CONTRADICTED_S
-        while True:
-            try:
-                start = await training.catch_up(
-                    opened.round, opened.round + (training.patience if opened.resumed else 0)
-                )
-            except EngineError as error:
-                await training.recover(error)
-                continue
-            if opened.resumed or not self._model_sync.contradicted:
-                break
-            await trio.sleep(pause)  # more members may come, or the Byzantine ones be banned
-            pause = min(2 * pause, 60.0)
-        self._progress.joined_late = start > opened.round and not opened.resumed
-        return start
-
-    async def _fetch(self, newer_than: int, live: bool, first: Sequence[str]) -> int | None:
-        """Take over the model on which members agree, if it is past round `newer_than`. -> its round
-
-        `first` are at our round, and asked before others.
-        """
-        me, moment, membership = self.context.me, int(self.context.unix_time() * 1e6), self.membership
-        others = [peer for peer in self.members.members if peer != me and self.policy.allows(peer)]
-        others.sort(key=lambda peer: derive(moment, "source", me, peer))  # no peer can arrange to be asked first
-        before = set(first)
-        order = disjoint(others, lambda peer: {*membership.prefixes(peer), self.inviter_of(peer)} - {""})
-        order.sort(key=lambda peer: peer not in before)
-        return await self._model_sync.fetch(order, newer_than, live=live, abreast=before)
+        return await self.training.joining.start(self.opened)
 
     def to_share(self) -> tuple[str, ...]:
         """Addresses for an invite made now; stays the same while members do."""
@@ -329,14 +242,3 @@ class RunningNode:
                 for peer in self._cut:
                     nursery.start_soon(self.exchange.revoke, peer)
                 self._cut.clear()
-
-
-def _lasting(manifest: Manifest, salt: bytes) -> LastingEdges:
-    """The edges of a node in clock pace; an overlay that is a schedule names neighbors itself, and these are for who is accepted."""
-    params = manifest.overlay.params()
-    degree = params.get("degree", DEGREE)
-    return (
-        ChosenEdges(degree, salt, params["choose_every"] or EVERY)
-        if params.get("choose") == "fast"
-        else StickyEdges(degree, salt)
-    )

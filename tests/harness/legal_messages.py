@@ -134,7 +134,7 @@ class Values:
     def view(self, kind: type[Message]) -> list[bytes]:
         members = self.running.membership
         heard = [it.view for it in self.known.of(self.victim.peer_id, kind)[:2]]
-        return [*heard, members.view, members._view.digest, self.running.training.order.digest(0), bytes(16)]
+        return [*heard, members.view, members._view.digest, self.running.beacons.digest(0), bytes(16)]
 
     def revoked(self, _kind: object) -> list[bytes]:
         return [self.running.membership._view.gate.digest, bytes(16)]
@@ -173,7 +173,7 @@ class Values:
         return [*self._last("signature", 2), bytes(64)]
 
     def swarm_time(self, _kind: object) -> list[float]:
-        now = self.running.training.clock.time(trio.current_time())
+        now = self.running.membership._clock.time(trio.current_time())
         return [now, now + 1.0, now - 1.0, now + 3600.0, 0.0, 1e12, -1e12]
 
     def peer(self, kind: type[Message]) -> list[str]:

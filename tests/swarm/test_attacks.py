@@ -39,7 +39,7 @@ def told(rule: str, attack: str) -> tuple[float, list[str]]:
             await until(lambda: all(swarm.nodes[i].node.progress.round >= ROUNDS for i in honest), 2000.0)
             values = []
             for index in honest:
-                await swarm.nodes[index].node.running.training.evaluate()
+                await swarm.nodes[index].node.running.training.house.evaluation.evaluate()
                 values.append(swarm.nodes[index].node.progress.value)
             return mean(values), events(swarm.nodes[0])
 

@@ -126,7 +126,7 @@ async def test_status_says_that_a_node_did_few_of_its_steps():
     async with swarm.running(2):
         await until(lambda: rounds_done(swarm, 1))
         node = swarm.nodes[0].node
-        node.running.training._due += 10**6
+        node.running.training.loop.grants.due += 10**6
         await until(lambda: take_snapshot(node).problem is not None, 10.0)
         assert "local steps done" in take_snapshot(node).problem
 

@@ -47,4 +47,4 @@ async def test_one_member_s_word_stops_nobody_and_who_joins_late_hears_it(seed):
         late = swarm.nodes[3].node
         await until(lambda: late.progress.state == "training" and late.running.stop.votes._votes.get(first.peer_id))
         await until(lambda: rounds_done(swarm, 8))
-        assert not any(it.node.running.training.stopped_early for it in swarm.nodes.values())
+        assert not any(it.node.running.training.house.evaluation.stopped_early for it in swarm.nodes.values())

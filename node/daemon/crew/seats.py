@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import trio
 
@@ -22,6 +22,8 @@ PROMISED_S = 20.0  # that a stage is kept for a newcomer who asked
 @dataclass(slots=True)
 class Crewmates:
     """The crews, by what members say; satisfies `starling.node.daemon.membership.neighbors.Members` for services of one stage."""
+
+    whom: ClassVar[str] = "whole crews"
 
     membership: Membership
     stages: int

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
-from starling.gossip.overlay.api import Overlay
+from starling.gossip.overlay.api import LastingEdges, Overlay
 from starling.gossip.overlay.links import directions, links
 from starling.gossip.overlay.ranks import ranked
 from starling.gossip.seeds import derive
@@ -18,6 +18,8 @@ MAX_DRAWN = 64  # members on a link map; in larger swarms it has only this node 
 
 class Members(Protocol):
     """The member list as other services see it."""
+
+    whom: ClassVar[str]  # what members are, for people
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -158,6 +160,24 @@ class RandomNeighbors:
         """Links of this node alone, since those of others are unknown; there are no ranks, so members are sorted by peer id."""
         members = self.members()
         return self._last.get_or((members, round), lambda: own_links(sorted(members), self.me, self.weights(round)))
+
+
+@dataclass(frozen=True, slots=True)
+class LastingNeighbors:
+    """Peers with an edge that lasts, in clock pace."""
+
+    members: AliveMembers
+    me: str
+    edges: LastingEdges
+    weight: float  # of each exchange
+
+    def weights(self, round: int) -> Mapping[str, float]:
+        """Neighbor -> mixing weight, the same for all."""
+        return dict.fromkeys(self.edges.peers, self.weight)
+
+    def link_map(self, round: int) -> LinkMap:
+        """Links of this node alone, since those of others are unknown."""
+        return own_links(self.members(), self.me, self.edges.peers)
 
 
 @dataclass(frozen=True, slots=True)

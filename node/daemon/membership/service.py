@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import count
+from typing import ClassVar
 
 import trio
 
@@ -81,6 +82,8 @@ class Membership:
 
     `changed` is called with every change of a member.
     """
+
+    whom: ClassVar[str] = "members"
 
     def __init__(
         self, context: NodeContext, clock: SwarmClock, admission: Admission, changed: Callable[[MemberEvent], object]

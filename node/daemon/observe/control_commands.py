@@ -36,7 +36,7 @@ async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[s
             return {"removed": list(node.running.membership.revoke(str(fields["peer"])))}
         case "evaluate":
             running = node.running
-            await running.training.evaluate()
+            await running.training.house.evaluation.evaluate()
             progress = node.progress
             return {
                 "metric": running.opened.metric, "value": progress.value, "round": progress.value_round, "others": dict(progress.others),

@@ -9,10 +9,10 @@ from msgspec import structs
 from starling.node.config import attack_consent, words
 from starling.node.config.schema import Manifest
 from starling.node.daemon.app import Joining, Node, Opening, Starting
-from starling.node.daemon.membership.neighbors import LinkMap, own_links
+from starling.node.daemon.membership.neighbors import LinkMap
 from starling.node.daemon.membership.service import IDENTITY_TWICE, SILENT
 from starling.node.daemon.running import RunningNode
-from starling.node.daemon.training import UNDONE_ROUNDS
+from starling.node.daemon.training.housekeeping import UNDONE_ROUNDS
 from starling.node.net.api import Traffic
 from starling.node.status.snapshot import VERSION, PeerStatus, Resources, StatusSnapshot, Transfer
 
@@ -119,8 +119,6 @@ def _transfers(node: Node, running: RunningNode) -> tuple[Transfer, ...]:
 
 def _link_map(node: Node, running: RunningNode) -> LinkMap:
     """The overlay of the current round."""
-    if running.training.edges is not None:
-        return own_links(running.membership.members, running.context.me, running.training.edges.peers)
     current = node.progress.current
     return running.neighbors.link_map(node.progress.round if current is None else current)
 
@@ -141,17 +139,17 @@ def _problem(node: Node) -> str | None:
                 return f"no member can be dialled, this one neither: {FORWARD.format(port=port)}"
             if node.progress.state == "waiting":
                 needed, here = running.context.manifest.pace.quorum, len(running.members.members)
-                whom = running.training.whom
+                whom = running.members.whom
                 return (
                     f"waiting for {needed} {whom}, {here} here; invite others with the string `starling invite` prints"
                 )
-            if running.training.cannot_save:
+            if running.training.house.cannot_save:
                 return "checkpoints cannot be written; free some disk space"
             if node.progress.state == "training" and members == 1:
                 return "no other member is here, this node trains alone; invite others with the string `starling invite` prints"
             if why := running.training.paused:
                 return f"paused, as {why}: it answers its peers and does no local steps; go on with `starling resume`"
-            if running.training.undone_rounds >= UNDONE_ROUNDS:
+            if running.training.house.undone_rounds >= UNDONE_ROUNDS:
                 return "every local step is undone, as its numbers are not finite; look at the data with `starling task check`"
             if node.progress.few_steps:
                 return f"{node.progress.few_steps}; `starling peers` shows in which rounds they are"

@@ -1,0 +1,154 @@
+"""Which round is next. A node that was left behind goes to where the swarm is: over a few rounds as it is, further with a peer's model."""
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from starling.gossip.exchange.held_up import HeldUp
+from starling.node.daemon.exchange.shell import RoundOutcome
+from starling.node.daemon.progress import Progress
+from starling.node.daemon.state.transfer import SNAPSHOT_FRESH_S
+from starling.node.interfaces import Reporter
+
+FETCH_PAUSE_S = 10.0  # until claims that were not delivered are looked into again; doubles …
+LONGEST_FETCH_PAUSE_S = 640.0  # … up to this
+PARTED_ROUNDS = 8  # one after the other that this node began from another anchor than most others: then it takes theirs
+
+Fetch = Callable[[int, bool, Sequence[str]], Awaitable[int | None]]
+"""Takes over a peer's model, if it is past the given round -> its round, or None. Also takes whether this node is live, with a model of
+its own to lose, and peers at our round, to ask first."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """Replaces this node's model by a peer's."""
+
+    fetch: Fetch
+    progress: Progress
+    patience: int
+    """Rounds that a node may lag and still go on with its own model."""
+    reset: Callable[[], Awaitable[None]]
+    """Starts every edge anew, as the engine holds another model."""
+    forget: Callable[[], object] = lambda: None
+    """Drops local steps that were done with the model before."""
+
+    async def replace(self, round: int, newer_than: int, *, live: bool = False, first: Sequence[str] = ()) -> int:
+        """Replace a stale model by a peer's, if that is past `newer_than`, and delete every flow. -> its round, else `round`
+
+        `live`: this node has trained, and needs more voices than its own for it; `first`: peers at our round, to ask before others. Raises
+        EngineError: the engine was lost.
+        """
+        fetched = await self.fetch(newer_than, live, first)
+        if fetched is None:
+            return round
+        await self.reset()
+        self.progress.round = fetched
+        self.forget()
+        return fetched
+
+
+@dataclass(slots=True)
+class Claims:
+    """When claims about far rounds are looked into: not soon after some for which nobody had a model to show."""
+
+    _not_before: float = -math.inf
+    _pause_s: float = FETCH_PAUSE_S
+
+    def due(self, now: float) -> bool:
+        """Return whether the next one is looked into."""
+        return now >= self._not_before
+
+    def empty(self, now: float) -> None:
+        """Pause, twice as long each time: nobody had a model."""
+        self._not_before = now + self._pause_s
+        self._pause_s = min(2.0 * self._pause_s, LONGEST_FETCH_PAUSE_S)
+
+    def confirmed(self) -> None:
+        """Begin with a short pause the next time: the swarm is there."""
+        self._pause_s = FETCH_PAUSE_S
+
+
+@dataclass(slots=True)
+class Anchors:
+    """Counts rounds, one after the other, that this node began from another anchor than most others."""
+
+    together: tuple[str, ...] = ()
+    """Peers that have one anchor, in the last of these rounds."""
+    rounds: int = 0
+    not_before: float = -math.inf
+
+    def began(self, parted: tuple[str, ...]) -> None:
+        """Note a round, with those that began it from the anchor of most; () unless ours is another."""
+        self.rounds, self.together = (self.rounds + 1 if parted else 0), parted
+
+    def parted(self, now: float) -> bool:
+        """Return whether the anchor of most is to be fetched."""
+        return self.rounds >= PARTED_ROUNDS and now >= self.not_before
+
+
+@dataclass(slots=True)
+class Jumps:
+    """Steps pace: finds the round after each round."""
+
+    catch_up: CatchUp
+    last: float
+    """Rounds to do; inf: there is no end."""
+    report: Reporter
+    left_behind: Callable[[int, int], int]
+    """(round, reach) -> the round that peers have reached if they left us behind, else `round`; two are believed about `reach` rounds."""
+    held_up: HeldUp = field(default_factory=HeldUp)
+    _claims: Claims = field(default_factory=Claims)
+    _anchors: Anchors = field(default_factory=Anchors)
+
+    def ended(self, outcome: RoundOutcome, elapsed_s: float) -> None:
+        """Note a round that took `elapsed_s`."""
+        self.held_up.ended(elapsed_s, outcome.waited_s)
+        self._anchors.began(outcome.parted)
+
+    async def following(self, outcome: RoundOutcome) -> int:
+        """Return the next round, or a later one that peers have reached; a long jump needs a model of theirs.
+
+        It is the one that they had reached before the download: a node that fetched again until no peer was ahead might never begin. Raises
+        EngineError: the engine was lost.
+        """
+        following, ahead = outcome.round + 1, self._ahead(outcome)
+        if ahead > following + self.catch_up.patience:
+            if not await self._may_jump(following, ahead):
+                return following
+        elif self._anchors.parted(trio.current_time()):
+            return max(following, await self._take_anchor(following))
+        return max(following, int(min(ahead, self.last)))
+
+    def _ahead(self, outcome: RoundOutcome) -> int:
+        """Return the round that peers have reached, as the round's exchanges say, or further if this node was held up."""
+        if not self.held_up.reach:
+            return outcome.behind
+        return max(outcome.behind, self.left_behind(outcome.round, self.held_up.reach))
+
+    async def _may_jump(self, following: int, ahead: int) -> bool:
+        """Fetch a model, if there is one -> whether this node goes to `ahead`.
+
+        Unless this node was held up, and with it so many that too few have such a model: then it goes there with its own, which is no older
+        than that of most.
+        """
+        if not self._claims.due(trio.current_time()):
+            return False
+        far = following + self.catch_up.patience
+        fetched, reach = await self.catch_up.replace(following, far, live=True) > far, self.held_up.reach
+        self.held_up.caught_up()
+        if fetched or ahead < following + reach:
+            self._claims.confirmed()
+            return True
+        self._claims.empty(trio.current_time())
+        return False
+
+    async def _take_anchor(self, following: int) -> int:
+        """Fetch the anchor of most -> its round, or `following`. Snapshots age before the next try, or old ones might be offered again."""
+        self._anchors.rounds = 0  # if too few have another anchor by now, the next rounds tell
+        text = f"other members begin their rounds from one anchor and this node from another, for {PARTED_ROUNDS} rounds; it is fetched"
+        self.report.event("anchor_parted", text, level="warning", round=following)
+        fetched = await self.catch_up.replace(following, following - 1, live=True, first=self._anchors.together)
+        self._anchors.not_before = trio.current_time() + SNAPSHOT_FRESH_S
+        return fetched

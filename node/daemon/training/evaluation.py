@@ -1,0 +1,62 @@
+"""Evaluations on held-out data, and early stopping: the swarm ends its rounds once two thirds of the members no longer improve."""
+
+from dataclasses import dataclass, field
+
+import trio
+
+from starling.node.config.schema import PaceSection
+from starling.node.daemon.membership.stop import StopService
+from starling.node.daemon.progress import Progress, loss_told
+from starling.node.daemon.training.local_work import LocalWork
+from starling.node.interfaces import Reporter
+from starling.node.rpc import calls
+from starling.node.status import format as show
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """One node's evaluations; `metric` is the task's, of the value that they give."""
+
+    pace: PaceSection
+    work: LocalWork
+    stop: StopService
+    progress: Progress
+    report: Reporter
+    metric: str
+    _began: float = field(default_factory=trio.current_time)
+
+    def due(self, done: int) -> bool:
+        """Return whether the model is to be evaluated after `done` rounds."""
+        return done > 0 and done % self.pace.evaluate_every == 0
+
+    @property
+    def stopped_early(self) -> bool:
+        """The swarm has agreed to stop, whatever rounds are left."""
+        return self.stop.agreed()
+
+    async def evaluate(self) -> None:
+        """Evaluate the model on held-out data. Raises EngineError: the engine was lost."""
+        progress = self.progress
+        match await self.work.evaluate(progress.round):
+            case None:
+                progress.value_round = progress.round
+            case calls.Refused(kind="config", reason=reason):
+                progress.value_round = progress.round
+                self.report.event("not_evaluated", reason, level="error", round=progress.round)
+            case calls.Evaluated() as evaluated:
+                self._note(evaluated)
+
+    def _note(self, evaluated: calls.Evaluated) -> None:
+        progress, metric = self.progress, self.metric
+        done = progress.round
+        progress.value, progress.value_round = evaluated.value, done
+        progress.best, progress.best_round = evaluated.best, evaluated.best_round
+        progress.others = tuple(evaluated.others.items())
+        progress.values.add(done, trio.current_time() - self._began, evaluated.value)
+        self.stop.evaluated(done, evaluated.value)
+        level, doubt = loss_told(evaluated.loss)
+        self.report.event(
+            "evaluated", f"{metric} {evaluated.value:.4g}{show.others(progress.others)} after round {done}{doubt}", level=level,
+            round=done, metric=metric, value=evaluated.value, loss=evaluated.loss, samples=evaluated.samples, alone=progress.alone,
+            others=evaluated.others,
+        )  # fmt: skip

@@ -1,0 +1,84 @@
+"""How many local steps a node does in a round: all, fewer while it is slow, none in a sweep of averaging or while its owner wants none."""
+
+from dataclasses import dataclass, field
+
+import trio
+
+from starling.gossip.exchange.local_steps import LocalSteps
+from starling.gossip.overlay.api import Overlay
+from starling.gossip.overlay.stages import stage, turn
+from starling.node.config.schema import PaceSection
+from starling.node.daemon.membership.neighbors import Members
+from starling.node.daemon.progress import Progress
+from starling.node.daemon.training.local_work import LocalWork
+from starling.node.interfaces import Reporter
+from starling.node.rpc import calls
+
+FEW = 0.5  # of the local steps of its rounds: a node that does less says so
+FEW_ROUNDS = 20  # not before so many rounds
+
+
+@dataclass(slots=True)
+class Grants:
+    """Local steps of one node's rounds, granted and done.
+
+    A node that is paused rests for as long as the local steps of a round take, or others would be waited for as if they were late. The
+    first round of a process is done in any case: how long it takes is how long later ones are waited out.
+    """
+
+    pace: PaceSection
+    overlay: Overlay
+    members: Members
+    work: LocalWork
+    progress: Progress
+    report: Reporter
+    due: int = 0
+    """Local steps of all rounds since the start, those jumped over included."""
+    rest_s: float = 0.0
+    """While paused: what the local steps of a round would take; 0 until it is known, and while not paused."""
+    _paused: bool = False
+    _local_steps: LocalSteps = field(init=False)  # of the next round
+
+    def __post_init__(self) -> None:
+        self._local_steps = LocalSteps(self.pace.local_steps)
+
+    @property
+    def usual_s(self) -> float:
+        """Seconds that the local steps of a round take; 0 until it is known."""
+        rate = self.progress.speed.per_busy_s()
+        return self.pace.local_steps / rate if rate else 0.0
+
+    def pause(self, paused: bool) -> None:
+        """Grant no local steps from the next round on, or grant them again."""
+        self._paused, self.rest_s = paused, self.usual_s * paused
+
+    def grant(self, round: int) -> calls.Train:
+        """Return the call for the round's local steps."""
+        if self._paused and not self.rest_s:
+            self.rest_s = self.usual_s
+        n = len(self.members.roster)
+        now = stage(self.overlay, n, round)
+        local = now.local and not self.rest_s
+        self.due += self.pace.local_steps * local
+        return calls.Train(round, self._local_steps.now * local, now.first, now.last, turn(self.overlay, n, round))
+
+    async def train(self, grant: calls.Train) -> calls.Trained:
+        """Do the local steps of a round, or rest. Raises EngineError: the engine was lost."""
+        if self.rest_s:
+            await trio.sleep(self.rest_s)
+        return await self.work.train(grant)
+
+    def passed(self, rounds: int, elapsed_s: float, waited_s: float) -> None:
+        """Grant more or fewer from now on: while this node did a round, the swarm did `rounds` >= 1; see `LocalSteps.passed`."""
+        self._local_steps.passed(rounds, elapsed_s, waited_s)
+
+    def skipped(self, rounds: int) -> None:
+        """Count the local steps of rounds jumped over, and report once that this node did few of those that were due."""
+        progress, steps = self.progress, self.pace.local_steps
+        self.due += rounds * steps * (not self._paused)
+        done = progress.computed.steps
+        few = done < FEW * self.due and self.due >= FEW_ROUNDS * steps and not progress.halted
+        text = f"{done} of {self.due} local steps done: others left this node behind, or said so"
+        if few and not progress.few_steps:
+            self.report.event("few_steps", text, level="warning", done=done, due=self.due)
+        progress.few_steps = text if few else ""

@@ -1,0 +1,85 @@
+"""The round at which a node starts, and models of members, for one that starts or was left behind."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from starling.gossip.seeds import derive
+from starling.node.daemon.context import NodeContext
+from starling.node.daemon.membership.neighbors import Members
+from starling.node.daemon.membership.service import Membership
+from starling.node.daemon.state.model_sync import ModelSync, disjoint
+from starling.node.daemon.training.catch_up import CatchUp
+from starling.node.daemon.training.housekeeping import Housekeeping
+from starling.node.rpc import calls
+
+CONTRADICTED_S = 2.0  # first pause of a joiner that was offered contradictory models; doubles …
+LONGEST_CONTRADICTED_S = 60.0  # … up to this
+
+
+class Joining(Protocol):
+    """How a node joins rounds that go on."""
+
+    async def start(self, opened: calls.Opened) -> int:
+        """Return the round at which to start, with a model of that round."""
+        ...
+
+
+class FromCheckpoint:
+    """A node starts with what it has: whoever is sampled takes the newest model anyway."""
+
+    async def start(self, opened: calls.Opened) -> int:
+        """Return the checkpoint's round."""
+        return opened.round
+
+
+@dataclass(frozen=True, slots=True)
+class PeerModels:
+    """Models that members agree on."""
+
+    context: NodeContext
+    membership: Membership
+    members: Members
+    """Those with a model like ours."""
+    sync: ModelSync
+    allows: Callable[[str], bool]
+    inviter_of: Callable[[str], str]
+    """The inviter that answers for a peer; "": none."""
+
+    async def fetch(self, newer_than: int, live: bool, first: Sequence[str]) -> int | None:
+        """Take over the model on which members agree, if it is past round `newer_than`. -> its round
+
+        `first` are at our round, and asked before others; `live` as in `ModelSync.fetch`. Raises EngineError: the engine was lost.
+        """
+        me, moment, membership = self.context.me, int(self.context.unix_time() * 1e6), self.membership
+        others = [peer for peer in self.members.members if peer != me and self.allows(peer)]
+        others.sort(key=lambda peer: derive(moment, "source", me, peer))  # no peer can arrange to be asked first
+        before = set(first)
+        order = disjoint(others, lambda peer: {*membership.prefixes(peer), self.inviter_of(peer)} - {""})
+        order.sort(key=lambda peer: peer not in before)
+        return await self.sync.fetch(order, newer_than, live=live, abreast=before)
+
+
+@dataclass(frozen=True, slots=True)
+class LateJoin:
+    """A node that members have left behind starts with a model of theirs."""
+
+    catch_up: CatchUp
+    models: PeerModels
+    house: Housekeeping
+
+    async def start(self, opened: calls.Opened) -> int:
+        """Return the checkpoint's round, or that of a model fetched from members who are further."""
+        start, pause, tried = opened.round, CONTRADICTED_S, False
+        ahead = opened.round + self.catch_up.patience * opened.resumed
+        while not tried:
+            async with self.house.surviving():
+                start = await self.catch_up.replace(opened.round, ahead)
+                tried = opened.resumed or not self.models.sync.contradicted
+                if not tried:
+                    await trio.sleep(pause)  # more members may come, or the Byzantine ones be banned
+                    pause = min(2.0 * pause, LONGEST_CONTRADICTED_S)
+        self.house.progress.joined_late = start > opened.round and not opened.resumed
+        return start

@@ -1,0 +1,97 @@
+"""Waits for the quorum, then trains until the rounds are done.
+
+Theory of operation: a `RoundLoop` decides *when*; the exchange service does one round or one contact; the engine computes; membership says
+who is here. An EngineError anywhere ends the current round only: the supervisor starts a new engine and the loop goes on.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from starling.node.config.schema import PaceSection
+from starling.node.daemon.membership.neighbors import Members
+from starling.node.daemon.training.housekeeping import Housekeeping
+from starling.node.daemon.training.late_join import Joining
+
+STABLE_S = 0.5  # the member list must be unchanged for so long before round 0
+
+
+class RoundLoop(Protocol):
+    """Local steps and exchanges of one node, in one of the paces."""
+
+    async def begin(self) -> None:
+        """Agree on the time with the members that are here, where rounds are counted by a clock."""
+        ...
+
+    async def run(self, start: int) -> None:
+        """Train from round `start` until the manifest's rounds are done (for ever if 0), or the swarm has agreed to stop."""
+        ...
+
+    def pause(self, paused: bool) -> None:
+        """Do no local steps from the next round on, or do them again."""
+        ...
+
+
+@dataclass(slots=True)
+class Training:
+    """One node's training."""
+
+    pace: PaceSection
+    members: Members
+    joining: Joining
+    loop: RoundLoop
+    house: Housekeeping
+    paused: str = ""
+    """Why the owner wants no local steps, while exchanges go on at the swarm's speed; "": they are done."""
+
+    def pause(self, why: str) -> None:
+        """Do no local steps from the next round (slot) on, for the reason given, or with "" do them again."""
+        if bool(why) == bool(self.paused):
+            return
+        self.paused = why
+        self.loop.pause(bool(why))
+        report, now = self.house.context.report, self.house.progress.round
+        if why:
+            report.event("paused", f"no local steps, as {why}; exchanges go on", round=now, why=why)
+        else:
+            report.event("resumed", "local steps go on", round=now)
+
+    async def quorum(self, *, begun: bool) -> None:
+        """Wait until enough members are here and their list is stable; a node whose training has begun goes on alone."""
+        self.house.progress.enter("waiting")
+        waiting = _Quorum(self.members, 1 if begun else self.pace.quorum, self.members.view, trio.current_time())
+        if not waiting.here(trio.current_time()):
+            text = f"waiting for {waiting.needed} {self.members.whom} before the first round"
+            self.house.context.report.event("waiting_for_quorum", text)
+        while not waiting.here(trio.current_time()):  # noqa: ASYNC110 — the roster also changes with time alone
+            await trio.sleep(0.05)
+        await self.loop.begin()
+
+    async def run(self, start_round: int) -> None:
+        """Train from `start_round` until the loop ends, and evaluate the model that it ended with."""
+        progress = self.house.progress
+        progress.round = start_round
+        progress.speed.add(trio.current_time(), progress.figures.local_steps, progress.computed.seconds)
+        progress.enter("training")
+        await self.loop.run(start_round)
+        while progress.value_round != progress.round:
+            async with self.house.surviving():
+                await self.house.evaluation.evaluate()
+            await trio.sleep(0.01)  # an evaluation on the owner's command may be in progress
+
+
+@dataclass(slots=True)
+class _Quorum:
+    """Whether `needed` members are here, and unchanged for `STABLE_S`."""
+
+    members: Members
+    needed: int
+    _view: bytes
+    _since: float
+
+    def here(self, now: float) -> bool:
+        """Look at the members."""
+        if self.members.view != self._view:
+            self._view, self._since = self.members.view, now
+        return len(self.members.members) >= self.needed and (self.needed == 1 or now - self._since >= STABLE_S)

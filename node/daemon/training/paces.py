@@ -1,0 +1,230 @@
+"""Chooses, once, how a node does rounds: with which exchanges and neighbors, and in which loop. Nothing else asks the manifest for that.
+
+steps, pairwise   rounds of exchanges on links; they may overlap with local steps
+steps, pulled     rounds in which vectors are asked for and combined by a rule
+sampled, pulled   the same for a sample of the members
+clock, pairwise   one exchange a slot
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from types import MappingProxyType
+
+from starling.gossip.exchange.swarm_clock import SwarmClock
+from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.overlay.api import LastingEdges, Overlay
+from starling.gossip.overlay.chosen import EVERY, ChosenEdges
+from starling.gossip.overlay.sticky import DEGREE, StickyEdges
+from starling.gossip.seeds import derive
+from starling.node.config.overlay import overlay_of
+from starling.node.config.schema import Manifest
+from starling.node.daemon.context import NodeContext
+from starling.node.daemon.crew.seats import Crewmates, CrewNeighbors
+from starling.node.daemon.exchange.history import Transactions
+from starling.node.daemon.exchange.pull_service import PulledExchange
+from starling.node.daemon.exchange.sampled_service import SampledExchange
+from starling.node.daemon.exchange.service import Exchange
+from starling.node.daemon.membership.beacon import BeaconService
+from starling.node.daemon.membership.neighbors import (
+    LastingNeighbors,
+    Members,
+    Neighbors,
+    OverlayNeighbors,
+    RandomNeighbors,
+    SampledNeighbors,
+)
+from starling.node.daemon.membership.service import Membership
+from starling.node.daemon.training.catch_up import CatchUp, Jumps
+from starling.node.daemon.training.grants import Grants
+from starling.node.daemon.training.housekeeping import Housekeeping
+from starling.node.daemon.training.late_join import FromCheckpoint, Joining, LateJoin, PeerModels
+from starling.node.daemon.training.local_work import LocalWork
+from starling.node.daemon.training.loop import RoundLoop
+from starling.node.daemon.training.sampled import SampledLoop
+from starling.node.daemon.training.slots import Contacts, LastingContacts, ScheduledContacts, SlotsLoop
+from starling.node.daemon.training.steps import (
+    InTurn,
+    Links,
+    MeasuredBeforeMix,
+    Overlapping,
+    Rounds,
+    StepsLoop,
+    last_round,
+)
+from starling.node.daemon.trust.equivocation import EquivocationDetector
+from starling.node.daemon.trust.peer_policy import PeerPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What there is in any pace."""
+
+    context: NodeContext
+    membership: Membership
+    members: Members
+    """The swarm as exchanges and rounds see it; in a swarm of crews those who hold this node's stage."""
+    beacons: BeaconService
+    policy: PeerPolicy
+    transactions: Transactions
+    clock: SwarmClock
+    work: LocalWork
+    house: Housekeeping
+    models: PeerModels
+    may_meet: Callable[[str], bool]
+    """Whether this node and a peer can have a connection."""
+
+    @property
+    def overlay(self) -> Overlay:
+        """The manifest's."""
+        return overlay_of(self.context.manifest)
+
+    @property
+    def last(self) -> float:
+        """Rounds to do; inf: there is no end."""
+        return last_round(self.context.manifest.pace)
+
+    def grants(self) -> Grants:
+        """Return what gives rounds their local steps."""
+        context = self.context
+        return Grants(context.manifest.pace, self.overlay, self.members, self.work, self.house.progress, context.report)
+
+    def catch_up(self, exchange: Exchange | PulledExchange, forget: Callable[[], object] = lambda: None) -> CatchUp:
+        """Return what takes over peers' models."""
+        pace = self.context.manifest.pace
+        return CatchUp(self.models.fetch, self.house.progress, pace.ramp_rounds, exchange.reset_all, forget)
+
+    def fresh(self, number: int) -> int:
+        """Return a number that no earlier incarnation of an edge is likely to have had."""
+        return derive(number, "inc", self.context.me, int(self.context.unix_time() * 1e6)) >> 3
+
+    def may_use(self, peer: str) -> bool:
+        """Return whether a member's model may be asked for."""
+        return self.policy.allows(peer) and self.may_meet(peer)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a node does rounds."""
+
+    exchange: Exchange | PulledExchange
+    neighbors: Neighbors
+    joining: Joining
+    loop: RoundLoop
+    equivocation: EquivocationDetector | None = None
+    """None: models are not signed."""
+
+
+def pace_of(services: Services) -> Pace:
+    """Return how a node of this manifest does rounds."""
+    manifest = services.context.manifest
+    facts = MIXERS.facts(manifest.mix.kind, trusted=True)
+    return PACES[manifest.pace.kind, facts.gathers or facts.broadcasts](services)
+
+
+def _pairwise_steps(services: Services) -> Pace:
+    pace, grants, named = services.context.manifest.pace, services.grants(), _named(services)
+    exchange = _pairwise(services, named, None)
+    in_turn = InTurn(Links(named, services.beacons), exchange, grants)
+    rounds = Overlapping(in_turn, exchange, services.last) if pace.overlap else in_turn
+    return _steps(services, grants, rounds, exchange, named, left_behind=exchange.left_behind)
+
+
+def _pulled_steps(services: Services) -> Pace:
+    context, members, section = services.context, services.membership, services.context.manifest.overlay
+    equivocation = EquivocationDetector(context, members, services.house.progress)
+    exchange = PulledExchange(
+        context, members, first=services.fresh(1), attested=equivocation.attested, noted=services.policy.noted,
+        transactions=services.transactions,
+    )  # fmt: skip
+    neighbors: Neighbors = (
+        RandomNeighbors(
+            lambda: members.roster, context.me, section.k, members.prefixes, context.manifest.admission.per_prefix, services.may_use,
+            context.identity.seed, context.incarnation,
+        )
+        if section.kind == "pull"
+        else OverlayNeighbors(
+            services.overlay, lambda: members.roster, context.me, services.beacons.salt, rows=True, may_meet=services.may_meet
+        )
+    )  # fmt: skip
+    grants = services.grants()
+    rounds = InTurn(Links(neighbors, services.beacons), exchange, grants)
+    return _steps(services, grants, rounds, exchange, neighbors, equivocation=equivocation)
+
+
+def _steps(
+    services: Services, grants: Grants, rounds: Rounds, exchange: Exchange | PulledExchange, neighbors: Neighbors, *,
+    left_behind: Callable[[int, int], int] = lambda here, _reach: here, equivocation: EquivocationDetector | None = None,
+) -> Pace:  # fmt: skip
+    context, house = services.context, services.house
+    pace, catch_up = context.manifest.pace, services.catch_up(exchange, rounds.forget)
+    if context.config.evaluate_alone:
+        rounds = MeasuredBeforeMix(rounds, pace, context.engine, house.progress)
+    jumps = Jumps(catch_up, services.last, context.report, left_behind)
+    loop = StepsLoop(pace, rounds, grants, jumps, house)
+    return Pace(exchange, neighbors, LateJoin(catch_up, services.models, house), loop, equivocation)
+
+
+def _sampled(services: Services) -> Pace:
+    context, members = services.context, services.membership
+    equivocation = EquivocationDetector(context, members, services.house.progress)
+    exchange = SampledExchange(
+        context, members, first=services.fresh(1), attested=equivocation.attested, noted=services.policy.noted,
+        transactions=services.transactions, salt=services.beacons.salt, allowed=services.may_use,
+        is_member=lambda peer: peer in members.table,
+    )  # fmt: skip
+    neighbors = SampledNeighbors(lambda: members.roster, context.me, lambda: exchange.edges)
+    loop = SampledLoop(context.manifest.pace, exchange, services.grants(), services.house)
+    return Pace(exchange, neighbors, FromCheckpoint(), loop, equivocation)
+
+
+def _clock(services: Services) -> Pace:
+    context, members, house, named = services.context, services.members, services.house, _named(services)
+    manifest, edges = context.manifest, _lasting(context.manifest, context.swarm.encode())
+    exchange = _pairwise(services, named, edges)
+    neighbors: Neighbors = named
+    contacts: Contacts = ScheduledContacts(exchange, named)
+    if manifest.overlay.kind == "sticky":
+        neighbors = LastingNeighbors(lambda: services.membership.members, context.me, edges, manifest.mix.theta)
+        contacts = LastingContacts(context.me, exchange, edges, members, services.may_meet)
+    loop = SlotsLoop(manifest.pace, exchange, contacts, members, services.clock, house)
+    return Pace(exchange, neighbors, LateJoin(services.catch_up(exchange), services.models, house), loop)
+
+
+PACES: Mapping[tuple[str, bool], Callable[[Services], Pace]] = MappingProxyType(
+    {
+        ("steps", False): _pairwise_steps,
+        ("steps", True): _pulled_steps,
+        ("sampled", True): _sampled,
+        ("clock", False): _clock,
+    }
+)
+"""By `pace.kind`, and whether vectors are pulled."""
+
+
+def _named(services: Services) -> OverlayNeighbors | CrewNeighbors:
+    """Return the neighbors that the overlay names, of this node or of its crew."""
+    me, members = services.context.me, services.members
+    plain = OverlayNeighbors(
+        services.overlay, lambda: members.roster, me, services.beacons.salt, may_meet=services.may_meet
+    )
+    return CrewNeighbors(members, plain) if isinstance(members, Crewmates) else plain
+
+
+def _pairwise(services: Services, named: OverlayNeighbors | CrewNeighbors, edges: LastingEdges | None) -> Exchange:
+    numbers = count(1)
+    return Exchange(
+        services.context, services.members, lambda: services.fresh(next(numbers)), directions=named.directions,
+        noted=services.policy.noted, transactions=services.transactions, sticky=edges,
+    )  # fmt: skip
+
+
+def _lasting(manifest: Manifest, salt: bytes) -> LastingEdges:
+    """Return the edges of a node in clock pace; an overlay that is a schedule names neighbors itself, and these are for who is accepted."""
+    params = manifest.overlay.params()
+    degree = params.get("degree", DEGREE)
+    return (
+        ChosenEdges(degree, salt, params["choose_every"] or EVERY)
+        if params.get("choose") == "fast"
+        else StickyEdges(degree, salt)
+    )

@@ -1,0 +1,108 @@
+"""Clock pace: the engine trains without pause; once a slot the node exchanges with the next of its edges.
+
+Slots are counted on the swarm clock, from the quorum: the member with the lowest id starts it, the others adopt it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from starling.gossip.exchange.swarm_clock import SwarmClock
+from starling.gossip.overlay.api import LastingEdges
+from starling.node.config.schema import PaceSection
+from starling.node.daemon.exchange.service import Exchange
+from starling.node.daemon.membership.neighbors import Members, Neighbors
+from starling.node.daemon.training.housekeeping import Housekeeping
+from starling.node.rpc import calls
+
+CLOCK_PATIENCE_S = 10.0  # for a peer that knows the swarm's time
+
+
+class Contacts(Protocol):
+    """Whom this node exchanges with in a slot."""
+
+    async def meet(self, slot: int) -> None:
+        """Exchange. Raises EngineError: the engine was lost."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LastingContacts:
+    """The next of the edges that this node keeps."""
+
+    me: str
+    exchange: Exchange
+    edges: LastingEdges
+    members: Members
+    may_meet: Callable[[str], bool]
+    """Whether this node and a member can have a connection; edges are for those."""
+
+    async def meet(self, slot: int) -> None:
+        """Change edges as members have changed, and visit one."""
+        _opened, closed = self.edges.update(self.me, tuple(filter(self.may_meet, self.members.roster)))
+        for peer in closed:
+            await self.exchange.settle(peer)
+        await self.exchange.contact_next(self.edges.visits(slot), slot)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledContacts:
+    """The slot's partners, where the overlay is a schedule."""
+
+    exchange: Exchange
+    neighbors: Neighbors
+
+    async def meet(self, slot: int) -> None:
+        """Visit them, one after the other."""
+        for peer in self.neighbors.weights(slot):
+            await self.exchange.contact(peer, slot)
+
+
+@dataclass(slots=True)
+class SlotsLoop:
+    """Slots, one after the other. Satisfies `RoundLoop`."""
+
+    pace: PaceSection
+    exchange: Exchange
+    contacts: Contacts
+    members: Members
+    clock: SwarmClock
+    house: Housekeeping
+    _paused: bool = False
+
+    async def begin(self) -> None:
+        """Start the swarm clock, or wait for a peer that knows the time."""
+        give_up_at = trio.current_time() + CLOCK_PATIENCE_S
+        while self.clock.time(trio.current_time()) < 0.0:
+            if self.house.context.me == min(self.members.members) or trio.current_time() >= give_up_at:
+                self.clock.patience_s = 0.0
+            else:
+                await trio.sleep(0.05)
+
+    def pause(self, paused: bool) -> None:
+        """Do no local steps from the next slot on, or do them again."""
+        self._paused = paused
+
+    async def run(self, start: int) -> None:
+        """Train, and do slots from `start` until the last is over or the swarm has agreed to stop; then stand still."""
+        pace, slot = self.pace, start
+        while (pace.rounds == 0 or slot < pace.rounds) and not self.house.evaluation.stopped_early:
+            async with self.house.surviving():
+                await self._slot(slot)
+            await trio.sleep_until(self.clock.next_slot_at(trio.current_time(), pace.slot_s))
+            slot = max(slot + 1, self.clock.slot(trio.current_time(), pace.slot_s))
+        await self.house.engine.call(calls.Free(on=False, round=slot))
+
+    async def _slot(self, slot: int) -> None:
+        house = self.house
+        house.progress.current = slot
+        trained = await house.engine.call(calls.Free(on=not self._paused, round=slot))
+        assert isinstance(trained, calls.Trained), trained
+        house.trained(trained, slot)
+        with trio.move_on_after(self.exchange.longest_s):
+            await self.contacts.meet(slot)
+        if house.evaluation.due(slot + 1):
+            await house.evaluation.evaluate()
+        await house.save_when_due()

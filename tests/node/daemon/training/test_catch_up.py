@@ -1,0 +1,137 @@
+"""What a node makes of claims about how far the swarm is."""
+
+from itertools import pairwise
+
+import pytest
+import trio
+
+from starling.node.config.schema import PaceSection
+from starling.node.daemon.exchange.shell import RoundOutcome
+from starling.node.daemon.progress import Progress
+from starling.node.daemon.state.transfer import SNAPSHOT_FRESH_S
+from starling.node.daemon.training.catch_up import (
+    FETCH_PAUSE_S,
+    LONGEST_FETCH_PAUSE_S,
+    PARTED_ROUNDS,
+    CatchUp,
+    Jumps,
+)
+from tests.harness.daemons import Reports
+from tests.harness.virtual import virtual
+
+PATIENCE = PaceSection().ramp_rounds
+ROUND, FAR = 5, 500
+
+
+class Peers:
+    """Peers that show these models, by round, one after the other; `asked`: when for what."""
+
+    def __init__(self, *models: int | None, last=1000):
+        self.asked, self.first, self.resets, self.forgot, self._models = [], [], 0, 0, iter(models)
+        self.report, self.progress, self.believed = Reports(), Progress(), []
+        catch_up = CatchUp(self.fetch, self.progress, PATIENCE, self.reset_all, self.forget)
+        self.jumps = Jumps(catch_up, last, self.report, self.left_behind)
+
+    async def fetch(self, newer_than, live, first):
+        self.asked.append((trio.current_time(), newer_than, live))
+        self.first.append(first)
+        return next(self._models)
+
+    async def reset_all(self):
+        self.resets += 1
+
+    def forget(self):
+        self.forgot += 1
+
+    def left_behind(self, _round, reach):
+        self.believed.append(reach)
+        return ROUND + reach
+
+    async def after(self, behind, current=ROUND, parted=()):
+        """-> the round after `current`, whose exchanges said that peers are at `behind`"""
+        outcome = RoundOutcome(current, {}, behind, parted=parted)
+        self.jumps.ended(outcome, 1.0)
+        return await self.jumps.following(outcome)
+
+
+@virtual
+async def test_claims_that_nobody_can_show_a_model_for_are_looked_into_ever_more_rarely():
+    peers = Peers(*[None] * 12)
+    while trio.current_time() < 4 * LONGEST_FETCH_PAUSE_S:
+        assert await peers.after(FAR) == ROUND + 1
+        await trio.sleep(1.0)
+    pauses = [later - earlier for (earlier, *_), (later, *_) in pairwise(peers.asked)]
+    assert pauses == [pytest.approx(min(FETCH_PAUSE_S * 2**n, LONGEST_FETCH_PAUSE_S)) for n in range(len(pauses))]
+    assert all(it[1:] == (ROUND + 1 + PATIENCE, True) for it in peers.asked), "with a model of its own to lose"
+    assert (peers.resets, peers.forgot) == (0, 0)
+
+
+@virtual
+async def test_after_a_model_that_was_shown_the_next_claim_is_looked_into_at_once():
+    peers = Peers(None, FAR, None)
+    await peers.after(FAR)
+    await trio.sleep(FETCH_PAUSE_S)
+    assert await peers.after(FAR) == FAR
+    await peers.after(FAR)
+    await peers.after(FAR)
+    assert [at for at, *_ in peers.asked] == [0.0, FETCH_PAUSE_S, FETCH_PAUSE_S]
+
+
+@virtual
+async def test_a_model_that_replaces_ours_voids_edges_and_steps_done_ahead():
+    peers = Peers(FAR - 3)
+    assert await peers.after(FAR) == FAR, "however long the download took"
+    assert (peers.resets, peers.forgot, peers.progress.round) == (1, 1, FAR - 3)
+
+
+@virtual
+async def test_a_short_jump_needs_no_model():
+    peers = Peers()
+    assert await peers.after(ROUND + 1 + PATIENCE) == ROUND + 1 + PATIENCE
+    assert await peers.after(ROUND) == ROUND + 1
+    assert not peers.asked
+
+
+@virtual
+async def test_nobody_goes_beyond_the_last_round():
+    peers = Peers(FAR, last=ROUND + 2)
+    assert await peers.after(ROUND + 1 + PATIENCE) == ROUND + 2
+    assert await peers.after(FAR) == ROUND + 2
+    assert await peers.after(ROUND + 3, current=ROUND + 1) == ROUND + 2
+
+
+@virtual
+async def test_a_node_that_was_held_up_goes_with_its_own_model_as_far_as_it_can_have_missed_rounds():
+    """Of many that slept at once too few have a newer model; a claim beyond that stays a claim."""
+    peers = Peers(None, None)
+    for _ in range(5):
+        await peers.after(ROUND)
+    assert not peers.believed, "nobody is believed more than others say while this node keeps up"
+    outcome = RoundOutcome(ROUND, {}, ROUND)
+    peers.jumps.ended(outcome, 100.0)
+    assert await peers.jumps.following(outcome) == ROUND + 100
+    assert peers.believed == [100]
+    assert await peers.after(FAR) == ROUND + 1, "it has caught up, and is believed no more"
+
+
+@virtual
+async def test_who_began_many_rounds_from_another_anchor_than_most_fetches_theirs_and_lets_snapshots_age_before_the_next_try():
+    peers, most = Peers(None, ROUND + 1, ROUND + 4), ("a", "b")
+
+    async def parted(rounds):
+        return [await peers.after(ROUND, parted=most) for _ in range(rounds)]
+
+    assert await parted(PARTED_ROUNDS - 1) == [ROUND + 1] * (PARTED_ROUNDS - 1)
+    await peers.after(ROUND)
+    await parted(PARTED_ROUNDS - 1)
+    assert not peers.asked, "one after the other"
+    await parted(1)
+    assert (peers.asked, peers.first) == ([(0.0, ROUND, True)], [most])
+    await parted(3 * PARTED_ROUNDS)
+    assert len(peers.asked) == 1
+    await trio.sleep(SNAPSHOT_FRESH_S)
+    assert await parted(1) == [ROUND + 1]
+    assert peers.resets == 1
+    await trio.sleep(SNAPSHOT_FRESH_S)
+    assert await parted(PARTED_ROUNDS) == [ROUND + 1] * (PARTED_ROUNDS - 1) + [ROUND + 4]
+    assert peers.report.names == ["anchor_parted"] * 3
