@@ -1,7 +1,7 @@
 """A node with all of its services: members, exchanges, training. Constructed when the engine has opened the task."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -14,16 +14,14 @@ from starling.gossip.seeds import derive
 from starling.gossip.wire.schema import Beacon, BeaconQuery, Dialed, DialMe, StopVote
 from starling.node.config import weight
 from starling.node.daemon.context import NodeContext, SecondNodes
-from starling.node.daemon.crew.seats import Crewmates
+from starling.node.daemon.crew.seats import Crewmates, CrewNeighbors
 from starling.node.daemon.crew.service import CrewService
 from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.bootstrap import Bootstrap, to_share
-from starling.node.daemon.membership.neighbors import (
-    Members,
-)
+from starling.node.daemon.membership.neighbors import Members, OverlayNeighbors
 from starling.node.daemon.membership.reachability import ReachabilityService
 from starling.node.daemon.membership.service import Membership, OtherControl
 from starling.node.daemon.membership.stop import StopService
@@ -46,6 +44,11 @@ PAYLOAD_BYTES = 64 << 10  # … with their headers
 NO_CREW_BYTES = 1 << 10  # of a frame of a lane that nobody reads here
 RECONCILED_S = 5.0  # pause between comparisons of the edges with the members: what an event did not say is done then
 SETTLE_S = 3.0  # a joiner looks for members for so long before it starts alone
+
+
+def _as_named(named: OverlayNeighbors) -> OverlayNeighbors:
+    """Return the neighbors that the overlay names: they are peers, and no crews."""
+    return named
 
 
 class RunningNode:
@@ -72,10 +75,12 @@ class RunningNode:
         self.crew: CrewService | None = None
         self.members: Members = self.membership
         """The swarm as exchanges and rounds see it; in a swarm of crews those who hold this node's stage."""
+        around: Callable[[OverlayNeighbors], OverlayNeighbors | CrewNeighbors] = _as_named
         work: LocalWork = EngineWork(engine)
         if stage >= 0:
             self.members = mates = Crewmates(self.membership, context.manifest.crew.stages, stage)
             self.crew = CrewService(context, mates, opened, seconds)
+            around = partial(CrewNeighbors, mates)
             work = CrewWork(self.crew, EngineWork(engine), context.manifest.pace.local_steps)
             transfer.seats = mates.wanted
         else:
@@ -89,7 +94,8 @@ class RunningNode:
         models = PeerModels(context, self.membership, self.members, sync, policy.allows, self.inviter_of)
         pace = pace_of(
             Services(
-                context, self.membership, self.members, self.beacons, policy, transactions, clock, work, house, models, self.may_meet
+                context, self.membership, self.members, around, self.beacons, policy, transactions, clock, work, house, models,
+                self.may_meet,
             )
         )  # fmt: skip
         self.exchange, self.neighbors, self.equivocation = pace.exchange, pace.neighbors, pace.equivocation

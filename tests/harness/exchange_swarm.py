@@ -9,11 +9,14 @@ import trio
 
 from starling.gossip.overlay.sticky import StickyEdges
 from starling.node.config.schema import Manifest, PaceSection
-from starling.node.daemon.exchange.service import Exchange
+from starling.node.daemon.exchange.rounds import RoundExchange
+from starling.node.daemon.exchange.visits import VisitExchange
 from starling.node.net.memory import MemoryHub, MemoryNetwork
 from starling.node.rpc import calls
 from tests.harness.context import context
 from tests.harness.memory_swarm import VIEW, FakeEngine, Member, Swarm
+
+ALL = 64  # edges: as many as there may be peers
 
 
 class CountingEngine(FakeEngine):
@@ -75,14 +78,15 @@ class PairwiseMember(Member):
         manifest = msgspec.structs.replace(
             Manifest(), pace=PaceSection(kind=pace, **({"max_wait_s": 2.0} if pace == "steps" else {}))
         )
-        self.exchange = Exchange(
-            context(
-                network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm",
-                identity=SimpleNamespace(peer_id=name),
-            ),
-            self, lambda: rng.randrange(2**60), directions=lambda _round: {}, noted=lambda _outcomes, _clipped: None,
-            transactions=self.transactions, sticky=sticky,
+        given = context(
+            network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm",
+            identity=SimpleNamespace(peer_id=name),
         )  # fmt: skip
+        fresh_inc, told = lambda: rng.randrange(2**60), {"transactions": self.transactions, "noted": lambda *_: None}
+        if pace == "steps":
+            self.exchange = RoundExchange(given, self, fresh_inc, directions=lambda _round: {}, **told)
+        else:
+            self.exchange = VisitExchange(given, self, fresh_inc, sticky or StickyEdges(ALL, b"salt"), **told)
 
     async def rounds(
         self, count: int, links: Callable[[int], Mapping[str, float]], compute_s: Callable[[], float]

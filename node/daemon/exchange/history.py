@@ -11,7 +11,6 @@ import trio
 
 from starling.gossip.exchange.commands import Ended, Outcome
 from starling.gossip.limits import keep
-from starling.gossip.wire.schema import Exchange, Pull, Pulled, Pulling, Request, Response
 from starling.node.status.snapshot import Transaction, Transfer
 
 MAX_ENDED = 50
@@ -52,23 +51,13 @@ class Transactions:
             if it.sent and SHOWN_AFTER_S <= now - it.began < SHOWN_UNTIL_S
         )
 
-    def sent(self, peer: str, message: Exchange | Pulling) -> None:
-        """A message of ours is about to go out, perhaps again."""
-        match message:
-            case Request(seq=number, payload=payload) | Response(seq=number, payload=payload):
-                self._of(peer, number).sent = len(payload)
-            case Pull(nonce=number):
-                self._of(peer, number)
+    def sent(self, peer: str, number: int, payload_bytes: int) -> None:
+        """A request or response of ours is about to go out, perhaps again."""
+        self._of(peer, number).sent = payload_bytes
 
-    def received(self, peer: str, message: Exchange | Pulling) -> None:
-        """A valid message of a peer was received."""
-        match message:
-            case (
-                Request(seq=number, payload=payload)
-                | Response(seq=number, payload=payload)
-                | Pulled(nonce=number, payload=payload)
-            ):
-                self._of(peer, number).received = len(payload)
+    def received(self, peer: str, number: int, payload_bytes: int) -> None:
+        """A valid request or response of a peer was received."""
+        self._of(peer, number).received = payload_bytes
 
     def accepted(self, peer: str, number: int) -> None:
         """A peer's request is about to be answered, for the first time or again; it may have waited for our local steps."""
@@ -88,12 +77,11 @@ class Transactions:
         """A request of ours is over."""
         self._end(peer, round, number, outcome, asked=True)
 
-    def responded(self, peer: str, pulled: Pulled, seconds: float) -> None:
+    def responded(self, peer: str, round: int, number: int, payload_bytes: int, seconds: float) -> None:
         """Our vector was sent to a peer within `seconds`."""
         self._ended.append(
             Transaction(
-                self._unix_time(), peer, pulled.round, pulled.nonce, asked=False, outcome="committed",
-                bytes_sent=len(pulled.payload), seconds=seconds,
+                self._unix_time(), peer, round, number, asked=False, outcome="committed", bytes_sent=payload_bytes, seconds=seconds,
             )
         )  # fmt: skip
 

@@ -25,10 +25,11 @@ from starling.gossip.exchange.timeouts import Deadline, Timeouts
 from starling.gossip.limits import TokenBucket
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.wire.frames import decode
-from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES, Exchange, NotNow, Pull, Pulled, Pulling, Wake
+from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES, NotNow, Pull, Pulled, Wake
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.history import Transactions
-from starling.node.daemon.exchange.shell import RoundOutcome, Shell, payload_bytes
+from starling.node.daemon.exchange.shell import RoundOutcome, Shell
+from starling.node.daemon.exchange.traffic import PulledTraffic
 from starling.node.daemon.membership.neighbors import Members
 from starling.node.identity import verify
 from starling.node.interfaces import TaskStatus
@@ -70,12 +71,14 @@ class PulledExchange:
         )  # fmt: skip
         self._longest = 0  # payload expected from a peer
         self._transactions = transactions
-        self._shell = Shell(context, self._core, send_s=pace.max_wait_s, sent=self._sent, transactions=transactions)
+        self._traffic = PulledTraffic(transactions)
+        self._shell = Shell(
+            context, self._core, send_s=pace.max_wait_s, traffic=self._traffic, transactions=transactions
+        )
         self._since = math.inf  # when the local steps of the round began
         self._outcomes: Counter[str] = Counter()
         self._committed: Counter[str] = Counter()
         self._given: set[str] = set()  # peers of which the engine has had a vector
-        self.payload_bytes = 0  # payload bytes sent
 
     @property
     def edges(self) -> tuple[str, ...]:
@@ -86,6 +89,11 @@ class PulledExchange:
     def stats(self) -> Exchanges:
         """How our requests ended: committed is received and used."""
         return Exchanges(**self._outcomes)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Payload bytes sent."""
+        return self._traffic.payload_bytes
 
     def committed(self, peer: str) -> int:
         """Vectors of `peer` that we used."""
@@ -113,7 +121,7 @@ class PulledExchange:
         commands = self._core.receive(peer, message, trio.current_time())
         if isinstance(message, Pulled) and any(isinstance(command, VerifyUpdate) for command in commands):
             self._given.add(peer)
-            self._transactions.received(peer, message)
+            self._traffic.received(peer, message)
             self._attested(attestation_of(self._context.swarm, peer, message))
         self._shell.do(commands)
 
@@ -130,11 +138,6 @@ class PulledExchange:
         if self._bucket is None or self._bucket.rate != cap or self._bucket.burst < count:
             self._bucket = TokenBucket(cap, max(cap, count))
         return self._bucket.take(count, now)
-
-    def _sent(self, peer: str, message: Exchange | Pulling, frame_bytes: int, seconds: float) -> None:
-        self.payload_bytes += payload_bytes(message)
-        if isinstance(message, Pulled):
-            self._transactions.responded(peer, message, seconds)
 
     async def _publish(self, round: int) -> bool:
         """Have our vector encoded and sign it, once for each round. -> whether there is one"""

@@ -18,7 +18,19 @@ from functools import partial
 import trio
 
 from starling.gossip.errors import EngineError, RemoteProtocolError, TransportError
-from starling.gossip.exchange.calls import Answer, Answered, Apply, Done, ExchangeCall, Offer, VerifyUpdate
+from starling.gossip.exchange.calls import (
+    Answer,
+    Answered,
+    Apply,
+    Commit,
+    Done,
+    Drop,
+    ExchangeCall,
+    Offer,
+    Revoke,
+    Settle,
+    VerifyUpdate,
+)
 from starling.gossip.exchange.commands import (
     Command,
     DiscardCalls,
@@ -35,14 +47,12 @@ from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Exchange, Pulling, Request
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.history import Transactions
+from starling.node.daemon.exchange.traffic import Traffic
 from starling.node.interfaces import TaskStatus
 from starling.node.rpc import calls
 
 LONG_BYTES = 64 << 10  # of a payload: a shorter one is mostly on its way as soon as it is sent
 MAX_FRAMES = 16  # waiting to be sent to one peer; more are lost, and the cores repeat what is not answered
-
-Sent = Callable[[str, Exchange | Pulling, int, float], None]
-"""Takes (peer, message, frame bytes, seconds) of a frame that was handed to the network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,7 @@ class RoundOutcome:
 
 @dataclass(slots=True)
 class _Peer:
-    frames: deque[Exchange | Pulling] = field(default_factory=deque)
+    frames: deque[tuple[Exchange | Pulling, int]] = field(default_factory=deque)  # messages, payload bytes
     calls: deque[ExchangeCall] = field(default_factory=deque)
     sending: bool = False
     calling: bool = False
@@ -70,12 +80,12 @@ class _Peer:
 class Shell:
     """Carries out the commands of one node's exchange core. A peer that takes no frame for `send_s` is unreachable.
 
-    `sent` is called for every frame sent, `edge_dropped` with a peer that gave up its edge, `called` with the seconds that the engine took
-    for a payload. `usual_s`: what a long payload usually takes to be sent.
+    `traffic` is told of what is sent, `edge_dropped` of a peer that gave up its edge, `called` of the seconds that the engine took for a
+    payload. `usual_s`: what a long payload usually takes to be sent.
     """
 
     def __init__(
-        self, context: NodeContext, core: Pairwise | Pulls, *, send_s: float, sent: Sent, transactions: Transactions,
+        self, context: NodeContext, core: Pairwise | Pulls, *, send_s: float, traffic: Traffic, transactions: Transactions,
         edge_dropped: Callable[[str], None] = lambda _peer: None, called: Callable[[float], object] = lambda _seconds: None,
         usual_s: Callable[[], float] = lambda: 0.0,
     ) -> None:  # fmt: skip
@@ -84,7 +94,7 @@ class Shell:
         self._report = context.report
         self._core = core
         self._send_s = send_s
-        self._sent = sent
+        self._traffic = traffic
         self._transactions = transactions
         self._edge_dropped, self._called, self._usual_s = edge_dropped, called, usual_s
         self._turns = trio.Lock()  # held while a long request is sent
@@ -129,9 +139,10 @@ class Shell:
                     self._report.fault(peer, reason)
                 case Event(name, text, level, fields):
                     self._report.event(name, text, level=level, **fields)
-                case _:
-                    if isinstance(command, Answer):
-                        self._transactions.accepted(command.peer, command.seq)
+                case Answer(peer=peer, seq=seq):
+                    self._transactions.accepted(peer, seq)
+                    self._queue_call(command)
+                case Offer() | Apply() | Commit() | Drop() | Settle() | Revoke() | VerifyUpdate():
                     self._queue_call(command)
 
     async def until_done(self, woken: Callable[[], object] = lambda: None) -> None:
@@ -175,39 +186,40 @@ class Shell:
         it = self._peer(peer)
         if repeat and it.sending:
             return
-        self._transactions.sent(peer, message)
+        self._traffic.queued(peer, message)
         if len(it.frames) < MAX_FRAMES:
-            it.frames.append(message)
-            self.queued_bytes += payload_bytes(message)
+            count = len(getattr(message, "payload", b""))
+            it.frames.append((message, count))
+            self.queued_bytes += count
         if not it.sending:
             it.sending = True
             self._spawn(partial(self._send_frames, peer, it))
 
     async def _send_frames(self, peer: str, it: _Peer) -> None:
         while it.frames:
-            message = it.frames.popleft()
+            message, count = it.frames.popleft()
             frame = encode(message)
             try:
-                async with self._turn(message):
+                async with self._turn(isinstance(message, Request) and count >= LONG_BYTES):
                     began = trio.current_time()
                     with trio.fail_after(self._send_s):
                         await self._network.send(peer, "exchange", frame)
             except (TransportError, trio.TooSlowError):
-                self.queued_bytes -= sum(map(payload_bytes, it.frames))
+                self.queued_bytes -= sum(lost for _, lost in it.frames)
                 it.frames.clear()
                 self.do(self._core.unreachable(peer, trio.current_time()))
                 self.move()
             else:
-                self._sent(peer, message, len(frame), trio.current_time() - began)
+                self._traffic.sent(peer, message, len(frame), trio.current_time() - began)
             finally:
-                self.queued_bytes -= payload_bytes(message)
+                self.queued_bytes -= count
         it.sending = False
         self._forget_idle(peer, it)
 
     @asynccontextmanager
-    async def _turn(self, message: Exchange | Pulling) -> AsyncIterator[None]:
+    async def _turn(self, long: bool) -> AsyncIterator[None]:
         """Long requests one at a time; one whose turn has not come within `usual_s` goes out beside the others."""
-        if not isinstance(message, Request) or payload_bytes(message) < LONG_BYTES:
+        if not long:
             yield
             return
         with trio.move_on_after(self._usual_s()) as patience:
@@ -246,8 +258,3 @@ class Shell:
     def _forget_idle(self, peer: str, it: _Peer) -> None:
         if not (it.sending or it.calling) and self._peers.get(peer) is it:
             del self._peers[peer]
-
-
-def payload_bytes(message: Exchange | Pulling) -> int:
-    """Size of the encoded values in a message."""
-    return len(getattr(message, "payload", b""))

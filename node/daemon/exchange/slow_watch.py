@@ -9,7 +9,6 @@ import trio
 
 from starling.gossip.exchange.slowness import Kind, Named, Slowness
 from starling.gossip.limits import keep
-from starling.gossip.wire.schema import Exchange, Pulling, Request, Response
 from starling.node.daemon.context import Limits
 from starling.node.interfaces import Reporter
 from starling.node.status.format import short
@@ -45,23 +44,23 @@ class SlowWatch:
         """A line for each thing that became slow."""
         return tuple(map(_words, self._core.named()))
 
-    def sent(self, peer: str, message: Exchange | Pulling, count: int, seconds: float) -> None:
+    def asked(self, peer: str, number: int) -> None:
+        """A request was sent to a peer; how long an answer takes counts from the last time."""
+        keep(self._asked, peer, (number, trio.current_time()), MAX_ASKED)
+
+    def sent(self, peer: str, count: int, seconds: float) -> None:
         """A frame of `count` bytes was handed to the network within `seconds`."""
         if self.limits.up_bytes_per_s != self._cap:
             self._cap = self.limits.up_bytes_per_s
             self._core.capped()
-        if isinstance(message, Request):
-            keep(self._asked, peer, (message.seq, trio.current_time()), MAX_ASKED)
         if count >= MIN_MEASURED_BYTES and seconds > 0.0 and self._core.sent(peer, count, seconds):
             self._tell()
 
-    def received(self, peer: str, message: Exchange | Pulling) -> None:
-        """A message of a peer; how long an answer takes counts from the last time it was asked."""
-        if not isinstance(message, Response):
-            return
-        seq, at = self._asked.pop(peer, (0, 0.0))
+    def answered(self, peer: str, number: int) -> None:
+        """A response of a peer was received."""
+        asked, at = self._asked.pop(peer, (0, 0.0))
         took_s = trio.current_time() - at
-        if seq == message.seq and took_s > 0.0 and self._core.answered(peer, took_s):
+        if asked == number and took_s > 0.0 and self._core.answered(peer, took_s):
             self._tell()
 
     def forget(self, peer: str) -> None:

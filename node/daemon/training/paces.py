@@ -20,11 +20,13 @@ from starling.gossip.seeds import derive
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext
-from starling.node.daemon.crew.seats import Crewmates, CrewNeighbors
+from starling.node.daemon.crew.seats import CrewNeighbors
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.exchange.pull_service import PulledExchange
+from starling.node.daemon.exchange.rounds import RoundExchange
 from starling.node.daemon.exchange.sampled_service import SampledExchange
 from starling.node.daemon.exchange.service import Exchange
+from starling.node.daemon.exchange.visits import VisitExchange
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.neighbors import (
     LastingNeighbors,
@@ -64,6 +66,8 @@ class Services:
     membership: Membership
     members: Members
     """The swarm as exchanges and rounds see it; in a swarm of crews those who hold this node's stage."""
+    around: Callable[[OverlayNeighbors], OverlayNeighbors | CrewNeighbors]
+    """Turns the neighbors that the overlay names into peers, where it names crews."""
     beacons: BeaconService
     policy: PeerPolicy
     transactions: Transactions
@@ -98,6 +102,11 @@ class Services:
         """Return a number that no earlier incarnation of an edge is likely to have had."""
         return derive(number, "inc", self.context.me, int(self.context.unix_time() * 1e6)) >> 3
 
+    def edge_numbers(self) -> Callable[[], int]:
+        """Return what gives numbers to new incarnations of edges."""
+        numbers = count(1)
+        return lambda: self.fresh(next(numbers))
+
     def may_use(self, peer: str) -> bool:
         """Return whether a member's model may be asked for."""
         return self.policy.allows(peer) and self.may_meet(peer)
@@ -124,7 +133,10 @@ def pace_of(services: Services) -> Pace:
 
 def _pairwise_steps(services: Services) -> Pace:
     pace, grants, named = services.context.manifest.pace, services.grants(), _named(services)
-    exchange = _pairwise(services, named, None)
+    exchange = RoundExchange(
+        services.context, services.members, services.edge_numbers(), directions=named.directions, noted=services.policy.noted,
+        transactions=services.transactions,
+    )  # fmt: skip
     in_turn = InTurn(Links(named, services.beacons), exchange, grants)
     rounds = Overlapping(in_turn, exchange, services.last) if pace.overlap else in_turn
     return _steps(services, grants, rounds, exchange, named, left_behind=exchange.left_behind)
@@ -181,7 +193,14 @@ def _sampled(services: Services) -> Pace:
 def _clock(services: Services) -> Pace:
     context, members, house, named = services.context, services.members, services.house, _named(services)
     manifest, edges = context.manifest, _lasting(context.manifest, context.swarm.encode())
-    exchange = _pairwise(services, named, edges)
+    exchange = VisitExchange(
+        context,
+        members,
+        services.edge_numbers(),
+        edges,
+        noted=services.policy.noted,
+        transactions=services.transactions,
+    )
     neighbors: Neighbors = named
     contacts: Contacts = ScheduledContacts(exchange, named)
     if manifest.overlay.kind == "sticky":
@@ -208,15 +227,7 @@ def _named(services: Services) -> OverlayNeighbors | CrewNeighbors:
     plain = OverlayNeighbors(
         services.overlay, lambda: members.roster, me, services.beacons.salt, may_meet=services.may_meet
     )
-    return CrewNeighbors(members, plain) if isinstance(members, Crewmates) else plain
-
-
-def _pairwise(services: Services, named: OverlayNeighbors | CrewNeighbors, edges: LastingEdges | None) -> Exchange:
-    numbers = count(1)
-    return Exchange(
-        services.context, services.members, lambda: services.fresh(next(numbers)), directions=named.directions,
-        noted=services.policy.noted, transactions=services.transactions, sticky=edges,
-    )  # fmt: skip
+    return services.around(plain)
 
 
 def _lasting(manifest: Manifest, salt: bytes) -> LastingEdges:

@@ -10,6 +10,7 @@ from starling.node.config.schema import PaceSection
 from starling.node.daemon.exchange.sampled_service import SampledExchange
 from starling.node.daemon.training.grants import Grants
 from starling.node.daemon.training.housekeeping import Housekeeping
+from starling.node.daemon.training.steps import last_round
 from starling.node.rpc import calls
 
 
@@ -47,7 +48,7 @@ class SampledLoop:
         exchange, house = self.exchange, self.house
         sampling, progress, evaluation = exchange.sampling, house.progress, house.evaluation
         current = sampling.round(due.turn)
-        progress.current = min(current, self.pace.rounds - 1) if self.pace.rounds else current
+        progress.current = int(min(current, last_round(self.pace) - 1))
         if due.sources and not await exchange.take(due):
             return False
         if due.last:

@@ -12,7 +12,7 @@ import trio
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.overlay.api import LastingEdges
 from starling.node.config.schema import PaceSection
-from starling.node.daemon.exchange.service import Exchange
+from starling.node.daemon.exchange.visits import VisitExchange
 from starling.node.daemon.membership.neighbors import Members, Neighbors
 from starling.node.daemon.training.housekeeping import Housekeeping
 from starling.node.rpc import calls
@@ -33,7 +33,7 @@ class LastingContacts:
     """The next of the edges that this node keeps."""
 
     me: str
-    exchange: Exchange
+    exchange: VisitExchange
     edges: LastingEdges
     members: Members
     may_meet: Callable[[str], bool]
@@ -51,7 +51,7 @@ class LastingContacts:
 class ScheduledContacts:
     """The slot's partners, where the overlay is a schedule."""
 
-    exchange: Exchange
+    exchange: VisitExchange
     neighbors: Neighbors
 
     async def meet(self, slot: int) -> None:
@@ -65,7 +65,7 @@ class SlotsLoop:
     """Slots, one after the other. Satisfies `RoundLoop`."""
 
     pace: PaceSection
-    exchange: Exchange
+    exchange: VisitExchange
     contacts: Contacts
     members: Members
     clock: SwarmClock

@@ -16,7 +16,7 @@ from msgspec import structs
 from starling.gossip.errors import EngineError
 from starling.node.config.schema import PaceSection
 from starling.node.daemon.engine.client import beside
-from starling.node.daemon.exchange.service import Exchange
+from starling.node.daemon.exchange.rounds import RoundExchange
 from starling.node.daemon.exchange.shell import RoundOutcome
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.neighbors import Neighbors
@@ -50,7 +50,7 @@ class Links:
         return round, self.neighbors.weights(round), self.order.digest(round)
 
 
-class RoundExchange(Protocol):
+class Exchanging(Protocol):
     """The exchanges of a round."""
 
     def computing(self, round: int, links: Mapping[str, float], view: bytes) -> None:
@@ -83,7 +83,7 @@ class InTurn:
     """One half after the other."""
 
     links: Links
-    exchanges: RoundExchange
+    exchanges: Exchanging
     grants: Grants
 
     async def train(self, round: int) -> calls.Trained:
@@ -104,7 +104,7 @@ class Overlapping:
     """The local steps of the next round are done beside the exchanges of this one, with which the next then begins."""
 
     in_turn: InTurn
-    exchanges: Exchange
+    exchanges: RoundExchange
     last: float
     _ahead: calls.Trained | None = None  # of the round to do next
 

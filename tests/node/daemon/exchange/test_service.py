@@ -8,8 +8,9 @@ import trio
 from starling.gossip.overlay.sticky import StickyEdges
 from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Ack, Solicit
-from starling.node.config.schema import Manifest, OverlaySection, PaceSection
-from starling.node.daemon.exchange.service import _pace
+from starling.node.config.schema import Manifest, OverlaySection
+from starling.node.daemon.exchange.rounds import rounds_of
+from starling.node.daemon.exchange.visits import slots_of
 from starling.node.net.faults import loss
 from starling.node.rpc import calls
 from starling.node.status.snapshot import Exchanges
@@ -73,13 +74,14 @@ def knowing(silent=(), lately_gone=()):
     ],
 )
 def test_rosters_must_be_the_same_where_a_link_is_not_all_that_ends_have_in_common(overlay, same_roster):
-    assert _pace(Manifest(overlay=overlay), "swarm", None, knowing()).same_roster == same_roster
+    assert rounds_of(Manifest(overlay=overlay), knowing()).same_roster == same_roster
 
 
-@pytest.mark.parametrize("kind", ["steps", "clock"])
-def test_who_answers_no_probe_or_was_gone_lately_is_given_the_usual_time_in_either_pace(kind):
-    members = knowing(silent={"gone"}, lately_gone={"back"})
-    timeouts = _pace(Manifest(pace=PaceSection(kind=kind)), "swarm", None, members).timeouts
+@pytest.mark.parametrize(
+    "pace", [rounds_of, lambda agreed, members: slots_of(agreed, "swarm", StickyEdges(1, b"salt"), members)]
+)
+def test_who_answers_no_probe_or_was_gone_lately_is_given_the_usual_time_in_either_pace(pace):
+    timeouts = pace(Manifest(), knowing(silent={"gone"}, lately_gone={"back"})).timeouts
     assert [timeouts.hurried(peer) for peer in ("gone", "back", "there")] == [True, True, False]
     assert [timeouts.impatient(peer) for peer in ("gone", "back")] == [False, True]
 
@@ -159,10 +161,9 @@ async def test_a_revoked_peer_leaves_no_flow_and_may_come_back():
 @pytest.mark.parametrize("closer", ["a", "b"])
 @virtual
 async def test_closing_in_order_settles_both_ends_in_spite_of_loss(closer):
-    swarm = PairwiseSwarm(2)
-    links = {"a": {"b": 0.5}, "b": {"a": 0.5}}
+    swarm = PairwiseSwarm(2, pace="clock")
     async with swarm.serving():
-        await swarm.all(lambda member: member.exchange.round(0, links[member.name], VIEW))
+        assert await swarm["a"].exchange.contact("b", 0) == "committed"
         swarm.hub.rules.append(loss(0.4, seed=11))
         assert await swarm[closer].exchange.settle("ab".replace(closer, ""))
         await trio.sleep(5.0)

@@ -16,7 +16,7 @@ LONG = bytes(LONG_BYTES)
 
 
 class Line:
-    """A network that takes so many seconds for a long frame to a peer, and notes who sends when."""
+    """A network that takes so many seconds for a long frame to a peer, and notes who sends when; and who is told how long it took."""
 
     def __init__(self, **seconds: float) -> None:
         self.seconds, self.began, self.measured = seconds, {}, {}
@@ -24,6 +24,12 @@ class Line:
     async def send(self, peer, _lane, frame):
         self.began[peer] = trio.current_time()
         await trio.sleep(self.seconds[peer] if len(frame) > LONG_BYTES else 0.0)
+
+    def queued(self, _peer, _message):
+        pass
+
+    def sent(self, peer, _message, _size, seconds):
+        self.measured[peer] = seconds
 
     async def inbound(self, _lane):
         await trio.sleep_forever()
@@ -40,7 +46,7 @@ async def sent(line, messages, usual_s):
     core = SimpleNamespace(unreachable=lambda _peer, _now: ())
     shell = Shell(
         context, core, send_s=5.0, transactions=Transactions(trio.current_time), usual_s=lambda: usual_s,
-        sent=lambda peer, _message, _count, seconds: line.measured.update({peer: seconds}),
+        traffic=line,
     )  # fmt: skip
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: shell.serve(lambda *_: None, task_status=task_status))

@@ -20,14 +20,14 @@ ALL = {"overlay": OverlaySection(kind="complete"), "robust": RobustSection(rule=
 @pytest.mark.parametrize(
     ("pace", "sections", "alone", "names"),
     [
-        ({}, {}, False, "StepsLoop InTurn LateJoin OverlayNeighbors Exchange"),
-        ({"overlap": True}, {}, False, "StepsLoop Overlapping LateJoin OverlayNeighbors Exchange"),
-        ({}, {}, True, "StepsLoop MeasuredBeforeMix LateJoin OverlayNeighbors Exchange"),
+        ({}, {}, False, "StepsLoop InTurn LateJoin OverlayNeighbors RoundExchange"),
+        ({"overlap": True}, {}, False, "StepsLoop Overlapping LateJoin OverlayNeighbors RoundExchange"),
+        ({}, {}, True, "StepsLoop MeasuredBeforeMix LateJoin OverlayNeighbors RoundExchange"),
         ({"mix": "gather"}, PULL, False, "StepsLoop InTurn LateJoin RandomNeighbors PulledExchange"),
         ({"mix": "gather"}, ALL, False, "StepsLoop InTurn LateJoin OverlayNeighbors PulledExchange"),
         (SAMPLED, ALL, False, "SampledLoop FromCheckpoint SampledNeighbors SampledExchange"),
-        ({"pace": "clock"}, {}, False, "SlotsLoop LastingContacts LateJoin LastingNeighbors Exchange"),
-        ({"pace": "clock"}, RING, False, "SlotsLoop ScheduledContacts LateJoin OverlayNeighbors Exchange"),
+        ({"pace": "clock"}, {}, False, "SlotsLoop LastingContacts LateJoin LastingNeighbors VisitExchange"),
+        ({"pace": "clock"}, RING, False, "SlotsLoop ScheduledContacts LateJoin OverlayNeighbors VisitExchange"),
     ],
 )  # fmt: skip
 @virtual

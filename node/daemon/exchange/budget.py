@@ -1,0 +1,92 @@
+"""How many bytes an exchange may take: as the manifest says, or as an edge was measured to carry in a slot."""
+
+import math
+from statistics import median_low
+from typing import Protocol
+
+from starling.gossip.compress.budget import FILL, exchange_budget
+from starling.gossip.compress.catalogue import BUDGET
+from starling.node.config.schema import Manifest
+from starling.node.daemon.context import Limits
+from starling.node.daemon.exchange.slow_watch import MIN_MEASURED_BYTES
+
+SMOOTHING = 0.3
+FIRST_BYTES = 256 << 10
+"""Of an exchange before any rate is known, where it is as large as its budget: on a slow line a whole model would be given up half done."""
+
+
+class Budget(Protocol):
+    """Bytes per exchange by peer."""
+
+    beside_s: float
+    """How long the local steps take beside which exchanges run, as the round waits for whichever takes longer; inf where there are none."""
+
+    def bytes_for(self, peer: str) -> int:
+        """Return how many bytes both payloads of one exchange with `peer` may take; 0 is no limit."""
+        ...
+
+    def observe(self, peer: str, size: int, seconds: float) -> None:
+        """Note that a frame of `size` bytes took `seconds` to be handed to the network."""
+        ...
+
+    def forget(self, peer: str) -> None:
+        """Forget a peer that is gone."""
+        ...
+
+
+class FixedBudget:
+    """As many bytes as the manifest says, whatever the line."""
+
+    def __init__(self, fixed: int) -> None:
+        self.beside_s = math.inf
+        self._fixed = fixed
+
+    def bytes_for(self, peer: str) -> int:
+        """Return the manifest's number."""
+        return self._fixed
+
+    def observe(self, peer: str, size: int, seconds: float) -> None:
+        """Do nothing."""
+
+    def forget(self, peer: str) -> None:
+        """Do nothing."""
+
+
+class MeasuredBudget:
+    """As many bytes as an edge was measured to carry in a slot, under the volunteer's caps; `first` while no rate is known."""
+
+    def __init__(self, first: int, slot_s: float, limits: Limits) -> None:
+        self.beside_s = math.inf
+        self._first = first
+        self._slot_s = slot_s
+        self._limits = limits
+        self._rates: dict[str, float] = {}
+
+    def bytes_for(self, peer: str) -> int:
+        """Return a number by the peer's rate, or that of others if its own is unknown; without a cap, `first` before any rate is known."""
+        caps = [cap for cap in (self._limits.up_bytes_per_s, self._limits.down_bytes_per_s) if cap > 0]
+        usual = median_low(self._rates.values()) if self._rates else 0.0
+        rate = self._rates.get(peer, usual)
+        if rate == math.inf and not caps:
+            return 0
+        return exchange_budget(rate, min(self._slot_s, self.beside_s), FILL, min(caps, default=0)) or self._first
+
+    def observe(self, peer: str, size: int, seconds: float) -> None:
+        """Learn the peer's rate; small frames do not measure it."""
+        if size < MIN_MEASURED_BYTES:
+            return
+        rate = size / seconds if seconds > 0 else math.inf
+        known = self._rates.get(peer)
+        self._rates[peer] = rate if known in {None, math.inf} else (1 - SMOOTHING) * known + SMOOTHING * rate
+
+    def forget(self, peer: str) -> None:
+        """Forget a peer that is gone."""
+        self._rates.pop(peer, None)
+
+
+def budget_of(manifest: Manifest, limits: Limits) -> Budget:
+    """Return the budget of a manifest's exchanges."""
+    if fixed := manifest.compress.params().get("budget_bytes"):
+        return FixedBudget(fixed)
+    first = FIRST_BYTES if manifest.compress.select == BUDGET else 0
+    return MeasuredBudget(first, manifest.pace.slot_s, limits)

@@ -1,0 +1,79 @@
+"""Steps pace: a round's exchanges, one on each link, then Mix, which waits for the engine to have replied to all calls of the edges."""
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+
+import trio
+
+from starling.gossip.exchange.pace import Rounds
+from starling.gossip.exchange.pairwise import MAX_LEAD
+from starling.gossip.overlay.periodic import Periodic
+from starling.node.config.overlay import overlay_of
+from starling.node.config.schema import Manifest
+from starling.node.daemon.context import NodeContext
+from starling.node.daemon.exchange.history import Transactions
+from starling.node.daemon.exchange.service import Exchange, Noted, timeouts_of
+from starling.node.daemon.exchange.shell import RoundOutcome
+from starling.node.daemon.membership.neighbors import Members
+
+
+class RoundExchange(Exchange):
+    """Pairwise exchanges by rounds. `directions` gives the (give, take) of a round's links where they differ; the rest as in `Exchange`."""
+
+    def __init__(
+        self, context: NodeContext, members: Members, fresh_inc: Callable[[], int], *,
+        directions: Callable[[int], Mapping[str, tuple[float, float]]], noted: Noted, transactions: Transactions,
+    ) -> None:  # fmt: skip
+        pace = rounds_of(context.manifest, members)
+        super().__init__(context, members, fresh_inc, pace, noted=noted, transactions=transactions)
+        self._look = members.look
+        self._directions = directions
+
+    def computing(self, round: int, links: Mapping[str, float], view: bytes, since: float | None = None) -> None:
+        """Note that local steps of `round` begin, or began at `since`; arguments as in `Pairwise.compute`."""
+        self._look(links)
+        self._shell.do(self._core.compute(round, links, view, trio.current_time() if since is None else since))
+
+    async def round(
+        self, round: int, links: Mapping[str, float], view: bytes,
+        before_mix: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint, beside_s: float = 0.0,
+    ) -> RoundOutcome:  # fmt: skip
+        """Do all exchanges of a round whose local steps are done, then Mix; arguments as in `Pairwise.compute`.
+
+        `before_mix` is awaited between the two, and is expected to take `beside_s` from now; 0: nobody knows. Raises EngineError: the
+        engine cannot mix.
+        """
+        core, shell, began = self._core, self._shell, trio.current_time()
+        self._budget.beside_s = beside_s or math.inf
+        shell.do(core.begin_round(round, links, view, trio.current_time(), self._directions(round)))
+        usual_s = core.pace.timeouts.usual_s()
+
+        def look() -> None:
+            if trio.current_time() > began + usual_s:
+                self._look(core.pace.waiting, late=True)
+
+        try:
+            await shell.until_done(look)
+        finally:
+            # nobody is waited for beyond the deadline: what is later is this node's own delay
+            waited_s = min(trio.current_time(), core.pace.timeouts.expires) - began - core.pace.timeouts.usual_s()
+            shell.do(core.end(trio.current_time()))
+        outcomes = dict(core.pace.outcomes)
+        for peer in list(core.edges):
+            await shell.rest(peer)
+        self._noted(outcomes, core.take_clipped(outcomes))
+        behind = core.left_behind(round)
+        await before_mix()
+        mixed = await shell.mix(round)
+        return RoundOutcome(round, outcomes, behind, mixed.distance, waited_s=max(0.0, waited_s))
+
+    def left_behind(self, round: int, reach: int) -> int:
+        """Return the round that peers have reached, as `Pairwise` does."""
+        return self._core.left_behind(round, reach)
+
+
+def rounds_of(manifest: Manifest, members: Members) -> Rounds:
+    """Return the pace of pairwise exchanges by rounds."""
+    overlay = overlay_of(manifest)
+    timeouts = timeouts_of(manifest.pace, manifest.pace.max_wait_s, members)
+    return Rounds(timeouts, MAX_LEAD, same_roster=not overlay.symmetric or isinstance(overlay, Periodic))
