@@ -48,7 +48,7 @@ D, E = 21, 31
 
 LIMITS: Mapping[str, int] = MappingProxyType(
     {
-        "branches in the core files": 506,
+        "branches in the core files": 512,
         "questions for the kind of edge": 12,
         "lines of the largest file in engine": 259,
         "lines of the largest file in daemon": 568,

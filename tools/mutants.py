@@ -143,7 +143,7 @@ MUTANTS = (
     Mutant("robust/rules/foolsgold.py", "_LEAST = 1e-6", "_LEAST = 0.0", ("robust/test_sybilwall.py", "robust/rules/test_foolsgold.py")),
     Mutant("robust/sampling.py", "if 2 * b_hat(", "if b_hat(", ("robust/test_sampling.py",)),
     Mutant("node/net/libp2p/relay_slots.py", "or amount > circuit.left", "or False", ("**/test_relay_slots.py",)),
-    Mutant("node/daemon/exchange/service.py", "min(self._slot_s, self.beside_s)", "self._slot_s", ("swarm/test_overlap.py",)),
+    Mutant("node/daemon/exchange/budget.py", "min(self._slot_s, self.beside_s)", "self._slot_s", ("swarm/test_overlap.py",)),
     Mutant("node/net/libp2p/relay_slots.py", "if target not in self._reserved or", "if", ("**/test_relay_slots.py",)),
     Mutant("node/net/libp2p/relay_slots.py", "theirs = sum(of == origin", "theirs = sum(of != origin", ("**/test_relay_slots.py",)),
     Mutant("node/net/libp2p/reservations.py", "missing = WANTED - len(self._held) -", "missing = WANTED -", ("**/test_reservations.py",)),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import trio
 
 from starling.gossip.exchange.held_up import HeldUp
+from starling.node.config.schema import PaceSection
 from starling.node.daemon.exchange.shell import RoundOutcome
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.state.transfer import SNAPSHOT_FRESH_S
@@ -19,6 +20,11 @@ PARTED_ROUNDS = 8  # one after the other that this node began from another ancho
 Fetch = Callable[[int, bool, Sequence[str]], Awaitable[int | None]]
 """Takes over a peer's model, if it is past the given round -> its round, or None. Also takes whether this node is live, with a model of
 its own to lose, and peers at our round, to ask first."""
+
+
+def last_round(pace: PaceSection) -> float:
+    """Return the number of rounds to do; inf: there is no end."""
+    return pace.rounds or math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +99,7 @@ class Jumps:
     """Steps pace: finds the round after each round."""
 
     catch_up: CatchUp
-    last: float
-    """Rounds to do; inf: there is no end."""
+    pace: PaceSection
     report: Reporter
     left_behind: Callable[[int, int], int]
     """(round, reach) -> the round that peers have reached if they left us behind, else `round`; two are believed about `reach` rounds."""
@@ -119,7 +124,7 @@ class Jumps:
                 return following
         elif self._anchors.parted(trio.current_time()):
             return max(following, await self._take_anchor(following))
-        return max(following, int(min(ahead, self.last)))
+        return max(following, int(min(ahead, last_round(self.pace))))
 
     def _ahead(self, outcome: RoundOutcome) -> int:
         """Return the round that peers have reached, as the round's exchanges say, or further if this node was held up."""

@@ -52,7 +52,6 @@ from starling.node.daemon.training.steps import (
     Overlapping,
     Rounds,
     StepsLoop,
-    last_round,
 )
 from starling.node.daemon.trust.equivocation import EquivocationDetector
 from starling.node.daemon.trust.peer_policy import PeerPolicy
@@ -82,11 +81,6 @@ class Services:
     def overlay(self) -> Overlay:
         """The manifest's."""
         return overlay_of(self.context.manifest)
-
-    @property
-    def last(self) -> float:
-        """Rounds to do; inf: there is no end."""
-        return last_round(self.context.manifest.pace)
 
     def grants(self) -> Grants:
         """Return what gives rounds their local steps."""
@@ -138,7 +132,7 @@ def _pairwise_steps(services: Services) -> Pace:
         transactions=services.transactions,
     )  # fmt: skip
     in_turn = InTurn(Links(named, services.beacons), exchange, grants)
-    rounds = Overlapping(in_turn, exchange, services.last) if pace.overlap else in_turn
+    rounds = Overlapping(in_turn, exchange, pace) if pace.overlap else in_turn
     return _steps(services, grants, rounds, exchange, named, left_behind=exchange.left_behind)
 
 
@@ -172,7 +166,7 @@ def _steps(
     pace, catch_up = context.manifest.pace, services.catch_up(exchange, rounds.forget)
     if context.config.evaluate_alone:
         rounds = MeasuredBeforeMix(rounds, pace, context.engine, house.progress)
-    jumps = Jumps(catch_up, services.last, context.report, left_behind)
+    jumps = Jumps(catch_up, pace, context.report, left_behind)
     loop = StepsLoop(pace, rounds, grants, jumps, house)
     return Pace(exchange, neighbors, LateJoin(catch_up, services.models, house), loop, equivocation)
 

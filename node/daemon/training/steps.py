@@ -21,16 +21,11 @@ from starling.node.daemon.exchange.shell import RoundOutcome
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.neighbors import Neighbors
 from starling.node.daemon.progress import Progress
-from starling.node.daemon.training.catch_up import Jumps
+from starling.node.daemon.training.catch_up import Jumps, last_round
 from starling.node.daemon.training.grants import Grants
 from starling.node.daemon.training.housekeeping import Housekeeping
 from starling.node.interfaces import EngineHandle
 from starling.node.rpc import calls
-
-
-def last_round(pace: PaceSection) -> float:
-    """Return the number of rounds to do; inf: there is no end."""
-    return pace.rounds or math.inf
 
 
 def evaluated(pace: PaceSection, done: int) -> bool:
@@ -105,7 +100,7 @@ class Overlapping:
 
     in_turn: InTurn
     exchanges: RoundExchange
-    last: float
+    pace: PaceSection
     _ahead: calls.Trained | None = None  # of the round to do next
 
     async def train(self, round: int) -> calls.Trained:
@@ -116,7 +111,7 @@ class Overlapping:
     async def exchange(self, round: int) -> RoundOutcome:
         """Do the exchanges of a round while the local steps of the next are done, then Mix."""
         following, since = round + 1, trio.current_time()
-        if following >= self.last:
+        if following >= last_round(self.pace):
             return await self.in_turn.exchange(round)
         links, grants = self.in_turn.links, self.in_turn.grants
         grant = structs.replace(grants.grant(following), ahead=True)
@@ -200,7 +195,7 @@ class StepsLoop:
     async def run(self, start: int) -> None:
         """Do rounds from `start` until the last is done or the swarm has agreed to stop."""
         current = start
-        while current < self.jumps.last and not self.house.evaluation.stopped_early:
+        while current < last_round(self.pace) and not self.house.evaluation.stopped_early:
             async with self.house.surviving(self.rounds.forget):
                 began = trio.current_time()
                 outcome = await self._round(current)

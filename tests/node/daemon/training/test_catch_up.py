@@ -30,7 +30,7 @@ class Peers:
         self.asked, self.first, self.resets, self.forgot, self._models = [], [], 0, 0, iter(models)
         self.report, self.progress, self.believed = Reports(), Progress(), []
         catch_up = CatchUp(self.fetch, self.progress, PATIENCE, self.reset_all, self.forget)
-        self.jumps = Jumps(catch_up, last, self.report, self.left_behind)
+        self.jumps = Jumps(catch_up, PaceSection(rounds=last), self.report, self.left_behind)
 
     async def fetch(self, newer_than, live, first):
         self.asked.append((trio.current_time(), newer_than, live))

@@ -6,7 +6,8 @@ from msgspec import structs
 from starling.gossip.overlay.sticky import StickyEdges
 from starling.node.config.schema import CompressSection, NodeConfig, OverlaySection, PaceSection, RobustSection
 from starling.node.daemon.membership.neighbors import LastingNeighbors
-from starling.node.daemon.training.steps import evaluated, last_round
+from starling.node.daemon.training.catch_up import last_round
+from starling.node.daemon.training.steps import evaluated
 from tests.harness.swarms import digits, story
 from tests.harness.virtual import virtual
 
