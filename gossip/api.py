@@ -58,17 +58,7 @@ class Phase:
     turn: int = 0  # number of that averaging, counted from 0
     highest_lr: float = 0.0  # of the run, equal at all nodes; 0: unknown
     climb: float = 1.0  # times its value at the highest lr that the gain of flows may climb to, with exchanges of whole vectors, >= 1
-    speed: float = 1.0  # factor on a damping that adapts: `starling.gossip.mix.edge_ledger.sped`
-    memory: float = 1.0  # local steps until a correction moves the model in full, >= 1: 1/(1 − momentum) for sgd
     members: int = 1  # that exchange with each other, this node included, >= 1; 1 where they are not counted
-
-
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """What one committed exchange of directions does to the flow of one end: c_ij[S] −= w'·u."""
-
-    value: Tensor  # (k,) signed difference u for this end: +u at the initiator, −u at the responder, the same bits
-    weight: float  # w', in [0, theta]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +70,13 @@ class Effect:
     value: Tensor  # (k,) signed difference v for this end: +v at the initiator, −v at the responder, the same bits
     theta: float  # mixing weight
     gain: float  # flow per unit of difference
-    drift: Drift | None = None
-    memory: Any = (
-        None  # `starling.gossip.mix.memories.Learned`: what the exchange does to the optimiser's memory; None: nothing
-    )
+    keeps: float = 1.0  # share of the flow, in [½, 1], that is kept before it moves
+    memory: Any = None
+    """`starling.gossip.mix.memories.Learned`: what the exchange does to the optimiser's memory; None: nothing."""
 
     def opposite(self, peer: str) -> Effect:
         """What the exchange does to the other end, which knows us as `peer`."""
-        drift = None if self.drift is None else replace(self.drift, value=-self.drift.value)
-        return replace(self, peer=peer, value=-self.value, drift=drift)
+        return replace(self, peer=peer, value=-self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,30 +100,20 @@ class Averaging(Protocol):
     def gain(self, theta: float, ratio: float, phase: Phase) -> float:
         """Flow per unit of difference on a link of weight theta, for a support that is `ratio` of the shared vector."""
 
-    def flow(self, kept: Tensor, moved: Tensor) -> Tensor:
-        """Flow (…, k) after `moved` (…, k) = gain·v was added. An odd function, one rounding at a time."""
+    def flow(self, kept: Tensor, moved: Tensor, share: float | Tensor = 1.0) -> Tensor:
+        """Flow (…, k) after that share of it was kept, a number or (…, 1), and `moved` (…, k) = gain·v was added.
+
+        An odd function, one rounding at a time.
+        """
 
     def stored(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype in which flows of vectors of `dtype` are kept; those that come out of `flow` are numbers of it."""
 
-    @property
-    def adapts(self) -> bool:
-        """Whether `gain` follows the speed of who initiates an exchange (`starling.gossip.mix.edge_ledger.sped`)."""
+    def borne(self, state: Any) -> Tensor | None:
+        """(…, 1) float64, the share in [0, 1] of c that local steps bore out, of a mixing algorithm's state; None: all counts, always.
 
-
-@runtime_checkable
-class Tracking(Averaging, Protocol):
-    """An exchange that is about the directions of both ends as well: `starling.gossip.mix.drift`."""
-
-    @property
-    def track(self) -> str:
-        """Drift, or both."""
-
-    def direction(self, state: Any) -> tuple[Tensor, Tensor]:
-        """Z (…, D) of a mixing algorithm's state, in the units of its flows, and its noise power (…, 1): >= 0, infinite where unknown."""
-
-    def reach(self, state: Any) -> Tensor | None:
-        """(…, 1) how long directions may make a flow, finite where the noise is; None: as long as they like, in every state."""
+        Each end sends its own. By s, the lesser of both, the gain is multiplied, and of a flow 1 − ½(1 − s) is kept.
+        """
 
 
 @runtime_checkable
@@ -300,15 +278,3 @@ class CorrectsInPlace(Protocol):
         What the state remembers of gradients may change in its own memory, so the new state is to be kept even if the step is undone; the
         correction itself does not. `step` is the number of the local step: of long vectors a part in turn may stand for the whole.
         """
-
-
-@runtime_checkable
-class ConstantCorrection(Protocol):
-    """A mixing algorithm that may take the same vector from every direction."""
-
-    @property
-    def constant(self) -> bool:
-        """Whether it does, in every state; else `shift` is not to be called."""
-
-    def shift(self, state: Any) -> Tensor | None:
-        """(d,) what `correct` takes from any direction, not a copy; None: nothing, as there are no flows."""

@@ -104,7 +104,7 @@ class Flows:
         """Add an effect to its flow alone."""
         assert not isinstance(done, Swapped)
         _, moved = self.book([done], torch.zeros_like(form))
-        return replace(done, gain=0.0, drift=None), moved
+        return replace(done, gain=0.0, keeps=1.0), moved
 
     def settle(self, peer: str) -> None:
         """Keep the flow of a closed edge revocable until enough others were closed."""
@@ -266,7 +266,6 @@ class RuleMemory(NoEdges):
 MEMORIES: Mapping[EdgeKind, Callable[[Edges], EdgeMemory]] = MappingProxyType(
     {
         EdgeKind.DIFFERENCES: Flows,
-        EdgeKind.DIRECTIONS: Flows,
         EdgeKind.SWAPS: PublicCopies,
         EdgeKind.CONTROLS: ControlCopies,
         EdgeKind.GATHERS: RuleMemory,

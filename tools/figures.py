@@ -58,8 +58,6 @@ LIMITS: Mapping[str, int] = MappingProxyType(
         "functions of rank E": 0,
         "complexity by mccabe": 15,
         "accesses to others' attributes in tests": 291,
-        "stops, local step of flows": 20,
-        "turnings back, local step of flows": 3,
         "stops, local step by default": 28,
         "turnings back, local step by default": 5,
         "stops, update answered": 65,

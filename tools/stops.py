@@ -208,8 +208,7 @@ def local_step(mix: MixSection) -> Way:
 
 def measure() -> dict[str, Way]:
     """Trace local steps, and two nodes to their end -> the ways, by what is walked."""
-    flows = MixSection(kind="pet").changed(track="difference", refutable=0.0)
-    steps = {"local step of flows": local_step(flows), "local step by default": local_step(MixSection())}
+    steps = {"local step by default": local_step(MixSection())}
     pace = PaceSection(local_steps=4, rounds=ROUNDS, quorum=NODES, min_wait_s=5.0)
     manifest = Manifest(partition=PartitionSection(shards=NODES), pace=pace)
     swarm = VirtualSwarm(manifest, seed=1, step_cost_s=lambda _index: 0.05)

@@ -61,13 +61,7 @@ def keys(model: str, optimizer: str, mix: str, folder: Path) -> dict[str, Any]:
         "pace.kind": "steps", "pace.local_steps": STEPS, "pace.rounds": EVER, "pace.evaluate_every": EVER,
     }  # fmt: skip
     agreed |= _MODELS[model](folder)
-    match mix:
-        case "dsgd":
-            return agreed | {"mix": "dsgd"}
-        case "flows":
-            trust = {"mix.refutable": 0.0} if optimizer == "sgd" else {}  # any other has none with differences
-            return agreed | {"mix": "pet", "mix.track": "difference", **trust}
-    return agreed | {"mix": "pet"}
+    return agreed | {"mix": "dsgd" if mix == "dsgd" else "pet"}
 
 
 def _digits(_folder: Path) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class OverlapCase(msgspec.Struct, frozen=True, kw_only=True):
 LOOP_MODELS = ("mlp", "cnn", "gpt_800k", "gpt_10m")
 """What is trained beside a plain loop: the digits MLP, a CNN on grey images of 28 x 28, and byte GPTs of .8 and 10 million parameters."""
 LOOP_OPTIMIZERS = ("sgd", "adamw", "muon")
-LOOP_MIXES = ("dsgd", "flows", "default")
+LOOP_MIXES = ("dsgd", "default")
 """Without corrections, with corrections of differences that always count in full, and as `starling found` chooses."""
 
 

@@ -31,10 +31,11 @@ class Offer(TransactionCall, frozen=True, tag="offer"):
 
 
 class Offered(Call, frozen=True, tag="offered"):
-    """The request's payload and the gain both ends will use."""
+    """The request's payload, the gain both ends will use, and the share in [0, 1] of our correction that local steps bore out."""
 
     payload: bytes
     gain: float
+    borne: float = 1.0
 
 
 class Answer(TransactionCall, frozen=True, tag="answer"):
@@ -46,6 +47,7 @@ class Answer(TransactionCall, frozen=True, tag="answer"):
     payload: bytes
     give: float | None = None
     take: float | None = None
+    borne: float = 1.0  # of the initiator, as in Offered
 
 
 class Answered(Call, frozen=True, tag="answered"):
@@ -53,12 +55,14 @@ class Answered(Call, frozen=True, tag="answered"):
 
     payload: bytes
     clip: float | None = None
+    borne: float = 1.0  # of the responder, as in Offered
 
 
 class Apply(TransactionCall, frozen=True, tag="apply"):
     """Initiator: decode the response and apply +v: the transaction's commit point. -> Done, or Refused (nothing applied)"""
 
     payload: bytes
+    borne: float = 1.0  # of the responder, as in Offered
 
 
 class Commit(TransactionCall, frozen=True, tag="commit"):

@@ -141,7 +141,7 @@ class Edge:
         it = pending.request
         assert it is not None
         self.pending = replace(pending, phase="answering", request=None)
-        return [Answer(self.peer, inc, seq, it.round, it.theta, it.gain, it.payload, give, take)]
+        return [Answer(self.peer, inc, seq, it.round, it.theta, it.gain, it.payload, give, take, it.borne)]
 
     def refuse(self, inc: int, seq: int, reason: Refusal, round: int) -> list[EdgeCommand]:
         """Responder: reject the request. `round` is ours."""
@@ -200,21 +200,21 @@ class Edge:
             commands += self._drop("closing")
         return commands + self._close()
 
-    def offered(self, inc: int, seq: int, payload: bytes, gain: float) -> list[EdgeCommand]:
+    def offered(self, inc: int, seq: int, payload: bytes, gain: float, borne: float = 1.0) -> list[EdgeCommand]:
         """The values are encoded: send the Request."""
         out = self._outstanding(inc, seq, "offering")
         if out is None:
             return []
-        request = Request(inc, seq, self.committed, out.round, out.view, out.theta, gain, payload)
+        request = Request(inc, seq, self.committed, out.round, out.view, out.theta, gain, payload, borne)
         self.outstanding = replace(out, phase="asking", request=request)
         return [self._send(request)]
 
-    def answered(self, inc: int, seq: int, payload: bytes) -> list[EdgeCommand]:
+    def answered(self, inc: int, seq: int, payload: bytes, borne: float = 1.0) -> list[EdgeCommand]:
         """The difference is computed and kept: send the Response."""
         pending = self._pending(inc, seq, "answering")
         if pending is None:
             return []
-        response = Response(inc, seq, payload)
+        response = Response(inc, seq, payload, borne)
         self.last_seen = seq
         self.pending = replace(pending, phase="answered", response=response)
         return [self._send(response)]
@@ -271,10 +271,10 @@ class Edge:
         match message:
             case Request():
                 return self._take_request(message)
-            case Response(seq=seq, payload=payload):
+            case Response(seq=seq, payload=payload, borne=borne):
                 if (out := self._outstanding(self.inc, seq, "asking")) is not None:
                     self.outstanding = replace(out, phase="applying")
-                    return [Apply(self.peer, self.inc, seq, payload)]
+                    return [Apply(self.peer, self.inc, seq, payload, borne)]
                 return [self._send(Ack(self.inc, seq))] if seq == self.committed else []
             case Ack(seq=seq):
                 return self._commit() if self._pending(self.inc, seq, "answered") else []

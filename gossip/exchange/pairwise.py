@@ -450,10 +450,10 @@ class Pairwise:
         if isinstance(reply, calls.Done) and reply.clipped:
             self._clipped.add(peer)
         match call, reply:
-            case calls.Offer(inc=inc, seq=seq), calls.Offered(payload, gain):
-                self._do(peer, edge.offered(inc, seq, payload, gain), now)
-            case calls.Answer(inc=inc, seq=seq), calls.Answered(payload):
-                self._do(peer, edge.answered(inc, seq, payload), now)
+            case calls.Offer(inc=inc, seq=seq), calls.Offered(payload, gain, borne):
+                self._do(peer, edge.offered(inc, seq, payload, gain, borne), now)
+            case calls.Answer(inc=inc, seq=seq), calls.Answered(payload, borne=borne):
+                self._do(peer, edge.answered(inc, seq, payload, borne), now)
             case calls.Apply(inc=inc, seq=seq), calls.Done():
                 self._do(peer, edge.applied(inc, seq), now)
             case (calls.Offer(inc=inc, seq=seq) | calls.Answer(inc=inc, seq=seq), _) | (

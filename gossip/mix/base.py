@@ -24,7 +24,7 @@ class PlainAveraging:
         """No flows."""
         return 0.0
 
-    def flow(self, kept: Tensor, moved: Tensor) -> Tensor:
+    def flow(self, kept: Tensor, moved: Tensor, share: float | Tensor = 1.0) -> Tensor:
         """Unchanged."""
         return kept
 
@@ -32,10 +32,9 @@ class PlainAveraging:
         """The same."""
         return dtype
 
-    @property
-    def adapts(self) -> bool:
-        """No gain follows anything."""
-        return False
+    def borne(self, state: Any) -> Tensor | None:
+        """Nothing is corrected."""
+        return None
 
 
 class MixerBase:

@@ -5,25 +5,20 @@ Shapes: t numbers of parameters and b of buffers, d = t + b; D numbers of the in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from starling.gossip.api import (
     Averaging,
     Broadcasting,
-    ConstantCorrection,
     CorrectsInPlace,
     Gathering,
     Mixer,
     Phase,
     Replacing,
     Swapping,
-    Tracking,
 )
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.mix.kinds import EdgeKind, kind_of
 from starling.gossip.vector import Layout
 
 
@@ -49,11 +44,8 @@ class Carried:
 
     @property
     def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
-        """That of `inner`; directions end with zeros."""
-        edge: Any = self.inner.edge
-        wrapped: Averaging | Swapping | Gathering | Broadcasting
-        wrapped = _WRAPPERS.get(kind_of(edge), _same)(edge, self.rest)
-        return wrapped
+        """That of `inner`."""
+        return self.inner.edge
 
     @property
     def asynchronous(self) -> bool:
@@ -72,16 +64,6 @@ class Carried:
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
         """As `inner`, of a gradient (…, t)."""
         return self.inner.correct(state, gradient)
-
-    @property
-    def constant(self) -> bool:
-        """As `inner`."""
-        return isinstance(self.inner, ConstantCorrection) and self.inner.constant
-
-    def shift(self, state: Any) -> Tensor | None:
-        """(t,) as `inner`."""
-        assert isinstance(self.inner, ConstantCorrection)
-        return self.inner.shift(state)
 
     def publish(self, state: Any, x: Tensor, phase: Phase) -> tuple[Tensor, Any]:
         """As `inner`, of the parameters."""
@@ -119,29 +101,3 @@ class CarriedInPlace(Carried):
         """As `inner`, of a gradient (t,)."""
         assert isinstance(self.inner, CorrectsInPlace)
         return self.inner.correct_in_place(state, gradient, step)
-
-
-class _Padded:
-    """An edge that exchanges directions of parameters, for vectors with `rest` numbers more: their directions are zero.
-
-    Satisfies `starling.gossip.api.Tracking`.
-    """
-
-    def __init__(self, edge: Tracking, rest: int) -> None:
-        self._edge, self._rest = edge, rest
-        self.track, self.adapts = edge.track, edge.adapts
-        self.size, self.gain, self.flow, self.stored = edge.size, edge.gain, edge.flow, edge.stored
-        self.reach = edge.reach
-
-    def direction(self, state: Any) -> tuple[Tensor, Tensor]:
-        """Of a state of the inner algorithm."""
-        z, noise = self._edge.direction(state)
-        return torch.nn.functional.pad(z, (0, self._rest)), noise
-
-
-def _same(edge: Any, _rest: int) -> Any:
-    return edge
-
-
-_WRAPPERS: Mapping[EdgeKind, Callable[[Any, int], Any]] = MappingProxyType({EdgeKind.DIRECTIONS: _Padded})
-"""By kind of exchange, what an edge needs for more numbers than the algorithm knows; no other kind needs anything."""

@@ -56,5 +56,5 @@ MIXERS: Catalogue[Mixer, MixerFacts] = Catalogue(
     },
     MixerFacts(),
     members=("edge", "start", "correct", "publish", "shared", "absorb", "corrected"),
-    supplied=("rule", "seed", "steps"),
+    supplied=("rule", "seed", "steps", "bears"),
 )

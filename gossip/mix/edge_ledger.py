@@ -5,17 +5,15 @@ Shapes: D numbers of the shared vector, E numbers kept per edge.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from starling.gossip.api import Averaging, Effect, Swapped, Swapping
 from starling.gossip.compress.support import Blocks, Indices, Support
-from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.vector import blank, products, squares, stretches, zeros
+from starling.gossip.lazy_torch import Tensor
+from starling.gossip.vector import blank, squares, stretches, zeros
 
 STRETCH = 1 << 18  # coordinates that are added at a time: what is made meanwhile stays in the processor's cache
-FASTEST = 1.5  # speed, at first and at most: kappa is .3 then, the largest that stood random pairs (decision 76)
-ADAPTS = 0.05  # share by which a flow that moves along itself raises the speed, and one that swings lowers it
 DOMINANT = 3.0  # times the whole correction. An honest peer's flow is about as long; that of a steady Byzantine push, ten times
 
 
@@ -27,7 +25,6 @@ class Ledger:
     rest: Tensor  # flows of settled edges too old to be revoked
     flows: Mapping[str, Tensor]  # c_ij per open edge
     settled: Mapping[str, Tensor]  # flows of edges closed in order, the oldest first
-    speed: float = FASTEST  # factor on a kappa that adapts, in [1, FASTEST]
 
 
 def opened(like: Tensor) -> Ledger:
@@ -38,7 +35,7 @@ def opened(like: Tensor) -> Ledger:
 def average(
     edge: Averaging, ledger: Ledger, shared: Tensor, effects: Iterable[Effect], *, owned: bool = False
 ) -> tuple[Tensor, Ledger]:
-    """shared[S] += θ·v and c_ij[S] <- flow(c_ij[S], G·v − w'·u) for each effect in turn; the total is summed anew where touched.
+    """shared[S] += θ·v and c_ij[S] <- flow(c_ij[S], G·v, share) for each effect in turn; the total is summed anew where touched.
 
     `owned`: nobody else uses `shared` and the ledger, which are changed in place and returned, a stretch at a time; of the effects only one
     is looked at at a time.
@@ -47,30 +44,22 @@ def average(
     shared, total = (shared, ledger.total) if owned else (shared.clone(), ledger.total.clone())
     ours = set(flows) if owned else set[str]()
     touched: list[Support] = []
-    turned, adapting = 0.0, edge.adapts
 
     def book(effect: Effect) -> Support | None:
         """-> where flows have changed."""
-        nonlocal turned
         change = effect.support.spread(effect.value, dim)
-        drift = None if effect.drift is None else effect.support.spread(effect.drift.value, dim)
         moving = moves(effect)
         if moving and effect.peer not in ours:
             there = flows.get(effect.peer)
             flows[effect.peer] = zeros(total, edge.stored(total.dtype)) if there is None else there.clone()
             ours.add(effect.peer)
-        along, squared, length = 0.0, 0.0, 0.0
         for place in effect.support.places(dim, STRETCH):
             part = place.part
-            place.write(shared, place.read(shared) + effect.theta * change[part])
+            place.write(shared, (effect.theta * change[part]).add_(place.read(shared)))
             if moving:
                 flow = flows[effect.peer]
-                kept, moved = place.read(flow), _moved(effect, change[part], None if drift is None else drift[part])
-                if adapting:
-                    found = products(kept, moved)
-                    along, squared, length = along + found[0], squared + found[1], length + found[2]
-                place.write(flow, edge.flow(kept, moved).to(flow.dtype))
-        turned += cosine(along, squared, length)
+                kept, moved = place.read(flow), effect.gain * change[part]
+                place.write(flow, edge.flow(kept, moved, effect.keeps).to(flow.dtype))
         return effect.support if moving else None
 
     for where in map(book, effects):  # an effect is gone before the next is asked for
@@ -79,28 +68,13 @@ def average(
     for support in touched:
         for place in support.places(dim, STRETCH):
             place.write(total, _sum(ledger.rest, flows, ledger.settled, place.read))
-    return shared, Ledger(total, ledger.rest, flows, ledger.settled, sped(ledger.speed, turned))
+    return shared, Ledger(total, ledger.rest, flows, ledger.settled)
 
 
 def _covers(one: Support, other: Support, dim: int) -> bool:
     """Whether both are the same coordinates, as far as that is known without listing them."""
     listed = isinstance(one, Blocks | Indices) or isinstance(other, Blocks | Indices)
     return not listed and one.index(dim) == other.index(dim)
-
-
-def cosine(along: float, squared: float, length: float) -> float:
-    """Of the angle between two vectors, from their product and their squares; 0 where one has no length, or too much."""
-    scale = math.sqrt(squared) * math.sqrt(length)
-    return max(-1.0, min(1.0, along / scale)) if 0.0 < scale < math.inf else 0.0
-
-
-def sped(speed: float, turned: float) -> float:
-    """The speed after exchanges; `turned` is Σ of the cosines between each flow and how it was moved.
-
-    A flow that still grows along itself is too short, so the next exchanges shall move it by more; one that is pushed back and forth, by
-    the noise of gradients or by its own steps, by less.
-    """
-    return max(1.0, min(FASTEST, speed * max(0.0, 1.0 + ADAPTS * turned)))
 
 
 class Moving(Protocol):
@@ -111,47 +85,13 @@ class Moving(Protocol):
         """Flow per unit of difference."""
 
     @property
-    def drift(self) -> object | None:
-        """What moves it besides."""
+    def keeps(self) -> float:
+        """Share of it that is kept."""
 
 
 def moves(effect: Moving) -> bool:
     """Whether it changes a flow."""
-    return effect.gain != 0.0 or effect.drift is not None
-
-
-def anticipated(edge: Averaging, ledger: Ledger, effect: Effect) -> Tensor:
-    """By how much booking an effect would change the total, at the coordinates that the effect changes."""
-    dim = ledger.total.numel()
-    change = effect.support.spread(effect.value, dim)
-    kept = effect.support.read(ledger.flows[effect.peer]) if effect.peer in ledger.flows else torch.zeros_like(change)
-    drift = None if effect.drift is None else effect.support.spread(effect.drift.value, dim)
-    return edge.flow(kept, _moved(effect, change, drift)) - kept
-
-
-def _moved(effect: Effect, change: Tensor, drift: Tensor | None) -> Tensor:
-    """G·v − w'·u, where `change` is v and `drift` u, at the same coordinates. Odd in both, one rounding at a time."""
-    moved = effect.gain * change
-    if effect.drift is not None:
-        assert drift is not None
-        moved = moved - effect.drift.weight * drift
-    return moved
-
-
-def held(edge: Averaging, ledger: Ledger, effect: Effect, earlier: Sequence[Effect] = ()) -> tuple[Tensor, float]:
-    """A flow at the coordinates of an effect, after all of it but the drift, and Σ of its squares elsewhere.
-
-    `earlier` are effects on the same edge that are not booked yet.
-    """
-    dim = ledger.total.numel()
-    ledger = average(edge, ledger, torch.zeros_like(ledger.total), earlier)[1] if earlier else ledger
-    change = effect.support.spread(effect.value, dim)
-    if effect.peer not in ledger.flows:
-        return edge.flow(torch.zeros_like(change), effect.gain * change), 0.0
-    whole = ledger.flows[effect.peer]
-    kept = effect.support.read(whole)
-    rest = 0.0 if kept.numel() == dim else squares(whole) - squares(kept)
-    return edge.flow(kept, effect.gain * change), max(0.0, rest)
+    return effect.gain != 0.0 or effect.keeps != 1.0
 
 
 def swap(
@@ -180,18 +120,16 @@ def settle(ledger: Ledger, peer: str, most: int) -> Ledger:
     settled[peer] = settled.pop(peer) + flow if peer in settled else flow
     while len(settled) > most:
         rest = rest + settled.pop(next(iter(settled)))
-    return replace(_ledger(rest, flows, settled), speed=ledger.speed)
+    return _ledger(rest, flows, settled)
 
 
 def revoke(ledger: Ledger, peer: str) -> Ledger:
-    """Delete c_ij, and the settled flow of this peer; the others move slowly at first."""
-    kept = _ledger(
+    """Delete c_ij, and the settled flow of this peer."""
+    return _ledger(
         ledger.rest,
         {p: flow for p, flow in ledger.flows.items() if p != peer},
         {p: flow for p, flow in ledger.settled.items() if p != peer},
     )
-    known = peer in ledger.flows or peer in ledger.settled
-    return replace(kept, speed=1.0 if known else ledger.speed)
 
 
 def dominated(before: Ledger, after: Ledger) -> bool:

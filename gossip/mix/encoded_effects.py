@@ -9,19 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from starling.gossip.api import Drift, Effect
+from starling.gossip.api import Effect
 from starling.gossip.compress.support import Support
 from starling.gossip.lazy_torch import Tensor
 
 FEWEST = 1 << 16  # values of an effect that is worth encoding
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedDrift:
-    """A `starling.gossip.api.Drift` whose value is decoded when it is needed."""
-
-    decode: Callable[[], Tensor]
-    weight: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +26,16 @@ class EncodedEffect:
     norm: float  # Euclidean, of the values
     theta: float
     gain: float
-    drift: EncodedDrift | None = None
-    memory: Any = None  # as of `Effect`
+    keeps: float = 1.0
+    memory: Any = None
 
 
-def encoded(effect: Effect, value: Callable[[], Tensor], drift: Callable[[], Tensor]) -> Effect | EncodedEffect:
-    """Replace the values of an effect, and those of its drift, by functions that make them anew; return short effects as they are."""
+def encoded(effect: Effect, value: Callable[[], Tensor]) -> Effect | EncodedEffect:
+    """Replace the values of an effect by a function that makes them anew; return a short effect as it is."""
     if effect.value.numel() < FEWEST:
         return effect
-    moved = None if effect.drift is None else EncodedDrift(drift, effect.drift.weight)
     return EncodedEffect(
-        effect.peer, effect.support, value, norm(effect), effect.theta, effect.gain, moved, effect.memory
+        effect.peer, effect.support, value, norm(effect), effect.theta, effect.gain, effect.keeps, effect.memory
     )
 
 
@@ -52,8 +43,7 @@ def decoded(effect: Effect | EncodedEffect) -> Effect:
     """Return the effect with its values."""
     if isinstance(effect, Effect):
         return effect
-    drift = None if effect.drift is None else Drift(effect.drift.decode(), effect.drift.weight)
-    return Effect(effect.peer, effect.support, effect.decode(), effect.theta, effect.gain, drift, effect.memory)
+    return Effect(effect.peer, effect.support, effect.decode(), effect.theta, effect.gain, effect.keeps, effect.memory)
 
 
 def norm(effect: Effect | EncodedEffect) -> float:

@@ -9,14 +9,12 @@ from enum import Enum
 from starling.gossip.api import (
     Averaging,
     Broadcasting,
-    ConstantCorrection,
     Controlling,
     CorrectsInPlace,
     Gathering,
     Mixer,
     Replacing,
     Swapping,
-    Tracking,
 )
 from starling.gossip.mix.base import MixerBase
 
@@ -25,14 +23,12 @@ class EdgeKind(Enum):
     """What two ends of an edge do in an exchange."""
 
     DIFFERENCES = "differences"  # both apply one difference of their models, with opposite signs
-    DIRECTIONS = "directions"  # the same, and one difference of their mean gradients
     SWAPS = "swaps"  # each sends a message of its own
     CONTROLS = "controls"  # the same, and what is remembered of the messages corrects local steps
     GATHERS = "gathers"  # each pulls the other's vector and combines what it has by a rule
     BROADCASTS = "broadcasts"  # each pulls the other's message, and all apply the same sum
 
 
-AVERAGES = frozenset({EdgeKind.DIFFERENCES, EdgeKind.DIRECTIONS})
 SWAPPED = frozenset({EdgeKind.SWAPS, EdgeKind.CONTROLS})
 PULLED = frozenset({EdgeKind.GATHERS, EdgeKind.BROADCASTS})
 """Answering such an exchange changes nothing at the node that answers."""
@@ -51,8 +47,6 @@ def kind_of(edge: Averaging | Swapping | Gathering | Broadcasting) -> EdgeKind:
             return EdgeKind.CONTROLS
         case Swapping():
             return EdgeKind.SWAPS
-        case Tracking():
-            return EdgeKind.DIRECTIONS
     return EdgeKind.DIFFERENCES
 
 
@@ -64,7 +58,6 @@ class Abilities:
     corrects: bool  # local steps may go along something else than the gradient
     replaces: bool  # a model may be mixed in its own memory
     in_place: CorrectsInPlace | None  # one node's gradient is corrected in its own memory
-    constant: ConstantCorrection | None  # every direction is corrected by one vector
 
 
 def abilities_of(mixer: Mixer) -> Abilities:
@@ -72,5 +65,4 @@ def abilities_of(mixer: Mixer) -> Abilities:
     return Abilities(
         kind_of(mixer.edge), type(mixer).correct is not MixerBase.correct, isinstance(mixer, Replacing) and mixer.replaces,
         mixer if isinstance(mixer, CorrectsInPlace) else None,
-        mixer if isinstance(mixer, ConstantCorrection) and mixer.constant else None,
     )  # fmt: skip

@@ -17,14 +17,11 @@ NOT_COORDINATES = frozenset({"low_rank", "dct_top_k"})
 def averages_memories(agreed: Any) -> bool:
     """Return whether nodes of a manifest or scenario average what their optimisers remember.
 
-    With the mix "moments", and with "pet" where no other optimiser's than sgd's updates are corrected by flows: it is its part for those
-    that divide by a memory.
+    They do with the mix "moments", and with "pet" where the optimiser is not sgd: flows are for steps that are linear in the gradient.
     """
     mix = agreed.mix
-    if agreed.compress.select in NOT_COORDINATES:
-        return False
-    corrects = mix.kind == "pet" and agreed.optimizer.kind != "sgd" and mix.track is None and mix.kappa is None
-    return bool(mix.kind == "moments" or corrects)
+    remembers = mix.kind == "moments" or (mix.kind == "pet" and agreed.optimizer.kind != "sgd")
+    return remembers and agreed.compress.select not in NOT_COORDINATES
 
 
 @parameters

@@ -3,7 +3,7 @@
 A number is a float for one vector, which is far faster than a tensor of one number, and a tensor (…, 1) of float64 for an array. Rules are
 written once, with these operations; what is done to the vectors themselves is the same call for both.
 
-Shapes: "…" as in `starling.gossip.api`; d parameters, n numbers per node, w coordinates of a block.
+Shapes: "…" as in `starling.gossip.api`; d parameters, n numbers per node.
 """
 
 import math
@@ -19,7 +19,6 @@ Number: TypeAlias = Any
 BLOCK = (
     1 << 15
 )  # coordinates that are worked on at once: six such blocks are in a core's cache, and a call costs less than its work
-TURNS = 4  # local steps in which each block of a long vector is compared once
 _DEVICE_BLOCK = 1 << 22  # elsewhere than on a CPU, where a call takes longer than a block of the above
 
 
@@ -31,7 +30,6 @@ class Rows:
     number: Callable[[Tensor], Number]  # (…) -> a number
     at_least: Callable[[Number, float], Number]
     at_most: Callable[[Number, float], Number]
-    root: Callable[[Number], Number]
     finite: Callable[[Number], Any]
     any: Callable[[Number], bool]  # whether that of any row is not 0
     pick: Callable[[Any, Number, Number], Number]  # the first number where something holds, else the second
@@ -45,14 +43,13 @@ def _each_of(first: Any, one: Number, other: Number) -> Number:
     return torch.where(first, one, other)
 
 
-ONE = Rows(methodcaller("tolist"), methodcaller("item"), max, min, math.sqrt, math.isfinite, bool, _one_of)
+ONE = Rows(methodcaller("tolist"), methodcaller("item"), max, min, math.isfinite, bool, _one_of)
 """For one vector."""
 MANY = Rows(
     methodcaller("split", 1, -1),
     lambda dots: dots[..., None].double(),
     lambda number, least: number.clamp_min(least),
     lambda number, most: number.clamp_max(most),
-    methodcaller("sqrt"),
     lambda number: torch.isfinite(torch.as_tensor(number)),
     lambda number: bool(number.any()),
     _each_of,
@@ -78,24 +75,8 @@ def written(values: Sequence[Number], like: Tensor) -> Tensor:
     return torch.cat([torch.as_tensor(each, dtype=like.dtype).expand_as(like[..., :1]) for each in values], -1)
 
 
-def blocks(
-    step: int | None, scratch: int, *vectors: Tensor
-) -> Iterator[tuple[int, Sequence[Tensor], Sequence[Tensor]]]:
-    """Cut vectors (…, d) into blocks -> for how many it stands, `scratch` blocks (…, w) of any numbers, and its part of each vector.
-
-    In local step `step` every fourth block of a long vector stands for those between, each in its turn, and these for none. None: each
-    stands for itself, as an array does, in one block.
-    """
+def blocks(*vectors: Tensor) -> Iterator[Sequence[Tensor]]:
+    """Cut vectors (…, d) into blocks -> a part of each vector; an array is one block."""
     x = vectors[0]
-    dim, length = x.shape[-1], BLOCK if x.device.type == "cpu" else _DEVICE_BLOCK
-    made = torch.empty(
-        (scratch, *x.shape[:-1], dim if x.dim() > 1 else min(dim, length)), dtype=x.dtype, device=x.device
-    ).unbind()
-    if x.dim() > 1 or dim <= length:
-        yield 1, made, vectors
-        return
-    turns = 1 if step is None else min(TURNS, -(-dim // length))
-    due = 0 if step is None else step % turns
-    for number, parts in enumerate(zip(*(torch.split(each, length) for each in vectors), strict=True)):
-        width = parts[0].shape[-1]
-        yield turns if number % turns == due else 0, made if width == length else [each[:width] for each in made], parts
+    length = x.shape[-1] if x.dim() > 1 else BLOCK if x.device.type == "cpu" else _DEVICE_BLOCK
+    return zip(*(torch.split(each, max(1, length), -1) for each in vectors), strict=True)

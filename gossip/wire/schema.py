@@ -57,6 +57,7 @@ Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Payload = Annotated[bytes, Meta(max_length=MAX_PAYLOAD_BYTES)]
 Stage = Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
 Weight = Annotated[float, Meta(ge=0.0, le=1.0)]  # base_k: 128/129 where 129 nodes meet in pairs
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Prefix = Annotated[str, Meta(pattern=rf"\A[0-9a-f]{{0,{PREFIX_DIGITS}}}\Z")]
 Finite = Annotated[float, Meta(ge=-1e12, le=1e12)]
 
@@ -76,6 +77,7 @@ class Request(Message, frozen=True, tag="req"):
     theta: Weight  # mixing weight of this link, (0, 1)
     gain: Annotated[float, Meta(ge=0.0, le=1e9)]  # that a unit of difference adds to the flow; 0: no correction
     payload: Payload  # encoded values (starling.gossip.compress.codec)
+    borne: Share = 1.0  # of our correction that local steps bore out (starling.gossip.mix.borne). Since 1.3
 
 
 class Response(Message, frozen=True, tag="rsp"):
@@ -84,6 +86,7 @@ class Response(Message, frozen=True, tag="rsp"):
     inc: Counter
     seq: Counter
     payload: Payload
+    borne: Share = 1.0  # as in Request, of the responder. Since 1.3
 
 
 class Ack(Message, frozen=True, tag="ack"):

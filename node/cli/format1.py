@@ -4,13 +4,14 @@ Format 1 had the keys of all kinds in every section, `params` tables for parts o
 a part's own default was meant. Early files of format 2 may have keys that are no more (`starling.node.config.parts.REMOVED`).
 """
 
+import copy
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from starling.gossip.errors import ConfigError
-from starling.node.config import presets, renamed
+from starling.node.config import presets
 from starling.node.config.parts import REMOVED, PartSection, Section, convert, fields_of, keys_of_format_1, typed
 from starling.node.config.schema import FORMAT, Manifest
 from starling.node.simulate.schema import Scenario
@@ -72,22 +73,15 @@ def _kind(settings: Mapping[str, Any]) -> type[Section]:
 
 def _without_removed(old: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Settings without keys that are no more, and a note for each that was set; a 0 of format 1 was not."""
-    kept: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value for key, value in old.items()}
+    kept: dict[str, Any] = copy.deepcopy(dict(old))
     notes = []
     for key, why in REMOVED.items():
         section, _, field = key.partition(".")
-        if isinstance(inside := kept.get(section), dict) and inside.pop(field, None):
-            notes.append(f"{key}: left out, {why}")
-    if isinstance(mix := kept.get("mix"), dict):
-        params = {key: value for key, value in mix.get("params", {}).items() if key != renamed.OLD}
-        flat = mix | mix.get("params", {})
-        if (value := flat.pop(renamed.OLD, None)) is not None:
-            today = renamed.today({**kept, "mix": flat})
-            notes.append(f"mix.{renamed.OLD}: is mix.{today} now")
-            kept["mix"] = {key: each for key, each in mix.items() if key not in ("params", renamed.OLD)} | {
-                today: value
-            }
-            kept["mix"] |= {"params": params} if params else {}
+        if isinstance(inside := kept.get(section), dict):
+            params = inside.get("params")
+            given = [table.pop(field, None) for table in (inside, params) if isinstance(table, dict)]
+            if any(given):
+                notes.append(f"{key}: left out, {why}")
     return kept, notes
 
 

@@ -6,7 +6,6 @@ from starling.gossip.compress.catalogue import BUDGET, QUANTIZERS
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.moments import averages_memories
-from starling.gossip.mix.pet import chosen_track
 from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES
 from starling.node.catalogues import TASKS
 from starling.node.config.schema import Manifest
@@ -67,8 +66,7 @@ def _longest(manifest: Manifest, dim: int, count: int | None) -> int:
         return math.ceil(count * response + listed)
     if averages_memories(manifest):
         return math.ceil(count * (request + _MEMORY) + listed)
-    directions = manifest.mix.kind == "pet" and chosen_track(manifest) != "difference"
-    return math.ceil(max(count * (request + response * directions) + listed, count * response * (1 + directions)))
+    return math.ceil(max(count * request + listed, count * response))
 
 
 def parameters(manifest: Manifest) -> int | None:

@@ -26,7 +26,6 @@ from starling.node.config import (
     parts,
     personal,
     presets,
-    renamed,
     robustness,
     sampled,
     start,
@@ -46,7 +45,6 @@ _LATER: dict[str, dict[str, object]] = {
     "optimizer": {"clip_norm": None, "decay": "all", "sam": 0.0, "gradient": "plain"},
     "overlay": {"choose": None, "choose_every": None},
     "mix": {
-        "drift_reach": 0.0,
         "flows": None,
         "typical_samples": None,
         "personal": (),
@@ -57,13 +55,16 @@ _LATER: dict[str, dict[str, object]] = {
     "pace": {"overlap": False, "stop_after": 0, "gossips": 1},
 }
 """Keys that format 2 did not begin with, and their defaults."""
+_EARLIER = ("track", "drift_limit")
+"""Keys of `mix.kind = pet` that are no more. The bytes by which a swarm is known say that they are not set."""
 _SOME = 16  # members, a number for which every overlay exists: one that stands still for so many does for all
 
 
 def to_bytes(manifest: Manifest) -> bytes:
     """Canonical bytes."""
     plain = msgspec.to_builtins(manifest)
-    renamed.stored(plain)
+    if plain["mix"]["kind"] == "pet":
+        plain["mix"] |= dict.fromkeys(_EARLIER)
     if plain["mix"].get("flows") == "float32":  # what it is where nothing is said, now as before it could be said
         del plain["mix"]["flows"]
     for section, later in _LATER.items():

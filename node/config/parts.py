@@ -21,7 +21,6 @@ from starling.gossip.errors import ConfigError, closest
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.overlay.catalogue import OVERLAYS
 from starling.node.catalogues import OPTIMIZERS, PACES, PARTITIONS, TASKS
-from starling.node.config import renamed
 from starling.node.config.admission import ADMISSIONS
 from starling.robust.catalogue import PREAGGREGATIONS, RULES
 
@@ -46,7 +45,12 @@ KINDS: Mapping[str, Catalogue[Any, Any]] = MappingProxyType(
 """The same, and kinds that packages do not add to."""
 REMOVED: Mapping[str, str] = MappingProxyType(
     {
-        "optimizer.correction_lr": "every optimiser is corrected in units of its own updates, mix.kappa alone says how fast"
+        "optimizer.correction_lr": "every optimiser is corrected in units of its own updates, mix.kappa alone says how fast",
+        **dict.fromkeys(
+            ("mix.track", "mix.drift_noise", "mix.drift_reach", "mix.drift_limit", "mix.refutable"),
+            "the optimiser says how nodes are corrected: sgd by flows that count as far as gradients bear them out, others by averages of "
+            "what they remember",
+        ),
     }
 )
 """Keys of format 2 that are no more, and why."""
@@ -199,9 +203,8 @@ def convert(raw: Mapping[str, Any], kind: type[S], where: str = "", *, trusted: 
 
     Raises ConfigError: names the key, its value, what is allowed and the next command.
     """
-    if not where and raw.get("signature"):
-        raw = renamed.renamed(raw)
     _check_keys(raw, where)
+    raw = {key: value for key, value in raw.items() if f"{where}{key}" not in REMOVED}  # those that were not set
     if not where:
         _check_format(raw)
     if issubclass(kind, PartSection):
@@ -228,12 +231,10 @@ def _check_keys(raw: Mapping[str, Any], where: str) -> None:
     for key, value in raw.items():
         if not isinstance(key, str):
             raise ConfigError(f"{where}{shown(key)}: must be text, as all keys are")
-        if why := REMOVED.get(f"{where}{key}"):
+        if value and (why := REMOVED.get(f"{where}{key}")):
             raise ConfigError(
                 f"{where}{key}: was removed, {why}; leave it out, as `starling manifest convert OLD.toml > NEW.toml` does"
             )
-        if f"{where}{key}" == f"mix.{renamed.OLD}":
-            raise ConfigError(renamed.refusal(shown(value)))
 
 
 def keys_of_format_1(raw: Mapping[str, Any]) -> list[str]:

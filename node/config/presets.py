@@ -73,14 +73,12 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else "null" if value is None else str(value)
 
 
-_DRIFT = Limit("above 0 and at most 0.25", lambda value: 0 < value <= 0.25, ("mix.track", ("drift", "both", None)))
 PRESETS: Mapping[str, tuple[Key, ...]] = MappingProxyType(
     {
         "vouched": (
-            Key("mix.kind", "pet", _one_of("pet")),
+            Key("mix.kind", "pet", _one_of("pet", "moments")),
             Key("mix.clip_norm", 10.0, Limit("above 0 and at most 1000", lambda value: 0 < value <= 1000)),
             Key("mix.flow_limit", 100.0, Limit("at most 100", lambda value: value <= 100)),
-            Key("mix.drift_reach", 0.25, _DRIFT),
             Key("mix.settled_edges", 8, _at_least(1)),
             Key("overlay.kind", "sticky", _one_of("sticky")),
             Key("admission.kind", "invite", _one_of("invite", "allow")),

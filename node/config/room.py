@@ -13,15 +13,14 @@ from starling.gossip.compress.budget import affordable
 from starling.gossip.compress.catalogue import BUDGET
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.moments import averages_memories
-from starling.gossip.mix.pet import chosen_track
 from starling.node.catalogues import TASKS
 from starling.node.config import frame, memory
 from starling.node.config.schema import Manifest, NodeConfig, NumericsSection
 from starling.node.status.format import size as shown
 
 MODEL, GRADIENT = 4, 4  # bytes a parameter, as the others
-SUM, MEAN = 4, 4  # of flows; of gradients, where drift moves flows
-EXCHANGE = 14  # at the most while a whole vector is exchanged; twice that where drift is tracked
+SUM = 4  # of flows
+EXCHANGE = 14  # at the most while a whole vector is exchanged
 PARTS = {"float32": 1.0, "bfloat16": 0.5, "int8": 0.25}
 ADAMS = frozenset({"adam", "adamw", "nadam", "radam"})
 _MOMENTS = dict.fromkeys((*ADAMS, "adamax", "adadelta"), 8) | dict.fromkeys(("rmsprop", "adagrad", "rprop", "muon"), 4)
@@ -83,19 +82,15 @@ def bytes_per_parameter(manifest: Manifest, numerics: NumericsSection, dim: int)
         moments = 4.0 if manifest.optimizer.params()["momentum"] else 0.0
     if kind in ADAMS:
         moments *= PARTS[numerics.moments]
-    held, drift = 0.0, False
+    held = 0.0
     if mix.kind == "pet" and not averages_memories(manifest):
-        drift = chosen_track(manifest) != "difference"
-        held = of_flows(
-            mix.params()["flows"] or "float32", min(NEIGHBOURS, max(1, manifest.pace.quorum - 1)), drift=drift
-        )
-    return MODEL + moments + held + max(GRADIENT, share(manifest, dim) * EXCHANGE * (1 + drift))
+        held = of_flows(mix.params()["flows"] or "float32", min(NEIGHBOURS, max(1, manifest.pace.quorum - 1)))
+    return MODEL + moments + held + max(GRADIENT, share(manifest, dim) * EXCHANGE)
 
 
-def of_flows(numbers: str, neighbours: int, *, drift: bool) -> float:
-    """Bytes a parameter of flows in such numbers and of their sum; where drift moves them, of the mean and mean square of gradients too."""
-    each = 4.0 * PARTS[numbers]
-    return SUM + each * neighbours + (MEAN + each) * drift
+def of_flows(numbers: str, neighbours: int) -> float:
+    """Bytes a parameter of flows in such numbers and of their sum."""
+    return SUM + 4.0 * PARTS[numbers] * neighbours
 
 
 def share(manifest: Manifest, dim: int) -> float:

@@ -11,14 +11,14 @@ from starling.gossip.api import Quantizer, Selector
 from starling.gossip.catalogue import construct
 from starling.gossip.compress.budget import Beside, Effort, nothing, plan
 from starling.gossip.compress.catalogue import BUDGET, SELECTIONS, SELECTORS, SelectorFacts, by_code, quantizer
-from starling.gossip.compress.header import HEADER, TRAILER
+from starling.gossip.compress.header import TRAILER
 from starling.gossip.compress.quantize.kinds import integer
 from starling.gossip.compress.select.coordinates import Mask, kept
 from starling.gossip.compress.select.dct import DctTopK
 from starling.gossip.compress.select.layers import layers_of, listed_size
 from starling.gossip.compress.select.low_rank import LowRank, matrices_of
 from starling.gossip.mix.exchange_codec import ExchangeCodec
-from starling.gossip.mix.kinds import AVERAGES, EdgeKind
+from starling.gossip.mix.kinds import EdgeKind
 from starling.gossip.mix.memories import MemoryCodec
 from starling.gossip.mix.moments import Moments, averages_memories
 from starling.gossip.vector import Layout
@@ -62,16 +62,14 @@ def exchange_codec(manifest: Manifest, dtype: torch.dtype, facts: Mapping[str, A
 def selector_facts(section: CompressSection, kind: EdgeKind) -> SelectorFacts:
     """Of the selector in exchanges of this kind: only of a difference is there a peer's vector to compare with, or a wish to answer."""
     facts = SELECTIONS.facts(section.select, trusted=True)
-    return facts if kind in AVERAGES else replace(facts, compares=False, wishes=False)
+    return facts if kind is EdgeKind.DIFFERENCES else replace(facts, compares=False, wishes=False)
 
 
-def beside(manifest: Manifest, kind: EdgeKind, response: Quantizer) -> Beside:
+def beside(manifest: Manifest) -> Beside:
     """Return what each message of an exchange carries beside the values of the vector."""
     if averages_memories(manifest):
         memories = memory_codec(manifest)
         return lambda count: TRAILER.size + memories.mean.size(count) + memories.square.size(count)
-    if kind is EdgeKind.DIRECTIONS:
-        return lambda count: HEADER.size + TRAILER.size + response.size(count)
     return nothing
 
 

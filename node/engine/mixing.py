@@ -7,9 +7,9 @@ from starling.gossip.api import Mixer, Rule
 from starling.gossip.mix import turns
 from starling.gossip.mix.carried import carrying
 from starling.gossip.mix.catalogue import MIXERS
-from starling.gossip.mix.moments import Moments, averages_memories
+from starling.gossip.mix.moments import Moments
 from starling.gossip.mix.personal import Personal, at_home, shared_layout, shared_spans
-from starling.gossip.mix.pet import SETTLED_EDGES, chosen_track, chosen_trust
+from starling.gossip.mix.pet import SETTLED_EDGES
 from starling.gossip.mix.turns import Turns, blocks_of
 from starling.gossip.seeds import derive
 from starling.gossip.vector import Layout
@@ -20,12 +20,9 @@ from starling.robust import catalogue
 def mixer(manifest: Manifest) -> Mixer:
     """The mixing algorithm, from the keys of the section `mix` that it takes. Raises ConfigError for an unknown kind or value."""
     section = manifest.mix
-    if section.kind == "pet" and averages_memories(manifest):
+    if section.kind == "pet" and manifest.optimizer.kind != "sgd":
         return Moments()
     params = section.params()
-    if section.kind == "pet":
-        params["track"] = chosen_track(manifest)
-        params["drift_noise"], params["refutable"] = chosen_trust(manifest)
     if "rule" in MIXERS.parameters(section.kind, trusted=True):
         params["rule"] = rule(manifest)
     if section.kind == "seeds":

@@ -24,13 +24,11 @@ from torch import Tensor, nn
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
-from starling.gossip.mix.kinds import EdgeKind, kind_of
 from starling.node.catalogues import OPTIMIZERS
 from starling.node.config.large import LARGE
 from starling.node.config.schema import Manifest, OptimizerSection
 from starling.node.engine.corrections import Corrections
 from starling.node.engine.flat_optimizer import Optimizer
-from starling.node.engine.mixing import mixer
 from starling.node.engine.moments import Moments, kept
 from starling.node.engine.pieces import Piece, needs_shapes, pieces
 
@@ -122,23 +120,19 @@ def optimizer(
 def corrects_updates(manifest: Manifest) -> bool:
     """Whether corrections are added to updates: those in units of a rate, with any optimiser but sgd."""
     rated = MIXERS.facts(manifest.mix.kind, trusted=True).rated
-    return rated and manifest.optimizer.kind != "sgd" and not _exchanges_gradients(manifest)
+    return rated and manifest.optimizer.kind != "sgd"
 
 
 def weighs_updates(manifest: Manifest) -> bool:
     """Whether a node's weight multiplies its updates: with any optimiser but sgd, unless gradients enter what nodes exchange."""
     trackers = MIXERS.facts(manifest.mix.kind, trusted=True).trackers
-    return manifest.optimizer.kind != "sgd" and not (trackers or _exchanges_gradients(manifest))
+    return manifest.optimizer.kind != "sgd" and not trackers
 
 
 def corrections_of(manifest: Manifest) -> Corrections:
     """Return where corrections and weights meet the optimiser of this swarm."""
     on_updates = corrects_updates(manifest)
     return Corrections(manifest.optimizer.clip_norm, on_updates, on_updates or weighs_updates(manifest))
-
-
-def _exchanges_gradients(manifest: Manifest) -> bool:
-    return kind_of(mixer(manifest).edge) is EdgeKind.DIRECTIONS
 
 
 def optimizer_of(

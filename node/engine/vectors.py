@@ -3,7 +3,7 @@
 Shapes: D numbers of the shared vector.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
@@ -72,11 +72,6 @@ class FrozenVectors:
     def ready(self) -> bool:
         """Between the end of Train and Mix."""
         return self.frozen is not None
-
-    @property
-    def unbooked(self) -> Sequence[Committed]:
-        """Effects since the last Mix."""
-        return self.committed
 
     def freeze(self, phase: Phase) -> None:
         """Freeze the replica's shared vector."""
@@ -159,11 +154,6 @@ class LiveVectors:
         self.taken: list[Committed] = []
         self._mean_gap = local_steps / 2.0  # mean local steps between any two exchanges of ours
         self._last = steps()
-
-    @property
-    def unbooked(self) -> Sequence[Committed]:
-        """None: their order is that of the commits."""
-        return ()
 
     @property
     def local_steps(self) -> float:

@@ -28,10 +28,8 @@ def parameters(model: ModelSection) -> int:
 def bytes_per_parameter(train: TrainSection) -> float:
     """At the most, in an exchange of whole vectors; docs/memory.md has the measurements."""
     moments = MOMENTS[train.optimizer] * (PARTS[train.moments] if train.optimizer == "adamw" else 1.0)
-    if train.mix == "dsgd":
-        return MODEL + moments + EXCHANGE
-    drift = train.track == "drift"
-    return MODEL + moments + of_flows(train.flows, train.degree, drift=drift) + EXCHANGE * (1 + drift)
+    keeps_flows = train.mix == "pet" and train.optimizer != "adamw"
+    return MODEL + moments + (of_flows(train.flows, train.degree) if keeps_flows else 0.0) + EXCHANGE
 
 
 def activations(model: ModelSection, train: TrainSection, blocks: int, held: int) -> int:

@@ -48,9 +48,7 @@ class TrainSection(Section, frozen=True):
     moments: Literal["float32", "bfloat16", "int8"] = "float32"
     """In which adamw keeps them, as `numerics.moments`."""
     mix: Literal["pet", "dsgd"] = "pet"
-    """pet keeps a flow for each neighbour, dsgd keeps none."""
-    track: Literal["difference", "drift"] = "difference"
-    """What moves flows: drift takes 8 bytes a parameter more, 6 with flows in bfloat16, and twice as much in an exchange."""
+    """pet keeps a flow for each neighbour where the optimiser is not adamw, dsgd keeps none."""
     flows: Literal["float32", "bfloat16"] = "float32"
     """In which they are kept, as `mix.flows`."""
     degree: Degree = 4

@@ -51,7 +51,7 @@ def exchange(
     request = codec.response if kind in SENT_AS_RESPONSES else codec.request
     select = selection(
         scenario.compress, request, codec.response, parts(layout, dim), wishes=selector_facts(agreed.compress, kind).wishes,
-        beside=beside(agreed, kind, codec.response),
+        beside=beside(agreed),
     )  # fmt: skip
     return codec, select(budget, dim)
 

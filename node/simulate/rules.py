@@ -7,7 +7,6 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.flows import chosen_kappa, steady_kappa
 from starling.gossip.mix.moments import averages_memories
-from starling.gossip.mix.pet import chosen_track
 from starling.node.config import consent, presets
 from starling.node.config import manifest as manifests
 from starling.node.config.buffers import averaged
@@ -152,15 +151,9 @@ def _check_kappa(scenario: Scenario) -> list[str]:
     """Whether flows of so many nodes die out -> warnings. A manifest does not know how many there will be."""
     mix, nodes = scenario.mix, scenario.simulate.nodes
     most = steady_kappa(nodes)
-    if (
-        mix.kind != "pet"
-        or averages_memories(scenario)
-        or chosen_track(scenario) == "drift"
-        or mix.kappa is None
-        or mix.kappa < most
-    ):
+    if mix.kind != "pet" or averages_memories(scenario) or mix.kappa is None or mix.kappa < most:
         return []
-    better = f"leave it out, or try `--set mix.kappa={chosen_kappa(1.0, math.inf, 1.0, nodes):.2g}`"
+    better = f"leave it out, or try `--set mix.kappa={chosen_kappa(nodes):.2g}`"
     return [
         f"mix.kappa: {mix.kappa:g} is not below {most:g}, from where on flows of {nodes} nodes may grow without end; {better}"
     ]
@@ -197,10 +190,6 @@ def _check_attack(scenario: Scenario) -> list[str]:
             "try `--set mix.kind=gather`"
         )
     target = ATTACKS.facts(attack.kind, trusted=True).targets if attack.kind else ""
-    if target == "drift" and not _drifts(scenario):
-        raise ConfigError(
-            f"attack.kind: {attack.kind} lies about drift, which these nodes do not exchange; try `--set mix.track=drift`"
-        )
     if target == "memory" and not averages_memories(scenario):
         raise ConfigError(
             f"attack.kind: {attack.kind} lies about what optimisers remember, which these nodes do not exchange; try "
@@ -216,11 +205,6 @@ def _check_attack(scenario: Scenario) -> list[str]:
             f"attack: {bad} of {nodes} nodes are bad, more than byzantine_fraction = {scenario.byzantine_fraction:g} is meant to stand"
         ]
     return []
-
-
-def _drifts(scenario: Scenario) -> bool:
-    """Whether exchanges are about directions as well."""
-    return scenario.mix.kind == "pet" and not averages_memories(scenario) and chosen_track(scenario) != "difference"
 
 
 def detection_s(scenario: Scenario) -> float:

@@ -9,14 +9,14 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from starling.gossip.lazy_torch import Generator, Tensor
 
-Target: TypeAlias = Literal["vector", "data", "tracker", "drift", "memory", "wire"]
+Target: TypeAlias = Literal["vector", "data", "tracker", "memory", "wire"]
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
     """The knowledge of an attacker in one round, when it crafts its messages.
 
-    All vectors are models, or trackers where the attack's target is the tracker, or directions z where it is the drift. On a whole node
+    All vectors are models, or trackers where the attack's target is the tracker. On a whole node
     the attacker knows its own vector and those received from peers in the last rounds.
     """
 
@@ -46,11 +46,9 @@ class Attack(Protocol):
     def targets(self) -> Target:
         """Where it acts.
 
-        vector: `craft` instead of the vector. tracker: `craft` instead of the tracker, the model is honest. drift: `craft` instead of the
-        direction of drift tracking, claimed to be free of noise; the attacker's own flows leave it out. memory: `forged` instead of what
-        its optimiser remembers. data:
-        `Poison.poison` on every batch, then `craft`. wire: `Distort.distort` on every payload; `craft` gives what a receiver without
-        checks would decode.
+        vector: `craft` instead of the vector. tracker: `craft` instead of the tracker, the model is honest. memory: `forged` instead of
+        what its optimiser remembers. data: `Poison.poison` on every batch, then `craft`. wire: `Distort.distort` on every payload; `craft`
+        gives what a receiver without checks would decode.
         """
         ...
 

@@ -33,7 +33,6 @@ _WHERE: Mapping[Target, Mapping[str, str]] = MappingProxyType({
         "tracker_small": "tracker:small", "tracker_one_shot": "tracker:one_shot",
     },
     "memory": {"memory_reversed": "memory:Reversed"},
-    "drift": {"drift_const": "drift:constant", "drift_resonance": "drift:Resonance"},
     "wire": {
         "nan": "wire:nan", "huge": "wire:huge", "bomb": "wire:bomb", "bad_indices": "wire:bad_indices",
         "wrong_length": "wire:wrong_length", "wrong_dtype": "wire:wrong_dtype",

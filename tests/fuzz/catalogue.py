@@ -1,7 +1,7 @@
 """Every target by name, as "module:NAME" below `tests.fuzz.targets`; imported on use."""
 
 TARGETS = {
-    "directions": "payloads:DIRECTION",
+    "memories": "payloads:MEMORY",
     "payload_request": "payloads:REQUEST", "payload_response": "payloads:RESPONSE", "indices": "payloads:LISTING",
     "quantizers": "payloads:QUANTISED", "frames": "wire:FRAMES", "records": "wire:RECORDS", "manifests": "wire:MANIFEST",
     "settings": "text:TOML", "set_options": "text:SET", "invites": "text:INVITE", "addresses": "text:ADDRESS",

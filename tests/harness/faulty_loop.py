@@ -1,12 +1,9 @@
 """A swarm as a loop over nodes in which exchanges are lost, proofs come late and nodes come and go: the ledger's own functions, by hand."""
 
-from dataclasses import replace
-
 from starling.gossip.api import Effect
 from starling.gossip.compress.select.coordinates import with_wish
-from starling.gossip.mix import directions, edge_ledger
+from starling.gossip.mix import borne, edge_ledger
 from starling.gossip.mix.edge_ledger import opened
-from starling.gossip.mix.kinds import EdgeKind, kind_of
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 from tests.harness.reference import Reference
@@ -38,13 +35,11 @@ class FaultyLoop:
         for row in (*change.left, *change.crashed):
             self.alive.discard(row)
             self.born[row] += 1
-            unheard = set()  # ends that have yet to learn of their first flow count as if they had it
             for pair in [pair for pair in self.loop.turns if row in pair]:
                 del self.loop.turns[pair]
-                unheard |= set(pair) if self.pending.pop(pair, None) else set()
+                self.pending.pop(pair, None)
             for other in self.alive:
-                book = edge_ledger.revoke(self.loop.ledgers[other], self.loop.peers[row])
-                self.keep(other, replace(book, speed=1.0) if other in unheard else book)
+                self.keep(other, edge_ledger.revoke(self.loop.ledgers[other], self.loop.peers[row]))
         for pair in (self.pair(*pair) for pair in change.closed):
             self.resolve(pair)
             if self.loop.turns.pop(pair, 0):
@@ -78,6 +73,8 @@ class FaultyLoop:
         for row in sorted(self.alive):
             if local is not None:
                 self.loop.x[row] = local(row, phase.round, self.loop.x[row].clone(), self.loop._correct(row))
+            state, x = self.loop.states[row], self.loop.x[row].clone()
+            self.loop.x[row], self.loop.states[row] = self.loop.mixer.publish(state, x, phase)
 
     def round(self, phase, local, meetings, faults):
         self.work(phase, local)
@@ -135,22 +132,10 @@ class FaultyLoop:
         response, _ = loop.codec.encode_response(mine, theirs, decoded, dim, answering, wish)
         self.sizes[-1] = (len(request), len(response))
         v, self.wishes[i, j] = loop.codec.decode_response(response, support, dim, dtype, self.limit)
-        gain = loop.mixer.edge.gain(theta, support.ratio(dim), replace(phase, speed=loop.ledgers[i].speed))
-        to_i = Effect(loop.peers[j], support, v, theta, gain)
-        if kind_of(loop.mixer.edge) is EdgeKind.DIRECTIONS:
-            own, other = (directions.on(support, *self.direction((i, j), row, exclusive=exclusive)) for row in (i, j))
-            held = directions.Held(*edge_ledger.held(loop.mixer.edge, loop.ledgers[i], to_i))
-            to_i = replace(to_i, drift=loop._drifted(own, other, held, to_i, (asking, answering)))
+        s = loop.borne_out(i, j)
+        gain = s * loop.mixer.edge.gain(theta, support.ratio(dim), phase)
+        to_i = Effect(loop.peers[j], support, v, theta, gain, keeps=borne.kept(s))
         return (to_i, support.take(frozen[i])), (to_i.opposite(loop.peers[i]), mine)
-
-    def direction(self, pair, row, *, exclusive):
-        """Of an end; a responder counts pending answers to others as done."""
-        z, noise = self.loop.mixer.edge.direction(self.loop.states[row])
-        for other, (effect, _mine) in self.pending.items():
-            if exclusive and other[1] == row == pair[1] and other != pair:
-                change = edge_ledger.anticipated(self.loop.mixer.edge, self.loop.ledgers[row], effect)
-                z[effect.support.index(z.numel())] -= change
-        return z, noise, self.loop.mixer.edge.reach(self.loop.states[row])
 
     def committed(self, me, peer, effect, mine):
         """The effect; selectors compare with what it tells of the peer's values afterwards."""

@@ -8,18 +8,16 @@ Shapes: n nodes, d parameters, D = width·d coordinates of the shared vector.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from starling.gossip.api import (
     Averaging,
     Controlling,
-    Drift,
     Effect,
     Losses,
     Mixer,
@@ -27,12 +25,10 @@ from starling.gossip.api import (
     Selector,
     Swapped,
     Swapping,
-    Tracking,
 )
 from starling.gossip.compress.support import Full, Support
-from starling.gossip.mix import directions, edge_ledger
+from starling.gossip.mix import borne, edge_ledger
 from starling.gossip.mix.base import origin
-from starling.gossip.mix.directions import Direction, Held
 from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.exchange_codec import ExchangeCodec, edge
 from starling.gossip.mix.gather import Gather, message_seed
@@ -146,7 +142,8 @@ class Reference:
         known = self.known.get((i, j), self._origin) if self.compares else None
         support = self.selector.select(frozen[i], known, derive(self.seed, "mask", name, inc), seq)
         averaging = cast("Averaging", self.mixer.edge)
-        gain = averaging.gain(theta, support.ratio(dim), replace(phase, speed=self.ledgers[i].speed))
+        s = self.borne_out(i, j)
+        gain = s * averaging.gain(theta, support.ratio(dim), phase)
         asking, answering = (generator(self.seed, "quantize", name, inc, seq) for _ in range(2))
         request = self.codec.encode_request(frozen[i], support, asking)
         asked, theirs = self.codec.decode_request(request, dim, dtype)
@@ -154,24 +151,14 @@ class Reference:
         v, _ = self.codec.decode_response(response, support, dim, dtype)
         if known is not None:
             self.known[i, j] = support.put(known, support.take(frozen[i]) + (1.0 - theta) * v)
-        effect = Effect(self.peers[j], support, v, theta, gain)
-        if isinstance(averaging, Tracking):
-            own, mine = (
-                directions.on(support, *averaging.direction(state), averaging.reach(state))
-                for state in (self.states[i], self.states[j])
-            )
-            held = directions.Held(*edge_ledger.held(averaging, self.ledgers[i], effect))
-            effect = replace(effect, drift=self._drifted(own, mine, held, effect, (asking, answering)))
+        effect = Effect(self.peers[j], support, v, theta, gain, keeps=borne.kept(s))
         return effect, effect.opposite(self.peers[i])
 
-    def _drifted(
-        self, own: Direction, mine: Direction, held: Held, effect: Effect, chances: tuple[Generator, Generator]
-    ) -> Drift | None:
-        """What the directions of an exchange do to its initiator, to which it does `effect` otherwise."""
-        dim, dtype, support = self._origin.numel(), self._origin.dtype, effect.support
-        _, values, noise = directions.split(directions.ask(self.codec, b"", own, dim, chances[0]))
-        theirs = directions.asked(self.codec, values, noise, support, dim, dtype, limited=own.reach < math.inf)
-        return directions.answer(self.codec, b"", mine, theirs, support, effect.theta, dim, chances[1], held)[1]
+    def borne_out(self, i: int, j: int) -> float:
+        """What both ends bear out of their corrections."""
+        averaging = cast("Averaging", self.mixer.edge)
+        sent = [averaging.borne(self.states[node]) for node in (i, j)]
+        return min(1.0 if each is None else float(each) for each in sent)
 
     def _swapped(self, swapping: Swapping, frozen: Sequence[Tensor], meetings: Iterable[Meeting]) -> list[Tensor]:
         """Swaps of messages -> the shared vectors after them."""

@@ -101,8 +101,6 @@ def test_a_swarm_of_whole_nodes_walks_the_reference_trajectory_bit_for_bit(
 STATIC = OverlaySection(kind="ring")
 AVERAGED = OverlaySection(kind="alone", average_every=2)
 ALGORITHMS = {
-    "drift": (MixSection(track="drift", clip_norm=5.0), OverlaySection(kind="base_k", k=2), CODED),
-    "drift_beside_pet": (MixSection(track="both", clip_norm=5.0), OverlaySection(), CODED),
     "k_gt": (MixSection(kind="k_gt", clip_norm=5.0), OverlaySection(kind="base_k", k=2), CODED),
     "quasi_global": (MixSection(kind="quasi_global"), OverlaySection(), CODED),
     "exact_diffusion": (MixSection(kind="exact_diffusion"), STATIC, EXACT),

@@ -4,9 +4,8 @@ It exists only if the node's owner asked for an attack twice (`node.config.attac
 the newest of each of at most MAX_RECEIVED peers, without those of fellow attackers, named by `crew`.
 
 Attacks with target "vector" replace the first d numbers of the shared vector, those with target "tracker" the next d, and those with
-target "drift" the directions that exchanges carry besides; an attacker leaves those out of its own flows, or its model would bend. Target
-"memory" is what its optimiser remembers. Where one vector is published for all, an attack that depends on the receiver is made for one of
-the known peers, in turn. Where messages are swapped, the attacker sends forged ones and learns nothing from those received.
+target "memory" what the optimiser remembers. Where one vector is published for all, an attack that depends on the receiver is made for one
+of the known peers, in turn. Where messages are swapped, the attacker sends forged ones and learns nothing from those received.
 
 Shapes: d parameters, D numbers of the shared vector, h vectors known, k of one exchange.
 """
@@ -22,7 +21,6 @@ from starling.gossip.api import Effect, Swapped
 from starling.gossip.compress.support import Support
 from starling.gossip.errors import ConfigError
 from starling.gossip.limits import keep
-from starling.gossip.mix.kinds import EdgeKind
 from starling.gossip.replica import Replica
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
@@ -101,10 +99,6 @@ class Adversary:
                     f"it needs one of {', '.join(sorted(TRACKED))}"
                 )
             self._part = slice(dim, 2 * dim)
-        if self.targets == "drift" and replica.kind is not EdgeKind.DIRECTIONS:
-            raise ConfigError(
-                f"attack: {opening.attack} forges drift, which this swarm does not exchange; it needs mix.track = drift or both"
-            )
         if self.targets == "memory":
             if replica.remembered is None or replica.remembered.home:
                 raise ConfigError(
@@ -112,7 +106,7 @@ class Adversary:
                     "mix.kind = moments or pet, and adamw or muon"
                 )
             replica.remembered = replace(replica.remembered, forged=cast("Reversed", self._attack).forged)
-        self._received: dict[str, Tensor] = {}  # directions, where they are what is forged
+        self._received: dict[str, Tensor] = {}
         self._forged: dict[str, Tensor] = {}
         self._before = self._origin.clone()
         self._memory: Any = None
@@ -120,7 +114,7 @@ class Adversary:
 
     def forge(self, shared: Tensor, round: int, peer: str = "") -> Tensor:
         """Return (D,) to send instead of `shared` (D,), which is not changed; `peer` is "" for a vector published for all."""
-        if self.targets in ("wire", "drift", "memory"):
+        if self.targets in ("wire", "memory"):
             return shared
         own = shared[self._part].cpu()
         sent = shared.clone()
@@ -132,15 +126,6 @@ class Adversary:
         if self._manifest.pace.kind == "clock":
             self.start_round(shared)  # without rounds, steps are counted from one message to the next
         return sent
-
-    def misdirect(
-        self, z: Tensor, noise: Tensor, reach: Tensor | None, round: int, peer: str
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return direction (D,), noise (1,) and reach (1,) to send instead: forged, without noise, and as far as the peer lets it."""
-        if self.targets != "drift":
-            return z, noise, reach
-        forged = self._crafted(z.cpu(), round, peer).to(z)
-        return forged, torch.zeros_like(noise), None if reach is None else torch.full_like(reach, _LARGEST)
 
     def _crafted(self, own: Tensor, round: int, peer: str) -> Tensor:
         """(d,) of the attack, in numbers that every codec can encode."""
@@ -165,15 +150,13 @@ class Adversary:
             keep(self._received, peer, vector.detach().to(self._origin), MAX_RECEIVED)
 
     def record_values(self, peer: str, support: Support, theirs: Tensor) -> None:
-        """Keep what a peer told of its vector, or of its direction, (k,) on a support."""
+        """Keep what a peer told of its vector, (k,) on a support."""
         known = self._received.get(peer)
         known = self._replica.shared() if known is None else known
         self.record(peer, support.add(known, theirs.to(known) - support.take(known)))
 
     def correct(self, done: Effect | Swapped) -> Effect | Swapped:
         """Return the effect of the honest exchange on our own vector, as far as the peer's is known."""
-        if self.targets == "drift":
-            return replace(done, drift=None) if isinstance(done, Effect) else done
         lie = self._forged.pop(done.peer, None)
         if lie is None or not bool(lie.any()):
             return done
@@ -200,7 +183,7 @@ class Adversary:
             members=torch.tensor([_number(name) for name in (self._node, *names)]),
             receivers=received.get(receiver, own)[None],
             index=torch.tensor([_number(receiver)]),
-            gradient=own if self.targets in ("tracker", "drift") else before - own,
+            gradient=own if self.targets == "tracker" else before - own,
             round=round,
             rounds=self._manifest.pace.rounds,
             attackers=len(self._crew),

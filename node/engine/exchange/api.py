@@ -47,10 +47,6 @@ class Vectors(Protocol):
     def local_steps(self) -> float:
         """K, local steps between two exchanges, a mean where it is measured."""
 
-    @property
-    def unbooked(self) -> Sequence[Committed]:
-        """Effects that are committed and not added yet."""
-
     def vector(self, peer: str) -> Tensor:
         """Return (D,) the vector for an exchange with `peer`; "": for all that pull it. Raises LocalProtocolError if none is frozen."""
 

@@ -54,20 +54,9 @@ class ForgedVectors:
         """As they are."""
         return self._vectors.local_steps
 
-    @property
-    def unbooked(self) -> Sequence[Committed]:
-        """As they were taken."""
-        return self._vectors.unbooked
-
     def vector(self, peer: str) -> Tensor:
         """Return (D,) forged."""
         return self._adversary.forge(self._vectors.vector(peer), self._vectors.round, peer)
-
-    def misdirect(
-        self, z: Tensor, noise: Tensor, reach: Tensor | None, peer: str
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the direction to send instead, as `Adversary.misdirect`."""
-        return self._adversary.misdirect(z, noise, reach, self._vectors.round, peer)
 
     def take(self, done: Committed) -> None:
         """Add the effect of the honest exchange."""
@@ -84,8 +73,6 @@ class Overheard:
 
     values: Callable[[calls.Answer], Told] = lambda _: None
     """(k,) of the initiator's vector on a support, as its request tells them. Raises ValueError if it cannot be decoded."""
-    directions: Callable[[calls.Answer], Told] = lambda _: None
-    """The same of its direction."""
     vectors: Callable[[Sequence[str]], Mapping[str, Tensor]] = lambda _: {}
     """Of peers asked, (D,) of each whose vector was pulled, in order of peer id."""
     outcome: Callable[[Any], calls.Done] = lambda _: calls.Done()
@@ -99,7 +86,7 @@ class Byzantine:
         """`vectors` are those that `exchange` was made with."""
         self.effort = exchange.effort
         self._exchange, self._adversary, self._vectors, self._overheard = exchange, adversary, vectors, overheard
-        self._told = overheard.directions if adversary.targets == "drift" else overheard.values
+        self._told = overheard.values
 
     @property
     def replica(self) -> Replica:

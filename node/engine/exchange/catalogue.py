@@ -1,7 +1,6 @@
 """From the kind of a replica's edges to its exchanges: the only place that asks for the kind."""
 
 from dataclasses import replace
-from typing import Any
 
 from starling.gossip.compress.budget import Effort
 from starling.gossip.compress.select.coordinates import kept
@@ -12,20 +11,19 @@ from starling.node.config import frame
 from starling.node.engine.compression import beside, exchange_codec, parts, selection, selector_facts
 from starling.node.engine.exchange.adversary import Adversary
 from starling.node.engine.exchange.api import Exchange, Site
+from starling.node.engine.exchange.besides import DifferencesOnly, Memories
 from starling.node.engine.exchange.broadcasts import Broadcasts
 from starling.node.engine.exchange.byzantine import Byzantine, ForgedVectors, Overheard
 from starling.node.engine.exchange.differences import Differences
-from starling.node.engine.exchange.directions import Besides, DifferencesOnly, Directions, Misdirect
 from starling.node.engine.exchange.gathers import Gathers
 from starling.node.engine.exchange.known_peers import LastKnown, NothingKnown
-from starling.node.engine.exchange.memories import Memories
 from starling.node.engine.exchange.pulled import Inbox
 from starling.node.engine.exchange.swaps import Swaps
 from starling.node.engine.exchange.terms import Form, Terms
 from starling.node.engine.exchange.transactions import Pairwise
 from starling.node.rpc import calls
 
-_SUMS = frozenset({EdgeKind.DIRECTIONS, EdgeKind.SWAPS, EdgeKind.CONTROLS, EdgeKind.BROADCASTS})
+_SUMS = frozenset({EdgeKind.SWAPS, EdgeKind.CONTROLS, EdgeKind.BROADCASTS})
 """What is sent adds up over rounds, and noise on it would."""
 
 
@@ -39,10 +37,10 @@ def exchange_of(replica: Replica, site: Site) -> Exchange:
     frame.check(opening.manifest, replica.form.numel())
     terms, effort = _terms(replica, opening)
     if not opening.attack:
-        return _honest(replica, site, terms, effort, None)[0]
+        return _honest(replica, site, terms, effort)[0]
     adversary = Adversary(opening, replica)
     forged = ForgedVectors(site.vectors, adversary)
-    exchange, overheard = _honest(replica, replace(site, vectors=forged), terms, effort, forged.misdirect)
+    exchange, overheard = _honest(replica, replace(site, vectors=forged), terms, effort)
     return Byzantine(exchange, adversary, forged, overheard)
 
 
@@ -50,11 +48,8 @@ def check_noise(opening: calls.Open, replica: Replica) -> None:
     """Raise ConfigError if noise shall be on vectors sent, and these are increments, on which it would add up."""
     if not opening.privacy.exchange_noise or replica.kind not in _SUMS:
         return
-    edge: Any = replica.mixer.edge
-    tracked = replica.kind is EdgeKind.DIRECTIONS
-    chosen = f"mix.track = {edge.track!r}" if tracked else f"mix.kind = {opening.manifest.mix.kind!r}"
     raise ConfigError(
-        f"privacy.exchange_noise: must be 0 with {chosen}, whose messages add up, "
+        f"privacy.exchange_noise: must be 0 with mix.kind = {opening.manifest.mix.kind!r}, whose messages add up, "
         f"got {opening.privacy.exchange_noise:g}; pet, dsgd, gather and others take it"
     )
 
@@ -66,25 +61,15 @@ def _terms(replica: Replica, opening: calls.Open) -> tuple[Terms, Effort]:
     chosen = selector_facts(manifest.compress, kind)
     select = selection(
         manifest.compress, codec.response if kind in SWAPPED else codec.request, codec.response, facts,
-        wishes=chosen.wishes, beside=beside(manifest, kind, codec.response), effort=effort,
+        wishes=chosen.wishes, beside=beside(manifest), effort=effort,
     )  # fmt: skip
     wished = kept(manifest.compress.ratio, dim) if chosen.wishes else 0
     form = Form(dim, like.dtype, like.device, replica.layout.dim)
     return Terms(opening.node, manifest.seed, codec, select, wished, form), effort
 
 
-def _besides(replica: Replica, site: Site, terms: Terms, misdirect: Misdirect | None) -> Besides:
-    """Return what exchanges of differences carry besides."""
-    if replica.remembered is not None:
-        return Memories(replica.remembered, terms)
-    tracked = replica.kind is EdgeKind.DIRECTIONS
-    return Directions(replica, site.vectors, terms, misdirect) if tracked else DifferencesOnly()
-
-
-def _honest(
-    replica: Replica, site: Site, terms: Terms, effort: Effort, misdirect: Misdirect | None
-) -> tuple[Exchange, Overheard]:
-    """The exchanges of a node, and what an adversary can read of them. `misdirect`: as of `Directions`."""
+def _honest(replica: Replica, site: Site, terms: Terms, effort: Effort) -> tuple[Exchange, Overheard]:
+    """The exchanges of a node, and what an adversary can read of them."""
     compress = site.opening.manifest.compress
     match replica.kind:
         case EdgeKind.GATHERS:
@@ -96,10 +81,8 @@ def _honest(
         case EdgeKind.SWAPS | EdgeKind.CONTROLS:
             swaps = Swaps(replica, site, terms)
             return Pairwise(replica, site, effort, swaps), Overheard(outcome=swaps.outcome)
-        case EdgeKind.DIFFERENCES | EdgeKind.DIRECTIONS as kind:
+        case EdgeKind.DIFFERENCES as kind:
             known = LastKnown(replica) if selector_facts(compress, kind).compares else NothingKnown()
-            besides = _besides(replica, site, terms, misdirect)
+            besides = DifferencesOnly() if replica.remembered is None else Memories(replica.remembered, terms)
             made = Differences(replica, site, terms, besides, known)
-            return Pairwise(replica, site, effort, made), Overheard(
-                made.told_values, made.told_directions, outcome=made.outcome
-            )
+            return Pairwise(replica, site, effort, made), Overheard(made.told_values, outcome=made.outcome)

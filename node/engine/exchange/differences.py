@@ -14,12 +14,12 @@ from torch import Tensor
 from starling.gossip.api import Averaging, Effect
 from starling.gossip.compress.select.coordinates import with_wish
 from starling.gossip.compress.support import Full, Indices, Support
-from starling.gossip.mix import edge_ledger
+from starling.gossip.mix.borne import kept
 from starling.gossip.mix.encoded_effects import EncodedEffect, decoded, encoded, norm
 from starling.gossip.replica import Replica
 from starling.node.engine.consensus import of_model, rms
 from starling.node.engine.exchange.api import Site
-from starling.node.engine.exchange.directions import Besides, Carried, Limits
+from starling.node.engine.exchange.besides import Besides, Carried
 from starling.node.engine.exchange.known_peers import Known
 from starling.node.engine.exchange.terms import Terms
 from starling.node.engine.exchange.transactions import Table, fault_of, fault_of_ours
@@ -37,7 +37,7 @@ class _Offer:
     support: Support
     theta: float
     gain: float
-    limits: Limits
+    borne: float
     mine: Tensor
 
 
@@ -56,6 +56,7 @@ class Differences:
     def __init__(self, replica: Replica, site: Site, terms: Terms, besides: Besides, known: Known) -> None:
         self._replica, self._site, self._terms, self._besides, self._known = replica, site, terms, besides, known
         self._edge = cast("Averaging", replica.mixer.edge)
+        self._bears = self._edge.borne(replica.state) is not None
         self._offers = Table[_Offer]("was offered to")
         self._pending = Table[_Pending]("is pending with")
         self._wishes: dict[str, Indices] = {}  # coordinates that a responder asked for
@@ -69,26 +70,20 @@ class Differences:
         wish = self._wishes.pop(peer, None)
         if wish is not None and isinstance(support, Indices):
             support = with_wish(support, wish, terms.wished)
+        vectors, borne = self._site.vectors, self._borne()
         gain = self._gain(
-            call.theta, support.ratio(terms.form.dim), self._site.vectors.local_steps, call.round,
-            self._replica.memory.ledger.speed, max(1, call.members),
-        )  # fmt: skip
+            call.theta, support.ratio(terms.form.dim), vectors.local_steps, call.round, max(1, call.members)
+        )
         chance = terms.chance(call)
         with fault_of_ours():
-            payload = terms.codec.encode_request(shared, support, chance)
-            payload, limits = self._besides.ask(payload, peer, support, call.theta, chance)
+            payload = self._besides.ask(terms.codec.encode_request(shared, support, chance), support, chance)
         mine = self._known.remembered(support, shared)
-        self._offers.put(call, _Offer(support, call.theta, gain, limits, mine))
-        return Offered(payload, gain)
+        self._offers.put(call, _Offer(support, call.theta, gain, borne, mine))
+        return Offered(payload, gain, borne)
 
     def told_values(self, call: Answer) -> tuple[Support, Tensor]:
         """Return a request's support and values (k,). Raises ValueError with a snake_case reason."""
         return self._asked(call)[:2]
-
-    def told_directions(self, call: Answer) -> tuple[Support, Tensor | None]:
-        """Return a request's support and direction (k,), if there is one. Raises ValueError with a snake_case reason."""
-        support, _, carried = self._asked(call)
-        return support, self._besides.told(carried, support)
 
     def _asked(self, call: Answer) -> tuple[Support, Tensor, Carried]:
         payload, carried = self._besides.split(call.payload)
@@ -106,6 +101,8 @@ class Differences:
         with fault_of(call.peer):
             support, theirs, carried = self._asked(call)
             self._check_gain(call, support.ratio(terms.form.dim))
+            borne = self._borne()
+            gain, keeps = self._moving(call.gain, borne, call.borne)
             mine = (shared if isinstance(support, Full) else support.take(shared)).cpu()
             torch.sub(mine, theirs, out=theirs)  # the difference, in the memory of what came
             length, apart = self._measured(theirs, support)
@@ -114,14 +111,13 @@ class Differences:
             payload, v = terms.codec.encode_difference(theirs, support, terms.form.dim, chance, wish)
             difference = payload
             del mine, theirs
-            effect = Effect(call.peer, support, terms.form.ours(v.neg_()), call.theta, call.gain)
+            effect = Effect(call.peer, support, terms.form.ours(v.neg_()), call.theta, gain, keeps=keeps)
             del v
-            payload, effect = self._besides.answer(payload, carried, effect, chance, under_way)
-            values = self._besides.split(payload)[1].values
-        done = encoded(effect, self._reads(support, difference, -1.0), self._reads(support, values, -1.0))
+            payload, effect = self._besides.answer(payload, carried, effect, chance)
+        done = encoded(effect, self._reads(support, difference, -1.0))
         self._pending.put(call, _Pending(done, self._known.remembered(support, shared), apart))
         limit = terms.codec.clip_norm
-        return Answered(payload, limit / length if 0.0 < limit < length else 1.0)
+        return Answered(payload, limit / length if 0.0 < limit < length else 1.0, borne)
 
     def apply(self, call: Apply) -> Effect | EncodedEffect:
         """Initiator: return the effect of the response."""
@@ -130,8 +126,9 @@ class Differences:
         with fault_of(call.peer):
             answer, carried = self._besides.split(call.payload)
             v, wish = terms.codec.decode_response(answer, support, terms.form.dim, terms.form.dtype, terms.wished)
-            done = Effect(call.peer, support, terms.form.ours(v), offer.theta, offer.gain)
-            done = self._besides.answered(carried, done, offer.limits)
+            gain, keeps = self._moving(offer.gain, offer.borne, call.borne)
+            done = Effect(call.peer, support, terms.form.ours(v), offer.theta, gain, keeps=keeps)
+            done = self._besides.answered(carried, done)
         self._offers.pop(call.peer)
         if wish is not None:
             self._wishes[call.peer] = wish
@@ -140,7 +137,7 @@ class Differences:
         at_once = self._site.vectors.exclusive  # it is booked, so its bytes need not be read again
         if at_once:
             return done
-        return encoded(done, self._reads(support, answer, 1.0), self._reads(support, carried.values, 1.0))
+        return encoded(done, self._reads(support, answer, 1.0))
 
     def commit(self, call: Commit) -> Effect | EncodedEffect:
         """Responder: return the effect of the answer."""
@@ -171,20 +168,31 @@ class Differences:
         for kept_by_peer in self._tables:
             kept_by_peer.clear()
 
-    def _gain(
-        self, theta: float, ratio: float, local_steps: float, round: int, speed: float, members: int = 1
-    ) -> float:
+    def _gain(self, theta: float, ratio: float, local_steps: float, round: int, members: int = 1) -> float:
         phase = self._site.phase(round, local_steps)
-        return self._edge.gain(theta, ratio, replace(phase, speed=speed, members=members))
+        return self._edge.gain(theta, ratio, replace(phase, members=members))
+
+    def _borne(self) -> float:
+        """Return the share of our correction that local steps bore out; 1 where all of it counts."""
+        borne = self._edge.borne(self._replica.state)
+        return 1.0 if borne is None else float(borne)
+
+    def _moving(self, gain: float, ours: float, theirs: float) -> tuple[float, float]:
+        """Return what moves a flow per unit of difference, and the share of it that is kept.
+
+        Raises ValueError: "borne_out_of_bounds": no honest peer says so.
+        """
+        if not (0.0 <= theirs <= 1.0 if self._bears else theirs == 1.0):
+            raise ValueError("borne_out_of_bounds")
+        s = min(ours, theirs)
+        return gain * s, kept(s)
 
     def _check_gain(self, call: Answer, ratio: float) -> None:
         """Raise ValueError for a gain that is not of the exchange's round."""
         vectors = self._site.vectors
         credible = min(max(call.round, vectors.round - _APART), vectors.round + _APART)
-        # In clock pace the initiator measures K: the gain is largest for K = 1, or where a damping left open becomes larger.
-        turn = max(1.0, self._site.phase(credible, 1.0).memory * ratio)
-        steps = (1.0, turn) if vectors.exclusive else (vectors.local_steps,)
-        most = max(self._gain(call.theta, ratio, count, credible, edge_ledger.FASTEST) for count in steps)
+        # In clock pace the initiator measures K: the gain is largest for K = 1.
+        most = self._gain(call.theta, ratio, 1.0 if vectors.exclusive else vectors.local_steps, credible)
         if not 0.0 <= call.gain <= most * (1.0 + _ROUNDING):
             raise ValueError("gain_out_of_bounds")
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from starling.gossip.api import ConstantCorrection, CorrectsInPlace
+from starling.gossip.api import CorrectsInPlace
 from starling.gossip.replica import Replica
 from starling.gossip.vector import finite
 from starling.node.config.schema import Manifest
@@ -45,7 +45,7 @@ def correction_of(manifest: Manifest, replica: Replica, weight: float) -> Correc
     if not can.corrects:
         return Nowhere(shape)
     if corrections_of(manifest).on_updates:
-        return OnUpdate(replica, shape) if can.constant is None else HeldUpdate(replica, shape, can.constant)
+        return OnUpdate(replica, shape)
     return OnGradient(replica, shape) if can.in_place is None else InPlace(replica, shape, can.in_place)
 
 
@@ -155,17 +155,3 @@ class OnUpdate:
 
     def drop(self) -> None:
         """Leave the state as it was."""
-
-
-class HeldUpdate(Nowhere):
-    """The same where the mixing algorithm holds what is added anyway, as the `shift` of its state."""
-
-    def __init__(self, replica: Replica, shape: Shape, mixer: ConstantCorrection) -> None:
-        super().__init__(shape)
-        self._replica, self._mixer = replica, mixer
-
-    def after(self, rate: float) -> None:
-        """Step along it, if there is any."""
-        shift = self._mixer.shift(self._replica.state)
-        if shift is not None:
-            self._replica.parameters.add_(shift, alpha=rate)

@@ -13,7 +13,7 @@ from torch import Tensor
 from starling.gossip.api import Effect
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.encoded_effects import EncodedEffect, decoded
-from starling.gossip.mix.kinds import AVERAGES, kind_of
+from starling.gossip.mix.kinds import EdgeKind, kind_of
 from starling.gossip.mix.personal import SHARES, Personal, chosen
 from starling.gossip.mix.seeds import MOST_NUMBERS, Seeds
 from starling.gossip.replica import Adjust, Replica
@@ -32,7 +32,7 @@ def replica_of(opening: Open, model: LocalModel) -> Replica:
     if isinstance(mixer, Seeds):
         _check_seeds(opening, model.layout.dim)
     kind = kind_of(mixer.edge)
-    compares = kind in AVERAGES and selector_facts(manifest.compress, kind).compares
+    compares = kind is EdgeKind.DIFFERENCES and selector_facts(manifest.compress, kind).compares
     put = mixer.put if isinstance(mixer, Personal) else lambda _x, shared: shared
     adjust = _own_shares(model, model.data.aside, put) if isinstance(model.data, Reserved) else None
     return Replica(

@@ -11,24 +11,21 @@ Shapes: N rows, D numbers of the shared vector, g exchanges of a group, k values
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from starling.gossip.api import Averaging, Selector, Tracking
+from starling.gossip.api import Averaging, Selector
 from starling.gossip.compress import codec
-from starling.gossip.compress.header import REACH, TRAILER
 from starling.gossip.compress.select.coordinates import with_wish
 from starling.gossip.compress.support import Indices, Support
-from starling.gossip.mix import edge_ledger
-from starling.gossip.mix.drift import gate, within
+from starling.gossip.mix.borne import kept
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.personal import SHARES
-from starling.gossip.vector import products
-from starling.node.simulate.matrix.batch import Batch, Directions, Pending, Sizes
+from starling.node.simulate.matrix.batch import Batch, Pending, Sizes
 from starling.node.simulate.matrix.byzantine import View
 from starling.node.simulate.matrix.edges import Edge, Edges, EdgeVectors, Pair, index
 from starling.node.simulate.matrix.memories import RowMemories
@@ -59,40 +56,22 @@ class Flows:
     edge: Averaging  # what an exchange does to a flow
     totals: Tensor  # (N, D)
     most: int  # settled edges that can still be revoked, per row
-    speeds: NDArray[np.float64] = field(init=False)  # (N,) as `edge_ledger.Ledger` has one
     open: EdgeVectors = field(init=False)
     _settled: list[dict[int, Tensor]] = field(init=False)  # by row: the other end -> the flow, oldest first
 
     def __post_init__(self) -> None:
         self.open = EdgeVectors(torch.zeros_like(self.totals[0]))
         self._settled = [{} for _ in self.totals]
-        self.speeds = np.full(len(self.totals), edge_ledger.FASTEST)
 
     def move(
-        self, pairs: Sequence[Pair], coordinates: Coordinates, moved: Tensor
-    ) -> tuple[Tensor, NDArray[np.float64] | None]:
-        """New flows of g edges, each once, where moved (g, w) = gain·v -> (g, w) by how much they changed; (g,) cosines, if they count."""
+        self, pairs: Sequence[Pair], coordinates: Coordinates, moved: Tensor, keeps: float | Tensor = 1.0
+    ) -> Tensor:
+        """New flows of g edges, each once, where moved (g, w) = gain·v and `keeps` (g, 1) -> (g, w) by how much they changed."""
         at = self.open.slots(pairs)
         before = read(self.open.rows, at, coordinates)
-        after = self.edge.flow(before, moved)
+        after = self.edge.flow(before, moved, keeps)
         write(self.open.rows, at, coordinates, after)
-        turned = (
-            [edge_ledger.cosine(*products(*rows)) for rows in zip(before, moved, strict=True)]
-            if self.edge.adapts
-            else None
-        )
-        return after - before, None if turned is None else np.asarray(turned)
-
-    def turn(self, row: int, turned: float) -> None:
-        """Exchanges have moved the flows of a row."""
-        self.speeds[row] = edge_ledger.sped(float(self.speeds[row]), turned)
-
-    def held(self, pairs: Sequence[Pair], coordinates: Coordinates, moved: Tensor) -> tuple[Tensor, list[float]]:
-        """(g, w) what `move` would make of flows, and Σ of the squares of each elsewhere."""
-        at = self.open.slots(pairs)
-        kept = read(self.open.rows, at, coordinates)
-        whole, here = (part.double().square().sum(dim=1) for part in (self.open.rows[at], kept))
-        return self.edge.flow(kept, moved), (whole - here).clamp_min(0.0).tolist()
+        return after - before
 
     def revoke(self, row: int, pairs: Sequence[Pair]) -> list[int]:
         """A node is gone: flows of its edges, open (`pairs`) and settled, are deleted -> the rows at the other ends, ascending."""
@@ -108,10 +87,8 @@ class Flows:
                 self.totals[other] -= settled.pop(row)
                 others.add(other)
         self._settled[row] = {}
-        self.totals[row], self.speeds[row] = 0.0, edge_ledger.FASTEST  # it may come back, without flows
-        touched = sorted(others)
-        self.speeds[touched] = 1.0
-        return touched
+        self.totals[row] = 0.0  # it may come back, without flows
+        return sorted(others)
 
     def settle(self, pair: Pair) -> None:
         """An edge was closed in order, nothing pending: each end keeps its flow, the latest `most` of them revocable."""
@@ -134,7 +111,6 @@ class Update:
     group: Group  # what they are about
     change: Tensor  # (h, w) of the vectors
     flow: Tensor | None  # (h, w) change of the total flow; None where there is none
-    turned: NDArray[np.float64] | None  # (h,) cosines of flows and how they were moved; None where they do not count
     known: Tensor | None  # (h, k) the peers' values afterwards, for selectors that compare with them
 
     def of(self, places: NDArray[np.int64]) -> "Update":
@@ -147,7 +123,6 @@ class Update:
             self.group.of(places),
             self.change[at],
             flow,
-            None if self.turned is None else self.turned[places],
             known,
         )
 
@@ -175,8 +150,6 @@ class Differences:
         sizes = np.zeros((2, len(opened)), np.int64)
         for group in grouped(supports, batch.vectors.shape[1], batch.vectors):
             sizes[:, group.which] = self._sizes(group)
-            if batch.directions is not None:
-                sizes[:, group.which] += self._asked(batch, batch.directions, group)
             happens = group.of(np.flatnonzero(~batch.lost[group.which]))
             if len(happens.which):
                 updates += self._group(batch, happens, opened, sizes)
@@ -197,14 +170,10 @@ class Differences:
         elsewhere = self.pending.elsewhere(batch, 1)
         if not elsewhere:
             return batch
-        vectors, directions = batch.vectors.clone(), batch.directions
-        if directions is not None:
-            directions = replace(directions, z=(directions.z[0], directions.z[1].clone()))
+        vectors = batch.vectors.clone()
         for row, update in elsewhere:
             add(vectors, index(row, vectors), update.group.coordinates, update.change)
-            if directions is not None and update.flow is not None:
-                add(directions.z[1], index(row, vectors), update.group.coordinates, -update.flow)
-        return replace(batch, read=(batch.read[0], vectors), directions=directions)
+        return replace(batch, read=(batch.read[0], vectors))
 
     def remove(self, pair: Pair) -> None:
         """An edge is no more: what is pending counts for the total flow, which is revoked or settled afterwards."""
@@ -218,9 +187,10 @@ class Differences:
             self.known.pop(pair)
             self.known.pop(pair[::-1])
 
-    def directions(self, state: Any) -> Directions | None:
-        """None: exchanges are about models alone."""
-        return None
+    def told(self, batch: Batch, state: Any) -> Batch:
+        """Return the batch with what local steps bore out of corrections, where not all counts."""
+        borne = None if self.flows is None else self.flows.edge.borne(state)
+        return batch if borne is None else replace(batch, borne=borne[:, 0].cpu().numpy())
 
     def correction(self, rows: Rows) -> Tensor | None:
         """(r, D) the sums of the flows of some rows; None where no flows are kept."""
@@ -259,10 +229,10 @@ class Differences:
         v = group.spread(agreed)
         thetas = batch.weights[:, which].mean(axis=0)
         change = v * _column(thetas, v)
-        flow, opposite, turned = None, None, None
+        flow, opposite = None, None
         known: tuple[Tensor | None, Tensor | None] = (None, None)
         if self.flows is not None:
-            flow, opposite, turned = self._moved(batch, self.flows, group, v, generators, sizes)
+            flow, opposite = self._moved(batch, self.flows, group, v)
         if self.memories is not None:
             sizes[:, which] += self.memories.meet(
                 pairs, group.supports, thetas.tolist(), generators, batch.unproven[which], group.dim
@@ -276,8 +246,8 @@ class Differences:
         if self.choose is not None:
             one, other = (self._chosen(self.choose, batch, group, end, step) for end, step in enumerate(steps))
             steps = one, other
-        initiators = Update(rows[0], pairs, group, steps[0], flow, turned, known[0])
-        responders = Update(rows[1], [pair[::-1] for pair in pairs], group, steps[1], opposite, turned, known[1])
+        initiators = Update(rows[0], pairs, group, steps[0], flow, known[0])
+        responders = Update(rows[1], [pair[::-1] for pair in pairs], group, steps[1], opposite, known[1])
         unproven = batch.unproven[which]
         for place in np.flatnonzero(unproven):
             self.pending[pairs[place]] = responders.of(np.asarray([place]))
@@ -285,28 +255,18 @@ class Differences:
             [initiators, responders.of(np.flatnonzero(~unproven)) if unproven.any() else responders]
         )
 
-    def _moved(
-        self, batch: Batch, flows: Flows, group: Group, v: Tensor, generators: Sequence[Sequence[Generator]], sizes: Sizes
-    ) -> tuple[Tensor | None, Tensor | None, NDArray[np.float64] | None]:  # fmt: skip
-        """What the differences v (g, w) of one group do to flows -> (g, w) changes at both ends, and (g,) cosines, if they count."""
+    def _moved(self, batch: Batch, flows: Flows, group: Group, v: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """What the differences v (g, w) of one group do to flows -> (g, w) changes at both ends."""
         which = group.which
-        pairs, ratio = [batch.pairs[place] for place in which], group.supports[0].ratio(group.dim)
-        speeds = flows.speeds[[pair[0] for pair in pairs]].tolist()
-        gains = [
-            flows.edge.gain(theta, ratio, replace(batch.phase, speed=speed))
-            for theta, speed in zip(batch.weights[:, which].mean(axis=0).tolist(), speeds, strict=True)
-        ]
-        plain = moved = v * _column(np.asarray(gains), v)
-        drifted = self._drifted(batch, flows, group, moved, generators, sizes)
-        if drifted is not None:
-            moved = moved - drifted
-        if not any(gains) and drifted is None:
-            return None, None, None
-        flow, turned = flows.move(pairs, group.coordinates, moved)
-        if batch.directions is None or batch.directions.forged is None:
-            return flow, -flow, turned
-        liars = torch.from_numpy(batch.directions.forged[batch.ends[:, which]])[:, :, None]
-        return torch.where(liars[0], plain, flow), torch.where(liars[1], -plain, -flow), turned
+        ratio, thetas = group.supports[0].ratio(group.dim), batch.weights[:, which].mean(axis=0).tolist()
+        gains = np.asarray([flows.edge.gain(theta, ratio, batch.phase) for theta in thetas])
+        if not gains.any():
+            return None, None
+        s = 1.0 if batch.borne is None else batch.borne[batch.ends[:, which]].min(axis=0)
+        flow = flows.move(
+            [batch.pairs[place] for place in which], group.coordinates, v * _column(gains * s, v), _column(kept(s), v)
+        )
+        return flow, -flow
 
     def _chosen(self, choose: Choose, batch: Batch, group: Group, end: int, step: Tensor) -> Tensor:
         """(g, w) what the ends take of a step (g, w)."""
@@ -317,55 +277,6 @@ class Differences:
             models.append(moved)
         rows = [batch.pairs[place][end] for place in group.which]
         return step * choose(rows, torch.stack(models, 1))[:, None].to(step)
-
-    def _drifted(
-        self,
-        batch: Batch,
-        flows: Flows,
-        group: Group,
-        moved: Tensor,
-        generators: Sequence[Sequence[Generator]],
-        sizes: Sizes,
-    ) -> Tensor | None:
-        """(g, w) of w'·u, as `starling.gossip.mix.directions.answer` makes them of the same chance; None where no gate is open.
-
-        `moved` (g, w) is what else moves the flows.
-        """
-        directions = batch.directions
-        if directions is None:
-            return None
-        rows, dim = batch.ends[:, group.which], group.dim
-        noise = directions.noise[:, 0].cpu().numpy()[rows].sum(axis=0)
-        known = np.flatnonzero(np.isfinite(noise))
-        if not len(known):
-            return None
-        part = group.of(known)
-        theirs, mine = (part.take(z, index(at[known], z)) for z, at in zip(directions.z, rows, strict=True))
-        same = replace(self.codec, request=self.codec.response)
-        u = agree(same, mine, theirs, *([own[place] for place in known.tolist()] for own in generators))
-        thetas, ratio = batch.weights[:, part.which].mean(axis=0), group.supports[0].ratio(dim)
-        given = zip(thetas.tolist(), noise[known].tolist(), u, strict=True)
-        weights = np.asarray([gate(theta, ratio, of_both, row) for theta, of_both, row in given])
-        spread = part.spread(u)
-        if directions.reach is not None:
-            far = directions.reach[:, 0].cpu().numpy()[rows[:, known]].min(axis=0)
-            held = flows.held(
-                [batch.pairs[place] for place in part.which], part.coordinates, moved[index(known, moved)]
-            )
-            limits = zip(weights.tolist(), spread, *held, far.tolist(), strict=True)
-            weights = np.asarray([within(*each) for each in limits])
-        sizes[1, part.which[weights > 0.0]] += codec.values_size(group.supports[0], self.codec.response, dim)
-        turned = spread * _column(weights, u)
-        return turned if len(known) == len(noise) else moved.new_zeros(len(noise), moved.shape[1]).index_copy_(
-            0, index(known, moved), turned
-        )  # fmt: skip
-
-    def _asked(self, batch: Batch, directions: Directions, group: Group) -> Sizes:
-        """(2, g) what directions add to requests, and to responses where the gate is shut."""
-        known = np.isfinite(directions.noise[:, 0].cpu().numpy()[batch.ends[0, group.which]])
-        values = codec.values_size(group.supports[0], self.codec.response, group.dim)
-        values += 0 if directions.reach is None else REACH.size
-        return TRAILER.size + np.stack((known * values, np.zeros(len(known), np.int64)))
 
     def _wish(self, batch: Batch, group: Group, opened: Sequence[Edge], sizes: Sizes) -> None:
         """What responders wish for the next time, which their responses carry."""
@@ -386,21 +297,13 @@ class Differences:
         return updates
 
     def _commit(self, updates: Sequence[Update], vectors: Tensor | None) -> None:
-        """Apply updates to the vectors, if given, to the total flows, and to what these say about the speed of more."""
-        turned: dict[int, float] = {}
+        """Apply updates to the vectors, if given, and to the total flows."""
         for update in updates:
             if vectors is not None:
                 add(vectors, index(update.rows, vectors), update.group.coordinates, update.change)
             if update.flow is not None and self.flows is not None:
                 rows = index([me for me, _ in update.ends], update.flow)
                 add(self.flows.totals, rows, update.group.coordinates, update.flow)
-            for (me, _), each in zip(
-                update.ends, () if update.turned is None else update.turned.tolist(), strict=False
-            ):
-                turned[me] = turned.get(me, 0.0) + each
-        for row, each in turned.items():
-            assert self.flows is not None
-            self.flows.turn(row, each)
 
     def _sizes(self, group: Group) -> NDArray[np.int64]:
         """(2, g) of requests and of responses without a wish. Listed coordinates differ in how well they code."""
@@ -409,18 +312,6 @@ class Differences:
         requests = [codec.size(support, self.codec.request, group.dim) for support in each]
         response = codec.values_size(group.supports[0], self.codec.response, group.dim)
         return np.stack(np.broadcast_arrays(requests, np.full(len(group.which), response)))
-
-
-@dataclass(slots=True)
-class Directed(Differences):
-    """The same, about directions as well."""
-
-    def directions(self, state: Any) -> Directions:
-        """Those of rows with this state."""
-        assert self.flows is not None
-        tracking = cast("Tracking", self.flows.edge)
-        z, noise = tracking.direction(state)
-        return Directions((z, z), noise, tracking.reach(state))
 
 
 def agree(

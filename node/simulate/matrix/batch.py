@@ -18,16 +18,6 @@ Sizes = NDArray[np.int64]  # (2, m) bytes of the payloads: initiator to responde
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Directions:
-    """Of the rows at hand, where exchanges are about them as well."""
-
-    z: tuple[Tensor, Tensor]  # (r, D) twice: those of initiators and of responders, which differ by pending answers
-    noise: Tensor  # (r, 1)
-    reach: Tensor | None  # (r, 1) float64; None where flows are not limited
-    forged: NDArray[np.bool_] | None = None  # (r,) who leaves drift out of its own total until a flow is deleted
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Exchanges among rows of a swarm, or among some of these rows alone."""
 
@@ -41,16 +31,14 @@ class Batch:
     phase: Phase
     lost: NDArray[np.bool_]  # (m,) nothing happens
     unproven: NDArray[np.bool_]  # (m,) only the initiator commits for now
-    directions: Directions | None = None
+    borne: NDArray[np.float64] | None = None  # (r,) in [0, 1], what each sends of its correction; None: nothing
 
-    def of(
-        self, places: NDArray[np.int64], vectors: Tensor, rows: NDArray[np.int64], directions: Directions | None
-    ) -> "Batch":
+    def of(self, places: NDArray[np.int64], vectors: Tensor, rows: NDArray[np.int64]) -> "Batch":
         """Some of the exchanges, on the vectors of these rows (ascending) alone."""
         return Batch(
             vectors, (vectors, vectors), rows, np.searchsorted(rows, self.rows[self.ends[:, places]]),
             [self.pairs[place] for place in places], self.weights[:, places], self.phase, self.lost[places],
-            self.unproven[places], directions,
+            self.unproven[places],
         )  # fmt: skip
 
 

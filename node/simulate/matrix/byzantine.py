@@ -5,8 +5,6 @@ an attacker sends each receiver something else. Where both ends apply one differ
 another, which for one round is one: made for the first of those it exchanges with. Otherwise it behaves as honest nodes do; what a
 swap does to itself it computes from its true vector.
 
-An attacker on drift leaves drift out of its own correction, which would bend its model by the opposite of what it lies.
-
 Shapes: N rows, d parameters, D numbers of the shared vector, r receivers, m samples.
 """
 
@@ -25,7 +23,7 @@ from starling.gossip.mix.defended_tracking import DefendedTracking
 from starling.gossip.mix.gather import Gather
 from starling.gossip.mix.memories import Forged
 from starling.gossip.rng import generator
-from starling.node.simulate.matrix.batch import Batch, Directions
+from starling.node.simulate.matrix.batch import Batch
 from starling.node.simulate.matrix.table import through
 from starling.node.simulate.schema import AttackSection
 from starling.node.tasks.api import Data
@@ -123,23 +121,6 @@ def falsified(batch: Batch, byzantine: Byzantine, view: View, rank: NDArray[np.i
         else:
             lost[list(honest.values())] = True
     return replace(batch, read=(initiators, responders), lost=lost)
-
-
-def misdirected(batch: Batch, byzantine: Byzantine, view: View, rank: NDArray[np.int64]) -> Batch:
-    """The same, with attackers that send other directions than their own and claim no noise and a long reach; `view` is of directions."""
-    directions = batch.directions
-    assert directions is not None
-    initiators, responders = (z.clone() for z in directions.z)
-    noise, reach = directions.noise.clone(), None if directions.reach is None else directions.reach.clone()
-    forged = byzantine.rows[batch.rows]
-    for attacker, honest in _met(batch, byzantine):
-        messages = byzantine.messages(view, attacker, [min(honest, key=lambda row: int(rank[row]))])
-        row = int(np.searchsorted(batch.rows, attacker))
-        initiators[row] = responders[row] = messages[0].nan_to_num().clamp(-_LARGEST, _LARGEST)
-        noise[row] = 0.0
-        if reach is not None:
-            reach[row] = _CLAIM
-    return replace(batch, directions=Directions((initiators, responders), noise, reach, forged))
 
 
 def _met(batch: Batch, byzantine: Byzantine) -> list[tuple[int, dict[int, int]]]:

@@ -22,7 +22,7 @@ from starling.gossip.compress.support import Full
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.gather import Gather, Gathered, message_seed
 from starling.gossip.mix.rule_memory import assign_slots
-from starling.node.simulate.matrix.batch import Batch, Directions, Sizes
+from starling.node.simulate.matrix.batch import Batch, Sizes
 from starling.node.simulate.matrix.byzantine import Byzantine, View, transmitted
 from starling.node.simulate.matrix.edges import Edges, Pair, index
 from starling.node.simulate.matrix.table import Rows, States, check_finite, through
@@ -65,9 +65,9 @@ class Pulled:
     def remove(self, pair: Pair) -> None:
         """Nothing is kept of an edge."""
 
-    def directions(self, state: Any) -> Directions | None:
-        """None."""
-        return None
+    def told(self, batch: Batch, state: Any) -> Batch:
+        """Return the batch."""
+        return batch
 
     def correction(self, rows: Rows) -> Tensor | None:
         """None."""

@@ -6,7 +6,7 @@ Shapes: N rows, r of them, D numbers of the shared vector.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -21,10 +21,10 @@ from starling.gossip.mix.base import origin
 from starling.gossip.mix.broadcast_codec import BroadcastCodec
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.kinds import PULLED, EdgeKind, kind_of
-from starling.node.simulate.matrix.average import Differences, Directed, Flows
-from starling.node.simulate.matrix.batch import Batch, Directions, Sizes
+from starling.node.simulate.matrix.average import Differences, Flows
+from starling.node.simulate.matrix.batch import Batch, Sizes
 from starling.node.simulate.matrix.broadcast import Broadcasts
-from starling.node.simulate.matrix.byzantine import Byzantine, View, falsified, misdirected
+from starling.node.simulate.matrix.byzantine import Byzantine, View, falsified
 from starling.node.simulate.matrix.edges import Edges, EdgeVectors, Pair
 from starling.node.simulate.matrix.gather import Gathers, LossesOf
 from starling.node.simulate.matrix.swap import Controls, Swaps
@@ -53,8 +53,8 @@ class RowExchanges(Protocol):
     def remove(self, pair: Pair) -> None:
         """Delete what is kept of an edge that is no more."""
 
-    def directions(self, state: Any) -> Directions | None:
-        """Return the directions of rows with this state; None: exchanges are not about them."""
+    def told(self, batch: Batch, state: Any) -> Batch:
+        """Return the batch of rows with this state, with what exchanges say of it."""
 
     def correction(self, rows: Rows) -> Tensor | None:
         """Return (r, D) what all edges of some rows contribute to the correction of local steps; None: nothing ever."""
@@ -96,16 +96,17 @@ def _swaps(kind: type[Swaps], mixer: Any, start: Tensor, _vectors: Tensor, of: S
     return kind(mixer.edge, of.codec, of.selector, of.edges, EdgeVectors(mixer.edge.begin(start)))
 
 
-def _differences(kind: type[Differences], mixer: Any, start: Tensor, vectors: Tensor, of: Settings) -> RowExchanges:
+def _differences(mixer: Any, start: Tensor, vectors: Tensor, of: Settings) -> RowExchanges:
     keeps = mixer.edge.size(start.numel())
     flows = Flows(mixer.edge, torch.zeros_like(vectors), of.settled_edges) if keeps else None
-    return kind(of.codec, of.selector, of.edges, flows, EdgeVectors(start) if of.compares else None, of.wish_limit)
+    return Differences(
+        of.codec, of.selector, of.edges, flows, EdgeVectors(start) if of.compares else None, of.wish_limit
+    )
 
 
 _MADE: Mapping[EdgeKind, Callable[[Mixer, Tensor, Tensor, Settings], RowExchanges]] = MappingProxyType(
     {
-        EdgeKind.DIFFERENCES: partial(_differences, Differences),
-        EdgeKind.DIRECTIONS: partial(_differences, Directed),
+        EdgeKind.DIFFERENCES: _differences,
         EdgeKind.SWAPS: partial(_swaps, Swaps),
         EdgeKind.CONTROLS: partial(_swaps, Controls),
         EdgeKind.GATHERS: _gathers,
@@ -114,20 +115,8 @@ _MADE: Mapping[EdgeKind, Callable[[Mixer, Tensor, Tensor, Settings], RowExchange
 )
 
 
-def forge_of(
-    kind: EdgeKind, byzantine: Byzantine | None, edges: Edges, codec: ExchangeCodec, directions: Callable[[], Tensor]
-) -> Forge:
-    """Return what attackers make of a batch before it is exchanged; where vectors are pulled they lie to each receiver apart.
-
-    `directions` gives (N, D) those of all rows, where an attack forges them.
-    """
+def forge_of(kind: EdgeKind, byzantine: Byzantine | None, edges: Edges, codec: ExchangeCodec) -> Forge:
+    """Return what attackers make of a batch before it is exchanged; where vectors are pulled they lie to each receiver apart."""
     if byzantine is None or kind in PULLED or byzantine.attack.targets == "memory":
         return lambda batch, _: batch
-    if byzantine.attack.targets == "drift":
-
-        def misdirect(batch: Batch, view: View) -> Batch:
-            z = directions()
-            return misdirected(batch, byzantine, replace(view, before=z, now=z), edges.rank)
-
-        return misdirect
     return lambda batch, view: falsified(batch, byzantine, view, edges.rank, codec.request)

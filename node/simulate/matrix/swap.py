@@ -15,7 +15,7 @@ from torch import Tensor
 from starling.gossip.api import Controlling, Selector, Swapping
 from starling.gossip.compress import codec
 from starling.gossip.mix.exchange_codec import ExchangeCodec
-from starling.node.simulate.matrix.batch import Batch, Directions, Pending, Sizes
+from starling.node.simulate.matrix.batch import Batch, Pending, Sizes
 from starling.node.simulate.matrix.byzantine import View
 from starling.node.simulate.matrix.edges import Edge, Edges, EdgeVectors, Pair, index
 from starling.node.simulate.matrix.table import Rows, add, grouped, through
@@ -96,9 +96,9 @@ class Swaps:
         self.kept.pop(pair)
         self.kept.pop(pair[::-1])
 
-    def directions(self, state: Any) -> Directions | None:
-        """None: messages are about models and trackers."""
-        return None
+    def told(self, batch: Batch, state: Any) -> Batch:
+        """Return the batch: messages are about models and trackers."""
+        return batch
 
     def correction(self, rows: Rows) -> Tensor | None:
         """None: messages correct no local steps."""

@@ -91,7 +91,7 @@ class Swarm:
             ),
         )  # fmt: skip
         self.flows = self.exchanges.flows if isinstance(self.exchanges, Differences) else None
-        self._forge = forge_of(kind_of(self.mixer.edge), self.byzantine, self.edges, self.codec, self._all_directions)
+        self._forge = forge_of(kind_of(self.mixer.edge), self.byzantine, self.edges, self.codec)
 
     def change(self, change: Change) -> None:
         """Nodes leave and crash, then edges are closed, then others join.
@@ -146,9 +146,7 @@ class Swarm:
             x, state = self.mixer.publish(state, x, own)
             self._states.put(at, before, x, state)
             self._vectors[at] = self.mixer.shared(state, x)
-        batch = replace(
-            self._batch(exchanges, faults, phase), directions=self.exchanges.directions(self._states.of(slice(None))[1])
-        )
+        batch = self.exchanges.told(self._batch(exchanges, faults, phase), self.state)
         view = View(phase.round, before_steps, self._vectors, self.alive.numpy())
         batch, sizes = self._exchange(batch, view, unreachable)
         for _, at, own, _ in parts:
@@ -233,12 +231,6 @@ class Swarm:
         sent = self._forge(batch, view)
         return sent, self.exchanges.exchange(sent, batch, view, vain)
 
-    def _all_directions(self) -> Tensor:
-        """(N, D) of all rows."""
-        known = self.exchanges.directions(self.state)
-        assert known is not None
-        return known.z[0]
-
     def _batch(self, exchanges: Exchanges, faults: ExchangeFaults | None, phase: Phase) -> Batch:
         """All exchanges, each initiated by the lesser peer id."""
         faults = no_faults(len(exchanges)) if faults is None else faults
@@ -255,7 +247,7 @@ class Swarm:
         """Some exchanges on the live vectors of their rows, and the models and states of those."""
         rows = np.unique(batch.ends[:, places])
         before = x, state = self._states.of(torch.from_numpy(rows))
-        return batch.of(places, self.mixer.shared(state, x).clone(), rows, self.exchanges.directions(state)), before
+        return self.exchanges.told(batch.of(places, self.mixer.shared(state, x).clone(), rows), state), before
 
     def _absorb(self, at: Rows, before: tuple[Tensor, Any], shared: Tensor, phase: Phase) -> None:
         x, state = before

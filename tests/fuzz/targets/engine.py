@@ -28,11 +28,13 @@ SETTINGS = (
     ("push_sum", "clock", CompressSection(select="full", request="identity", response="identity")),
     ("r_fast", "clock", CompressSection(select="full", request="identity", response="identity")),
     ("choco", "steps", CompressSection(select="top_k", ratio=0.2, response="fp8_e4m3")),
+    ("moments", "clock", CompressSection(select="full")),
+    ("moments", "steps", CompressSection(select="mask", ratio=0.5)),
 )  # fmt: skip
 REASONS = {
     "bad_length", "bad_version", "bad_support", "bad_indices", "bad_basis", "bad_wish", "wrong_dim", "unknown_codec",
     "not_finite", "bad_scale", "bad_code", "bad_padding",
-    "theta_out_of_bounds", "gain_out_of_bounds", "clip_norm_exceeded",
+    "theta_out_of_bounds", "gain_out_of_bounds", "clip_norm_exceeded", "bad_memory",
     "too_large", "state_damaged", "state_of_another_model", "state_unusable",
 }  # fmt: skip
 SWAPPING = {"push_sum", "r_fast", "choco"}
@@ -78,8 +80,8 @@ def _started(setting: int) -> Worker:
 _ENGINES: dict[int, Worker] = {}  # unchanged since they were started
 
 
-def _bits(engine: Worker) -> list[tuple[str, bytes]]:
-    """All numbers that an exchange could change: model, flows, the mixer's state, what is kept of edges."""
+def _numbers(engine: Worker) -> list[tuple[str, torch.Tensor]]:
+    """All numbers that an exchange could change: model, flows, the mixer's state, what is kept of edges and what the optimiser remembers."""
     replica = engine.replica
     memory, copies = replica.memory, getattr(replica.memory, "copies", {})
     found = [("x", replica.x), ("total", memory.ledger.total)]
@@ -87,7 +89,14 @@ def _bits(engine: Worker) -> list[tuple[str, bytes]]:
     found += [(f"kept {peer}", each) for peer, each in sorted(copies.items())]
     for name in getattr(replica.state, "__dataclass_fields__", ()):
         found.append((name, getattr(replica.state, name)))
-    return [(name, tensor.numpy().tobytes()) for name, tensor in found]
+    if replica.remembered is not None:
+        found += zip(("mean", "square"), replica.remembered.memory.read(), strict=True)
+        found.append(("age", torch.tensor(replica.remembered.memory.age)))
+    return found
+
+
+def _bits(engine: Worker) -> list[tuple[str, bytes]]:
+    return [(name, tensor.numpy().tobytes()) for name, tensor in _numbers(engine)]
 
 
 def _hostile(data: bytes) -> bool:
@@ -140,14 +149,10 @@ def _mix(engine: Worker, setting: int, round: int) -> None:
 
 def _check_alive(engine: Worker) -> None:
     """The model is finite, and others can exchange with us."""
-    for name, held in _finite(engine).items():
+    for name, held in _numbers(engine):
         assert bool(torch.isfinite(held).all()), f"{name} is not finite"
     reply = engine.handle(calls.Offer("d", 9, 1, 0, 0.5, 0))
     assert isinstance(reply, calls.Offered), reply
-
-
-def _finite(engine: Worker) -> dict[str, torch.Tensor]:
-    return {name: torch.frombuffer(bytearray(held), dtype=torch.float32) for name, held in _bits(engine) if held}
 
 
 def _ask(engine: Worker, payload: bytes, choices: Choices) -> Any:
@@ -177,7 +182,7 @@ def _check_moved(engine: Worker, setting: int, before: list[tuple[str, bytes]], 
     if SETTINGS[setting][0] in SWAPPING or installed:
         return
     x = torch.frombuffer(bytearray(dict(before)["x"]), dtype=torch.float32)
-    moved = float(torch.linalg.vector_norm((_finite(engine)["x"] - x).double()))
+    moved = float(torch.linalg.vector_norm((engine.replica.x - x).double()))
     assert moved <= 0.5 * CLIP * 1.001, f"one exchange moved the model by {moved}"
 
 

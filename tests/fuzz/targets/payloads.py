@@ -3,7 +3,6 @@
 import math
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,12 +15,11 @@ from starling.gossip.compress.header import HEADER, TRAILER, VERSION, Kind
 from starling.gossip.compress.select.dct import Atoms
 from starling.gossip.compress.select.low_rank import LowRank, Matrix
 from starling.gossip.compress.support import Blocks, Fragment, Full, Indices, Support
-from starling.gossip.mix import directions
-from starling.gossip.mix.exchange_codec import ExchangeCodec
+from starling.gossip.mix.memories import Decay, MemoryExchange, Told, joined, parted
 from starling.gossip.rng import generator
-from starling.robust.clip import clip
 from tests.fuzz.target import Target, reason_of
 from tests.harness.codecs import BY_CODE
+from tests.harness.memory_ends import BETAS, CODEC, VectorMemory
 
 REASONS = {
     "bad_length", "bad_version", "bad_support", "bad_indices", "bad_basis", "bad_wish", "wrong_dim", "unknown_codec",
@@ -167,69 +165,75 @@ def _responses() -> Iterator[bytes]:
 RESPONSE = Target(_response, _responses, most_bytes=2048, spare_bytes=2 << 20, reach=160)
 
 
-# --- directions -----------------------------------------------------------------------------------------------
+# --- memories of optimisers -----------------------------------------------------------------------------------
 
-AGREED = ExchangeCodec(CODECS[3], CODECS[5], 4.0, clip)
+COORDINATES = tuple(SUPPORTS[name] for name in ("full", "blocks", "rice", "fragment"))
+HALF = (Decay(slice(0, 90), *BETAS), Decay(slice(90, 200), BETAS[0], None))  # a part has no second moment
 
 
-def _direction(data: bytes) -> bool:
-    """First byte: the support, whether it is a response, whether its request had a direction, and whether flows have a reach."""
+def _end(setting: int) -> MemoryExchange:
+    """An end whose memory is of three gradients or empty, with second moments everywhere or in a part."""
+    decays = HALF if setting & 8 else None
+    memory = VectorMemory(torch.zeros(200), torch.zeros(200), 0, decays)
+    for step in range(0 if setting & 16 else 3):
+        memory.step(_values(200).roll(step))
+    return MemoryExchange(memory, CODEC)
+
+
+def _memory(data: bytes) -> bool:
+    """First byte: the support, what this end remembers, and whether it is asked or answered."""
     setting = data[0] if data else 0
-    support, theta = RESPONSE_SUPPORTS[setting % 8 % len(RESPONSE_SUPPORTS)], 0.5 if setting < 128 else 0.0
-    limited = bool(setting & 64)
+    support, end = COORDINATES[setting % 8 % len(COORDINATES)], _end(setting)
     try:
-        payload, values, number = directions.split(data[1:])
-        if setting & 8:
-            held = _held(support) if limited else None
-            done = directions.answered(AGREED, values, number, support, theta, 200, torch.float32, held, 0.1)
-        else:
-            theirs = directions.asked(AGREED, values, number, support, 200, torch.float32, limited=limited)
-            mine = directions.Direction(_values(support.size(200)), 1.0)
-            _, done = directions.answer(AGREED, payload, mine, theirs, support, 0.5, 200, generator(0))
-            assert (theirs.z is None) == (theirs.noise == math.inf)
+        before, codes, age = parted(data[1:])
+        said = end.parsed(codes, age, support, 200)
     except ValueError as error:
-        reason_of(error, REASONS | {"bad_drift", "clip_norm_exceeded"})
+        reason_of(error, REASONS | {"bad_memory"})
         return False
-    assert payload + values + TRAILER.pack(number, len(values)) == data[1:]
-    if done is not None:
-        assert 0.0 < done.weight <= (theta if setting & 8 else 0.5)
-        assert float(done.value.double().norm()) <= AGREED.clip_norm * (1.0 + 1e-5)
-        _use(support, done.value, 200)
+    assert before + said.values + TRAILER.pack(age, len(said.values)) == data[1:]
+    memory = end.memory
+    mean, square = (part.clone() for part in memory.read())
+    if setting & 32:
+        learned = end.answered(support, 0.5, said)
+    else:
+        answered, learned = end.answer(support, 0.5, said, generator(0))
+        assert end.parsed(answered.values, float(answered.age), support, 200) == answered
+    assert all(map(torch.equal, memory.read(), (mean, square))), "nothing is learned before it is committed"
+    end.learn(learned)
+    m, v = memory.read()
+    assert bool(torch.isfinite(m).all())
+    assert bool(torch.isfinite(v).all())
+    assert bool((v >= 0.0).all())
+    where = torch.zeros(200)
+    where[support.index(200)] = 1.0
+    assert torch.equal(m[where == 0.0], mean[where == 0.0]), "only where the exchange was about it"
+    assert torch.equal(v[where == 0.0], square[where == 0.0])
     return True
 
 
-def _held(support: Support) -> directions.Held:
-    """No flow yet."""
-    return directions.Held(torch.zeros_like(support.spread(_values(support.size(200)), 200)), 0.0)
+def _memories() -> Iterator[bytes]:
+    for setting, support in enumerate(COORDINATES):
+        for kind in (0, 8, 16, 24, 32, 40, 48, 56):
+            said = _end(kind & 8).told(support, generator(0))
+            for told in (said, Told(said.age, said.mean), Told(said.age), Told(0), Told(0, said.mean, said.square)):
+                yield bytes([setting + kind]) + joined(b"payload", told)
 
 
-def _directions() -> Iterator[bytes]:
-    for setting, support in enumerate(RESPONSE_SUPPORTS):
-        own = directions.Direction(_values(support.size(200)) / 4, 0.5)
-        mine = directions.Direction(-own.z / 2, 0.25) if own.z is not None else own
-        yield bytes([setting]) + directions.ask(AGREED, b"request", own, 200, generator(0))
-        yield bytes([setting]) + directions.ask(AGREED, b"", directions.Direction(None, math.inf), 200, generator(0))
-        yield bytes([setting + 8]) + directions.answer(AGREED, b"answer", mine, own, support, 0.5, 200, generator(1))[0]
-        far, held = replace(own, reach=0.1), _held(support)
-        yield bytes([setting + 64]) + directions.ask(AGREED, b"request", far, 200, generator(0))
-        yield (
-            bytes([setting + 72]) + directions.answer(AGREED, b"", mine, far, support, 0.5, 200, generator(1), held)[0]
-        )
-        yield (
-            bytes([setting + 136])
-            + directions.answer(
-                AGREED, b"", mine, directions.Direction(None, math.inf), support, 0.5, 200, generator(1)
-            )[0]
-        )
+def _memory_lures() -> Iterator[bytes]:
+    said = _end(0).told(Full(), generator(0))
+    for age, length in ((math.nan, 0), (-1.0, 0), (math.inf, 0), (0.5, 0), (1.0, 2**32 - 1), (2.0**40, 0), (-0.0, 0)):
+        yield b"\0" + TRAILER.pack(age, length)
+        yield b"\0" + said.values + TRAILER.pack(age, min(length, len(said.values)))
+    for setting in (0, 16, 32, 48):
+        for age in (0, 1, 2, (1 << 40) - 1):
+            loud = CODEC.mean.encode(_values(200) * 3e37, generator(0))
+            yield bytes([setting]) + joined(b"", Told(age, loud, said.square))
+            yield bytes([setting]) + joined(
+                b"", Told(age, said.mean, CODEC.square.encode(torch.full((200,), 3e38), generator(0)))
+            )
 
 
-def _direction_lures() -> Iterator[bytes]:
-    for number, length in ((math.nan, 0), (-1.0, 0), (math.inf, 0), (1.0, 2**32 - 1), (5e-324, 0), (0.0, 0), (-0.0, 0)):
-        yield b"\0" + TRAILER.pack(number, length)
-        yield b"\x08" + b"\xff" * 20 + TRAILER.pack(number, min(length, 20))
-
-
-DIRECTION = Target(_direction, _directions, _direction_lures, most_bytes=2048, spare_bytes=4 << 20, reach=60)
+MEMORY = Target(_memory, _memories, _memory_lures, most_bytes=2048, spare_bytes=4 << 20, reach=60)
 
 
 # --- index lists ----------------------------------------------------------------------------------------------

@@ -105,13 +105,6 @@ def test_both_ends_move_by_the_same_bits_with_opposite_signs(seed, parts):
     assert all(bool(Fragment(part, parts).take(first.total).any()) for part in range(parts)), "every part was exchanged"
 
 
-def test_damping_knows_that_a_part_comes_back_late():
-    """κ by the share of the support: 4 local steps are fewer than a memory of 10, but not than 10 · 1/8."""
-    phase = Phase(0, 4, 0.1, memory=10.0)
-    whole, part = (Pet().edge.gain(0.5, ratio, phase) / ratio for ratio in (1.0, Fragment(2, 8).ratio(DIM)))
-    assert (whole, part) == pytest.approx((Pet(0.1).edge.gain(0.5, 1.0, phase), Pet(0.2).edge.gain(0.5, 1.0, phase)))
-
-
 def test_a_cut_that_was_not_agreed_on_is_refused():
     """Else one member could have the others make flows of any length, or read a part that is none."""
     support = Fragment(1, PARTS)

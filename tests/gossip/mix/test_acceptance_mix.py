@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from starling.gossip.api import Phase
+from starling.gossip.mix import borne
 from starling.gossip.mix.a2cid2 import A2Cid2
 from starling.gossip.mix.dsgd import Dsgd
 from starling.gossip.mix.exact_diffusion import D2, ExactDiffusion
@@ -204,13 +205,17 @@ def damped(kappa, steps):
     undamped(50, {}),
     *(damped(kappa, steps) for kappa in (0.25, 0.1) for steps in RATES),
 )
-def test_corrections_make_local_steps_exact(mixer, options, name, want):
+def test_corrections_make_local_steps_exact(mixer, options, name, want, monkeypatch):
     """n = 16, 600 rounds: upper bounds, or divergence.
 
     K-GT's ring is limited by the rate of mixing: 5e-13, 1e-8, 8e-7, 4e-6 measured, up to six times more than from corrections
     that begin at mean_j g_j(x_0) − g_i(x_0). The one-vector correction is sound on changing overlays with damping only. On the
     directed overlay without damping at K = 5 it has grown by ten orders of magnitude, if not out of bounds.
     """
+    if want == INF:
+        monkeypatch.setattr(
+            borne, "counted", lambda _rows, _known: 1.0
+        )  # else what gradients do not bear out stops counting
     got = measured(mixer, overlay(name, 16), 600, **options)
     assert got > 1e6 if want == INF else got < want
 

@@ -44,15 +44,14 @@ class BoldFlows:
     def gain(self, theta, ratio, phase):
         return self.times * self.flows.gain(theta, ratio, phase)
 
-    def flow(self, kept, moved):
-        return self.flows.flow(kept, moved)
+    def flow(self, kept, moved, share=1.0):
+        return self.flows.flow(kept, moved, share)
 
     def stored(self, dtype):
         return self.flows.stored(dtype)
 
-    @property
-    def adapts(self):
-        return self.flows.adapts
+    def borne(self, state):
+        return self.flows.borne(state)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from starling.gossip.api import CorrectsInPlace, Phase
 from starling.gossip.mix.carried import Carried, carrying
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.dsgd import Dsgd
-from starling.gossip.mix.kinds import EdgeKind, kind_of
 from starling.gossip.mix.pet import Pet
 from starling.gossip.vector import Layout
 from starling.node.config.schema import Manifest, MixSection
@@ -24,7 +23,7 @@ def rows(seed, width=T + B):
 
 
 def built(name):
-    return Pet(track="both", kappa=0.1) if name == "pet" else MIXERS.build("mix", name, {})
+    return Pet(kappa=0.1) if name == "pet" else MIXERS.build("mix", name, {})
 
 
 @pytest.mark.parametrize("name", CARRYING)
@@ -68,18 +67,6 @@ def test_what_is_mixed_in_place_is_mixed_in_place_with_buffers():
     assert whole.absorb(None, x, x, NEW)[0] is x
 
 
-def test_directions_of_buffers_are_zero():
-    whole, x = carrying(Pet(track="drift"), LAYOUT), rows(1)
-    state = whole.start(x)
-    _, state = whole.correct(state, rows(2, T))
-    z, _ = whole.edge.direction(state)
-    assert kind_of(whole.edge) is EdgeKind.DIRECTIONS
-    assert z.shape == (2, T + B)
-    assert torch.equal(z[..., :T], Pet(track="drift").edge.direction(state)[0])
-    assert not z[..., T:].any()
-    assert z[..., :T].any()
-
-
 def test_models_without_buffers_and_rules_need_nothing():
     plain = Layout(("weight",), ((2, 2),), torch.float64)
     for kind, layout, carried in (("gather", LAYOUT, False), ("pet", plain, False), ("pet", LAYOUT, True)):
@@ -88,16 +75,8 @@ def test_models_without_buffers_and_rules_need_nothing():
         assert about == layout
 
 
-def test_the_correction_that_a_mixer_holds_ready_is_that_of_parameters():
-    whole = carrying(Pet(kappa=0.1, track="difference"), LAYOUT)
-    state = whole.corrected(whole.start(rows(1)[0]), rows(2)[0])
-    assert whole.constant
-    assert torch.equal(whole.shift(state), rows(2)[0][..., :T])
-    assert not carrying(Dsgd(), LAYOUT).constant
-
-
 def test_what_corrects_in_place_does_so_with_buffers():
-    inner = Pet(track="drift")
+    inner = Pet()
     whole, x, gradient = carrying(inner, LAYOUT), rows(1)[0], rows(2, T)[0]
     state, alone = whole.start(x), inner.start(x[:T])
     expected, _ = inner.correct_in_place(alone, gradient.clone(), 1)

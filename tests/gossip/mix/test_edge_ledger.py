@@ -1,6 +1,5 @@
 """The ledger of an edge: flows are antisymmetric, their total is their sum, and they can be settled and revoked."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -289,58 +288,3 @@ def test_an_owned_ledger_and_long_vectors_give_the_same_bits(flows, monkeypatch)
         ends.append((shared, book.total, book.flows["p"], book.flows["q"]))
     for one, other in zip(*ends, strict=True):
         assert torch.equal(one, other)
-
-
-# --- the speed of a node ------------------------------------------------------------------------------------
-
-
-@given(seed=st.integers(0, 2**31), events=st.lists(st.sampled_from(["both", "late", "settle", "revoke"]), max_size=12))
-@quick
-def test_flows_stay_opposite_to_the_bit_while_each_end_has_a_speed_of_its_own(seed, events):
-    """The initiator names the gain, so ends that have seen different exchanges, or one of them later, apply one number."""
-    pet, like, other = Pet(flow_limit=1e6), torch.zeros(5), {"a": "b", "b": "a"}
-    books = {me: edge_ledger.opened(like) for me in other}
-    chance, waiting = torch.Generator().manual_seed(seed), []
-    falling = replace(PHASE, lr=0.01, highest_lr=0.1, climb=10.0)
-    for event in [*events, "both"]:
-        gain = pet.edge.gain(0.5, 1.0, replace(falling, speed=books["a"].speed))
-        effect = Effect("b", Full(), torch.randn(5, generator=chance), 0.5, gain)
-        if event in ("both", "late"):
-            books["a"] = edge_ledger.average(pet.edge, books["a"], like, [effect])[1]
-            waiting.append(effect.opposite("a"))
-        if event != "late":
-            books["b"], waiting = edge_ledger.average(pet.edge, books["b"], like, waiting)[1], []
-            known = {me for me, book in books.items() if book.flows or book.settled}
-            for me, book in books.items() if event in ("settle", "revoke") else ():
-                books[me] = (
-                    edge_ledger.revoke(book, other[me]) if event == "revoke" else edge_ledger.settle(book, other[me], 8)
-                )
-            assert torch.equal(books["a"].total, -books["b"].total)
-        assert all(1.0 <= book.speed <= edge_ledger.FASTEST for book in books.values())
-        if event == "revoke":
-            assert all(books[me].speed == 1.0 for me in known)
-    assert books["a"].total.any()
-
-
-def test_flows_are_moved_fast_until_they_swing_slowly_after_a_death_and_faster_as_they_grow_along_themselves():
-    pet, like, book = Pet(flow_limit=1e6), torch.zeros(3), edge_ledger.opened(torch.zeros(3))
-    assert book.speed == edge_ledger.FASTEST
-    for sign in (1, -1, 1, -1):  # from nothing to nothing, and again
-        effect = Effect("b", Full(), sign * torch.tensor([1.0, 2.0, 3.0]), 0.5, 1.0)
-        book = edge_ledger.average(pet.edge, book, like, [effect])[1]
-    assert book.speed == pytest.approx(1.5 * 0.95**2)
-    book, speeds = edge_ledger.revoke(book, "b"), []
-    for sign in (1, 1, 1, 1, -1, -1):
-        effect = Effect("b", Full(), sign * torch.tensor([1.0, 2.0, 3.0]), 0.5, 1.0)
-        book = edge_ledger.average(pet.edge, book, like, [effect])[1]
-        speeds.append(round(book.speed, 6))
-    assert speeds == pytest.approx([1.0, 1.05, 1.05**2, 1.05**3, 1.05**3 * 0.95, 1.05**3 * 0.95**2], rel=1e-5)
-    slow = edge_ledger.revoke(book, "b")
-    assert edge_ledger.average(Pet(0.1).edge, slow, like, [effect, effect])[1].speed == 1.0
-
-
-@pytest.mark.parametrize(
-    "products", [(0.0, 0.0, 1.0), (1.0, 1.0, 0.0), (math.inf, math.inf, math.inf), (math.nan, 1.0, math.nan)]
-)
-def test_what_has_no_direction_says_nothing_of_speed(products):
-    assert edge_ledger.cosine(*products) == 0.0

@@ -36,7 +36,8 @@ def test_the_bits_of_a_value_are_those_that_it_takes(name):
     ("words", "parts"),
     [
         (("compress.select=full",), 7),
-        (("compress.select=full", "mix.track=drift"), 9),
+        (("compress.select=full", "optimizer=adamw"), 13),
+        (("compress.select=full", "mix=moments"), 13),
         (("compress.select=mask", "compress.ratio=0.3"), 7),
         (("compress.select=fragment", "compress.parts=2"), 7),
         (("compress.select=top_k", "compress.ratio=0.5"), 7),

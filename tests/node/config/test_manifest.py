@@ -42,27 +42,67 @@ def test_the_swarm_id_is_short_readable_and_stable():
     manifests.verify(manifest)
 
 
-@pytest.mark.parametrize(
-    ("words", "key"), [((), "refutable"), (("optimizer=adamw",), "drift_noise"), (("mix.track=both",), "drift_noise")]
-)
-def test_a_founded_manifest_says_both_keys_of_trust_in_the_one_they_were(words, key):
-    """Swarms from before the key became two are found, and nodes from then find those of today."""
-    manifest = founded(*words, f"mix.{key}=0.25")
+EARLIER = ("track", "drift_noise", "drift_reach", "drift_limit", "refutable")
+"""Keys of `mix` that are no more."""
+
+
+@pytest.mark.parametrize("words", [(), ("optimizer=adamw",), ("mix.kappa=0.1", "mix.flows=bfloat16")], ids=str)
+def test_a_founded_manifest_from_before_keys_were_removed_is_the_same_swarm_where_they_were_not_set(words):
+    """Its canonical bytes say that two of them are null, and a file of then may say so of all."""
+    manifest = founded(*words)
     raw = manifests.to_bytes(manifest)
     plain = msgpack.unpackb(raw)
-    assert plain["mix"]["drift_limit"] == 0.25
-    assert not {"drift_noise", "refutable"} & plain["mix"].keys()
+    assert {key: plain["mix"][key] for key in EARLIER if key in plain["mix"]} == {"track": None, "drift_limit": None}
     assert manifests.from_bytes(raw, manifests.swarm_id(manifest), "peer") == manifest
-    assert convert(plain, Manifest) == manifest, "and so from a file of then"
+    plain["mix"] |= dict.fromkeys(EARLIER) | {"drift_reach": 0.0}
+    stored = convert(plain, Manifest)
+    assert stored == manifest
+    assert manifests.swarm_id(stored) == manifests.swarm_id(manifest)
+    manifests.verify(stored)
 
 
-def test_the_key_that_became_two_is_refused_in_what_is_not_founded_yet():
+def test_of_another_mix_the_canonical_bytes_never_had_them():
+    for words in ("mix=dsgd", "mix=moments"):
+        assert not {*EARLIER} & msgpack.unpackb(manifests.to_bytes(founded(words)))["mix"].keys()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("track", "drift"), ("track", "difference"), *((key, 0.25) for key in EARLIER if key != "track")]
+)
+def test_a_removed_key_that_is_set_is_refused_in_one_line(key, value):
+    """In a founded manifest as well: who took part with another rule would correct by another share than the rest."""
     with pytest.raises(ConfigError) as error:
-        changed("mix.drift_limit=0.5")
+        changed(f"mix.{key}={value}")
+    line = str(error.value)
+    assert line.startswith(f"mix.{key}: was removed, the optimiser says how nodes are corrected: sgd by flows")
+    assert line.endswith("leave it out, as `starling manifest convert OLD.toml > NEW.toml` does")
+    assert "\n" not in line
+    plain = msgpack.unpackb(manifests.to_bytes(founded()))
+    plain["mix"][key] = value
+    with pytest.raises(ConfigError, match=rf"^mix\.{key}: was removed"):
+        convert(plain, Manifest)
+    raw = msgpack.packb(plain)
+    with pytest.raises(
+        ConfigError, match=rf"^manifest: this swarm was founded with another version: mix\.{key}: was removed"
+    ):
+        manifests.from_bytes(raw, manifests._hash(raw), "peer")
+
+
+OF_FLOWS = ("kappa=0.1", "flow_limit=5.0", "leak=0.1", "settled_edges=2", "flows=bfloat16")
+
+
+@pytest.mark.parametrize("given", OF_FLOWS)
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_keys_of_flows_are_refused_where_memories_are_averaged(given, kind):
+    """They would be silently ignored."""
+    with pytest.raises(ConfigError) as error:
+        manifests.check(changed(f"optimizer={kind}", f"mix.{given}"))
+    key = given.partition("=")[0]
     assert str(error.value) == (
-        "mix.drift_limit: has become two keys; set mix.drift_noise=0.5 where mix.track is drift or both, else mix.refutable=0.5, at most 1 "
-        "(`starling manifest convert OLD.toml > NEW.toml` does it)"
+        f"mix.{key}: is of flows, of which optimizer={kind} has none: memories of optimisers are averaged; leave it out, or try "
+        "`--set optimizer.kind=sgd`"
     )
+    manifests.check(changed(f"mix.{given}"))
 
 
 def test_the_golden_manifest_has_every_field():
@@ -82,7 +122,6 @@ def test_the_id_does_not_depend_on_the_order_in_a_file(keys):
     [
         "optimizer.clip_norm=1",
         "optimizer.decay=matrices",
-        "mix.drift_reach=0.1",
         "mix.flows=bfloat16",
         "pace.stop_after=3",
     ],

@@ -9,6 +9,8 @@ from starling.gossip.compress.catalogue import SELECTIONS, quantizer
 from starling.gossip.compress.select.coordinates import Everything, Mask, TopK
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.exchange_codec import ExchangeCodec
+from starling.gossip.mix.moments import Moments, averages_memories
+from starling.gossip.mix.pet import Pet
 from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
 from starling.node.catalogues import task
@@ -16,7 +18,7 @@ from starling.node.config import manifest as manifests
 from starling.node.config.schema import CompressSection, MixSection, OptimizerSection
 from starling.node.engine import schedules
 from starling.node.engine.mixing import mixer
-from starling.node.engine.optimizers import corrections_of, corrects_updates, optimizer_of
+from starling.node.engine.optimizers import corrections_of, optimizer_of
 from starling.node.engine.schedules import schedule
 from starling.node.simulate.measure import consensus_distance
 from starling.node.tasks.api import Source
@@ -93,9 +95,8 @@ def reference(agreed, selector):
         ("pet", "top_k", TopK(0.1)),
         ("dsgd", "full", Everything()),
         ("gradient_tracking", "mask", Mask(0.1)),
-        (MixSection(track="drift", clip_norm=0.5), "full", Everything()),
-        (MixSection(track="both", clip_norm=0.5), "mask", Mask(0.1)),
-        (MixSection(track="both", clip_norm=0.5, drift_reach=0.2), "mask", Mask(0.1)),
+        (MixSection(clip_norm=0.5, kappa=0.1, leak=0.2), "mask", Mask(0.1)),
+        (MixSection(clip_norm=0.5, flows="bfloat16"), "full", Everything()),
     ],
 )
 def test_engines_walk_the_reference_trajectory_bit_for_bit(mix, select, selector, links):
@@ -131,46 +132,41 @@ def assert_same_bits_and_other_than(agreed, without):
         assert torch.equal(swarm.x[node], x_of(engines[peer])), peer
 
 
-@pytest.mark.parametrize("mix", [MixSection(kappa=0.2), MixSection(kind="k_gt")], ids=["pet", "k_gt"])
-def test_corrections_of_updates_are_the_same_bits_in_engines_and_in_the_loop(mix):
+def test_corrections_of_updates_are_the_same_bits_in_engines_and_in_the_loop():
     """With any optimiser but sgd; and they matter."""
-    agreed = manifest(mix=mix, optimizer=OptimizerSection(kind="adamw", lr=0.002), rounds=3, local_steps=3)
+    agreed = manifest(mix="k_gt", optimizer=OptimizerSection(kind="adamw", lr=0.002), rounds=3, local_steps=3)
     assert_same_bits_and_other_than(agreed, msgspec.structs.replace(agreed, mix=MixSection(kind="dsgd")))
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "kappa", "track", "updates"),
+    ("optimizer", "mix", "chosen"),
     [
-        ("sgd", None, "difference", False),
-        ("sgd", 0.1, "difference", False),
-        ("adamw", None, "drift", False),
-        ("adamw", 0.1, "difference", True),
-        ("muon", None, "drift", False),
-        ("muon", 0.1, "difference", True),
+        ("sgd", "pet", Pet),
+        ("adamw", "pet", Moments),
+        ("muon", "pet", Moments),
+        ("sgd", "moments", Moments),
+        ("adamw", "moments", Moments),
     ],
 )
-def test_what_moves_flows_is_chosen_by_the_optimiser_and_a_kappa_asks_for_differences(optimizer, kappa, track, updates):
-    """Decisions 32 and 97 have what it was measured on."""
-    agreed = manifest(optimizer=OptimizerSection(kind=optimizer, lr=0.002), mix=MixSection(kappa=kappa))
-    assert mixer(agreed).track == track
-    for given in ("difference", "drift"):
-        asked = msgspec.structs.replace(agreed, mix=MixSection(kappa=kappa, track=given))
-        assert mixer(asked).track == given
-    assert corrects_updates(agreed) == updates
-    assert not manifests.check(agreed)
+def test_pet_is_flows_for_sgd_and_averages_memories_of_every_other_optimiser(optimizer, mix, chosen):
+    agreed = manifest(optimizer=OptimizerSection(kind=optimizer, lr=0.002), mix=mix)
+    assert type(mixer(agreed)) is chosen
+    assert averages_memories(agreed) == (chosen is Moments)
+    assert manifests.check(agreed) == []
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adamw"])
-def test_engines_clip_their_gradients_as_the_loop_does_and_it_matters(kind):
+@pytest.mark.parametrize(("kind", "mix"), [("sgd", "pet"), ("adamw", "dsgd")])
+def test_engines_clip_their_gradients_as_the_loop_does_and_it_matters(kind, mix):
+    """The loop averages no memories."""
     optimizer = OptimizerSection(kind=kind, lr=0.002, clip_norm=0.3)
-    agreed = manifest(optimizer=optimizer, rounds=3, local_steps=3)
+    agreed = manifest(mix=mix, optimizer=optimizer, rounds=3, local_steps=3)
     assert_same_bits_and_other_than(
         agreed, msgspec.structs.replace(agreed, optimizer=optimizer.changed(clip_norm=None))
     )
 
 
-def test_with_kappa_0_adamw_is_averaged_plainly():
-    optimizer = OptimizerSection(kind="adamw", lr=0.002)
+def test_with_kappa_0_sgd_is_averaged_plainly():
+    optimizer = OptimizerSection(lr=0.02)
     agreed = manifest(optimizer=optimizer, mix=MixSection(kappa=0.0), rounds=2, local_steps=2)
     one, local = reference(agreed, Everything())
     other, local_plain = reference(msgspec.structs.replace(agreed, mix=MixSection(kind="dsgd")), Everything())

@@ -75,7 +75,7 @@ def words(tmp_path):
     """A swarm that trains the byte transformer, whose tables are tied. What was seen of corrections is not in a checkpoint: all count."""
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog, and back again. " * 400)
     params = {"path": str(tmp_path / "text.txt"), "batch_size": 7, "context": 16, "width": 48, "layers": 2, "heads": 6}
-    mix = taken(MixSection, kind="pet", refutable=0.0)
+    mix = taken(MixSection, kind="pet")
     return structs.replace(manifest("text", params=params, mix=mix), partition=PartitionSection(kind="iid", shards=4))
 
 

@@ -7,11 +7,7 @@ import pytest
 import torch
 
 from starling.gossip.api import Phase
-from starling.gossip.compress.catalogue import quantizer
-from starling.gossip.compress.select.coordinates import Everything
 from starling.gossip.errors import ConfigError
-from starling.gossip.mix.catalogue import MIXERS
-from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.node.config import presets, toml
 from starling.node.config.schema import Manifest, MixSection, RobustSection
 from starling.node.engine.mixing import mixer
@@ -19,14 +15,11 @@ from starling.node.simulate import build, results, rules
 from starling.node.simulate.engines import check, simulate
 from starling.node.simulate.matrix import byzantine
 from starling.node.simulate.matrix.byzantine import Byzantine, View
-from starling.node.simulate.matrix.schedule import Exchanges
-from starling.node.simulate.matrix.swarm import Swarm
 from starling.node.simulate.schema import AttackSection, Scenario
 from starling.node.simulate.sweep import cells
 from starling.node.tasks.labelled import LabelledData
 from starling.robust.attacks.broadcast import sign_flip
 from starling.robust.attacks.catalogue import ATTACKS
-from starling.robust.clip import clip
 from tests.harness.attack_scenes import targeting
 
 OPEN = (
@@ -113,7 +106,7 @@ def test_both_engines_run_the_preset_for_strangers_with_a_liar_among_them(engine
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted(set(ATTACKS) - set(targeting("tracker", "drift"))))
+@pytest.mark.parametrize("kind", sorted(set(ATTACKS) - set(targeting("tracker", "memory"))))
 def test_every_attack_can_be_simulated_and_a_rule_outlives_it(kind):
     outcome = run(*SHORT, "attack.nodes=1", f"attack.kind={kind}")
     assert outcome.diverged is None
@@ -225,71 +218,29 @@ def test_the_threshold_of_a_rule_is_known_where_it_has_one():
     assert byzantine.thresholds(tracking, state, [1, 0]).tolist() == [2.0, 10.0]
 
 
-class Bowls:
-    """Six nodes on noisy bowls, of which the last lies."""
-
-    def __init__(self, attack, **mixing):
-        self.chance, dim = torch.Generator().manual_seed(1), 30
-        self.minima = torch.randn(6, dim, generator=self.chance, dtype=torch.float64)
-        self.gradients, bad = torch.zeros(6, dim, dtype=torch.float64), np.arange(6) == 5
-        x, exact = torch.zeros(6, dim, dtype=torch.float64), quantizer("identity", torch.float64)
-        liars = Byzantine(attack, bad, x[0], dim, 100, 1, lambda: self.gradients, lambda _rows: None)
-        mixer_of = MIXERS.build("mix", "pet", {"kappa": 0.0 if mixing["track"] == "drift" else None} | mixing)
-        codec = ExchangeCodec(exact, exact, 10.0, clip)
-        alive = torch.ones(6, dtype=torch.bool)
-        self.swarm = Swarm([*"abcdef"], x, mixer_of, codec, Everything(), 1, alive, byzantine=liars)
-        self.longest = torch.zeros(6, dtype=torch.float64)  # of a mean gradient so far
-
-    def step(self, rows, _round, _number, x, correct):
-        noise = 0.1 * torch.randn(x.shape, generator=self.chance, dtype=torch.float64)
-        self.gradients[rows] = x - self.minima[rows] + noise
-        return x - 0.05 * correct(self.gradients[rows])
-
-    def round(self, number):
-        ends = np.asarray([[0, 1, 2], [3, 4, 5]]) if number % 2 else np.asarray([[0, 1, 3], [5, 2, 4]])
-        self.swarm.round(Phase(number, 5.0, 0.05), self.step, 5, Exchanges(ends, np.full(ends.shape, 0.5)))
-        self.longest = self.longest.maximum(self.swarm.state.mean.norm(dim=1))
-
-    def flows_of_the_liar(self):
-        """The flow it has with each honest node that it met, and that one's longest mean gradient."""
-        open_ = self.swarm.flows.open
-        return [
-            (float(open_.get(pair).norm()), float(self.longest[pair[0]])) for pair in ((0, 5), (2, 5)) if pair in open_
-        ]
-
-
-@pytest.mark.parametrize("kind", targeting("drift"))
-@pytest.mark.parametrize("limit", [0.25, 1.0])
-def test_a_lie_about_drift_bends_a_correction_by_its_limit_and_no_further(kind, limit):
-    """For ever, and wherever it has dragged the models; without a limit it is the longer the longer it goes on."""
-    bound, free = (Bowls(ATTACKS[kind](), track="drift", drift_reach=each) for each in (limit, 0.0))
-    for number in range(60):
-        bound.round(number)
-        free.round(number)
-        assert all(flow <= limit * longest * (1 + 1e-6) for flow, longest in bound.flows_of_the_liar())
-    assert max(flow / longest for flow, longest in bound.flows_of_the_liar()) > 0.3 * limit
-    assert max(flow / longest for flow, longest in free.flows_of_the_liar()) > 1.0
-    assert not bound.swarm.state.c[5].any(), "the liar steps along its own gradients"
-
-
-@pytest.mark.parametrize("kind", targeting("drift"))
-def test_who_exchanges_no_drift_cannot_be_lied_to_about_it(kind):
-    line = rf"attack.kind: {kind} lies about drift, .* try `--set mix.track=drift`"
-    with pytest.raises(ConfigError, match=line):
-        run("attack.nodes=1", f"attack.kind={kind}")
+MEMORIES = (
+    "optimizer=adamw", "simulate.nodes=4", "task.hidden=4", "pace.local_steps=3", "pace.rounds=4", "pace.evaluate_every=4",
+    "attack.rows=[3]",
+)  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["matrix", "virtual"])
-@pytest.mark.parametrize("kind", targeting("drift"))
-def test_both_engines_lie_about_drift(kind, engine):
-    settings_of = (
-        "simulate.nodes=4", "task.hidden=4", "pace.local_steps=3", "pace.rounds=4", "pace.evaluate_every=4", "mix.track=drift",
-        "attack.rows=[3]", f"simulate.engine={engine}", "mix.drift_reach=0.5",
-    )  # fmt: skip
+@pytest.mark.parametrize("mix", ["pet", "moments"])
+@pytest.mark.parametrize("kind", targeting("memory"))
+def test_both_engines_lie_about_memories(kind, mix, engine):
+    settings_of = (*MEMORIES, f"mix={mix}", f"simulate.engine={engine}")
     lied, honest = (run(*settings_of, *kind_) for kind_ in ((f"attack.kind={kind}",), ()))
-    assert lied.rows[-1].mean_model != honest.rows[-1].mean_model or lied.rows[-1].loss != honest.rows[-1].loss
+    assert lied.rows[0] == honest.rows[0]
+    assert lied.rows[-1].loss != honest.rows[-1].loss
     assert np.isfinite(lied.rows[-1].loss)
+
+
+@pytest.mark.parametrize("kind", targeting("memory"))
+@pytest.mark.parametrize("words", [(), ("optimizer=adamw", "mix=dsgd")], ids=["flows", "dsgd"])
+def test_who_exchanges_no_memories_cannot_be_lied_to_about_them(kind, words):
+    with pytest.raises(ConfigError, match=rf"attack.kind: {kind} lies about what optimisers remember"):
+        run("attack.nodes=1", f"attack.kind={kind}", *words)
 
 
 # --- data ---------------------------------------------------------------------------------------------------

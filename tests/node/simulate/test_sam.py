@@ -11,7 +11,7 @@ SWARM = {
     "pace.local_steps": 5, "optimizer.momentum": 0, "optimizer.lr": 0.1, "optimizer.schedule": "constant", "mix.clip_norm": 0,
     "simulate.sample": 0,
 }  # fmt: skip
-PET = {"mix.kappa": 0.1, "mix.track": "difference"}
+PET = {"mix.kappa": 0.1}
 
 
 def accuracy(mix, exchanges=1, seeds=3, **keys):

@@ -290,6 +290,12 @@ def test_wrong_keys_and_values_are_one_line(assignments, message):
         (("attack.rows=[1]", "attack.nodes=1"), r"attack\.nodes must be 0, got 1"),
         (("attack.nodes=1", "attack.kind=tracker_neg"), r"lies about the tracker, which mix=pet does not tell"),
         (
+            ("attack.nodes=1", "attack.kind=memory_reversed"),
+            r"lies about what optimisers remember, which these nodes do not exchange",
+        ),
+        (("attack.nodes=1", "attack.kind=drift_const"), r"attack\.kind: 'drift_const' is unknown"),
+        (["mix.track=drift"], r"mix\.track: was removed, the optimiser says how nodes are corrected"),
+        (
             ("attack.nodes=1", "attack.kind=foe", "attack.params.epsilon=2.0", "simulate.engine=virtual"),
             r"attack\.params: whole nodes lie as an attack does by itself",
         ),
@@ -347,5 +353,13 @@ def test_a_kappa_that_is_too_large_for_so_many_nodes_is_warned_of():
     assert note.endswith("try `--set mix.kappa=0.15`")
     assert rules.check(cells(scenario("mix.kappa=0.25", "simulate.nodes=8"))) == []
     assert rules.check(cells(scenario("mix=dsgd", "simulate.nodes=16"))) == []
-    (note,) = rules.check(cells(scenario("mix.kappa=0.25", "mix.track=drift", "simulate.nodes=16")))
-    assert note.startswith("mix.kappa: is not used with mix.track = drift")
+
+
+@pytest.mark.parametrize("given", ["kappa=0.25", "flow_limit=5.0", "leak=0.1", "settled_edges=2", "flows=bfloat16"])
+def test_keys_of_flows_are_refused_where_memories_are_averaged(given):
+    key = given.partition("=")[0]
+    with pytest.raises(
+        ConfigError, match=rf"^mix\.{key}: is of flows, of which optimizer=adamw has none: .*leave it out"
+    ):
+        rules.check(cells(scenario(f"mix.{given}", "optimizer=adamw")))
+    assert rules.check(cells(scenario("optimizer=adamw", "simulate.nodes=16"))) == []

@@ -89,20 +89,6 @@ def test_a_one_shot_acts_in_four_rounds_only() -> None:
     assert float((crafted(one_shot(), replace(seen, round=20))[0] - seen.receivers[0]).norm()) == pytest.approx(500.0)
 
 
-def test_drift_is_forged_by_ten_gradients_uphill_or_there_and_back() -> None:
-    """Two gradients of lengths 5 and 15, so ‖g‖ = 10; ḡ points along (3, 4)."""
-    seen = scene(gradients=vectors((3.0, 4.0), (9.0, 12.0)))
-    steps = crafted(ATTACKS["drift_const"](scale=2.0), seen) - seen.receivers
-    assert steps.tolist() == [pytest.approx([-12.0, -16.0])] * 2
-    attack, memory, sides = ATTACKS["drift_resonance"](scale=2.0, turn=3), None, []
-    for _ in range(7):
-        message, memory = attack.craft(memory, seen, generator(0, "test"))
-        step = (message - seen.receivers)[0]
-        assert float(step.norm()) == pytest.approx(20.0)
-        sides.append(float(step[0].sign()))
-    assert sides == [sides[0]] * 3 + [-sides[0]] * 3 + [sides[0]]
-
-
 def test_a_reversed_memory_is_said_with_squares_as_one_likes_and_an_honest_model() -> None:
     forged = ATTACKS["memory_reversed"](scale=3.0, square=0.0)
     mean, square = forged.forged(torch.tensor([1.0, -2.0]), torch.tensor([4.0, 5.0]))

@@ -66,7 +66,7 @@ def test_a_plain_text_loop_predicts_the_byte_that_follows_each(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mix", "corrects"), [("dsgd", False), ("flows", True)])
+@pytest.mark.parametrize(("mix", "corrects"), [("dsgd", False), ("default", True)])
 def test_exchanges_before_the_first_slice_leave_a_correction_that_is_applied(mix, corrects, tmp_path):
     """A peer's flow is deleted where it is revoked: a step differs by the correction, and without one it does not."""
     manifest, models = agreed("mlp", "sgd", mix, tmp_path), []
@@ -115,7 +115,7 @@ def test_every_model_optimiser_and_mix_is_a_case(measured, capsys):
 
 
 def test_a_table_has_a_row_for_each_case_of_a_pattern(measured, capsys):
-    assert main(["bench", "loop", "--cases", "mlp/*/dsgd", "--cases", "cnn/sgd/flows", "--repeat", "3"]) == 0
+    assert main(["bench", "loop", "--cases", "mlp/*/dsgd", "--cases", "cnn/sgd/default", "--repeat", "3"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert rows[1] == ["mlp", "4,810", "sgd", "dsgd", "task", "0.300", "0.400", "0.75"]
     assert [row[:4:2] for row in rows[1:]] == [["mlp", "sgd"], ["mlp", "adamw"], ["mlp", "muon"], ["cnn", "sgd"]]
@@ -124,7 +124,7 @@ def test_a_table_has_a_row_for_each_case_of_a_pattern(measured, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("--cases mlp", "--cases: 'mlp' is no MODEL/OPTIMIZER/MIX of mlp, cnn, gpt_800k, gpt_10m; sgd, adamw, muon; dsgd, flows, default"),
+        ("--cases mlp", "--cases: 'mlp' is no MODEL/OPTIMIZER/MIX of mlp, cnn, gpt_800k, gpt_10m; sgd, adamw, muon; dsgd, default"),
         ("--repeat 0", "--repeat: must be in [1, 1000], got 0"),
         ("--seconds nan", "--seconds: must be in [0.001, 3600], got nan"),
     ],

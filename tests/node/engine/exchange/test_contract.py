@@ -11,27 +11,36 @@ from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtoc
 from starling.gossip.exchange.attestation import digest
 from starling.gossip.mix.broadcast_codec import anchor_digest
 from starling.gossip.mix.encoded_effects import decoded
-from starling.gossip.mix.kinds import AVERAGES, PULLED, EdgeKind
+from starling.gossip.mix.kinds import PULLED, EdgeKind
+from starling.gossip.mix.memories import MemoryExchange
+from starling.gossip.mix.moments import averages_memories
+from starling.gossip.rng import generator
 from starling.node.config.schema import CompressSection, MixSection, PrivacySection, RobustSection
+from starling.node.engine.exchange.api import Site
 from starling.node.engine.exchange.byzantine import Byzantine
+from starling.node.engine.exchange.catalogue import exchange_of
 from starling.node.rpc import calls
-from tests.harness.engines import manifest
-from tests.harness.replicas import DIM, Node, requested, send, talk, trained, transact
+from tests.harness.engines import manifest, opening
+from tests.harness.memory_ends import CODEC, drawn
+from tests.harness.replicas import DIM, requested, send, talk, transact
+from tests.harness.replicas import Node as Plain
 from tests.harness.sections import taken
 
 EXACT = CompressSection(select="full", request="identity", response="identity")
+MEMORIES = "memories"
+"""Differences of models, and beside them what optimisers remember."""
 MIXES = {
-    EdgeKind.DIFFERENCES: MixSection(kind="pet", track="difference", clip_norm=0.0),
-    EdgeKind.DIRECTIONS: MixSection(kind="pet", track="both", clip_norm=0.0),
+    EdgeKind.DIFFERENCES: MixSection(kind="pet", clip_norm=0.0),
+    MEMORIES: MixSection(kind="moments", clip_norm=0.0),
     EdgeKind.SWAPS: MixSection(kind="choco"),
     EdgeKind.CONTROLS: taken(MixSection, kind="psgd", feedback="ef21", control_variate=True),
     EdgeKind.GATHERS: MixSection(kind="gather"),
     EdgeKind.BROADCASTS: MixSection(kind="sparse_outer"),
 }
-PAIRWISE = sorted(set(EdgeKind) - PULLED, key=str)
-of_kinds = pytest.mark.parametrize("kind", EdgeKind, ids=str)
-of_pairs = pytest.mark.parametrize("kind", PAIRWISE, ids=str)
-of_averages = pytest.mark.parametrize("kind", sorted(AVERAGES, key=str), ids=str)
+AVERAGES = (EdgeKind.DIFFERENCES, MEMORIES)
+of_kinds = pytest.mark.parametrize("kind", MIXES, ids=str)
+of_pairs = pytest.mark.parametrize("kind", sorted(set(MIXES) - PULLED, key=str), ids=str)
+of_averages = pytest.mark.parametrize("kind", AVERAGES, ids=str)
 of_pulls = pytest.mark.parametrize("kind", sorted(PULLED, key=str), ids=str)
 
 
@@ -40,11 +49,39 @@ def agreed(kind, **changes):
     return structs.replace(given, robust=taken(RobustSection, rule="mean"))
 
 
+class Node(Plain):
+    """One that has a memory where memories are averaged, with the gradients of its last steps in it."""
+
+    def __init__(self, given, name, shard=0, dim=DIM, **more):
+        super().__init__(given, name, shard, dim, **more)
+        if averages_memories(given):
+            memory = drawn(dim, 3, generator(7, "memory", name))
+            self.replica.remembered = MemoryExchange(memory, CODEC)
+            changed = structs.replace(opening(given, shard, name), **more)
+            site = Site(changed, self.vectors, self.phase, None, self.distances, self.work)
+            self.exchange = exchange_of(self.replica, site)
+            self._handlers = self.exchange.handlers()
+
+
+def trained(given, names="ab", **more):
+    """Nodes after the local steps of round 0, by name."""
+    nodes = {name: Node(given, name, shard, **more) for shard, name in enumerate(names)}
+    for node in nodes.values():
+        node.train()
+    return nodes
+
+
+def remembered(node):
+    """What its optimiser remembers."""
+    return [] if node.replica.remembered is None else [part.clone() for part in node.replica.remembered.memory.read()]
+
+
 def mixed(nodes):
     """The models after Mix, and what else the mixing algorithm knows."""
     for name, node in nodes.items():
         node.mix(sorted(set(nodes) - {name}))
-    return [node.replica.x.clone() for node in nodes.values()], [node.replica.form.clone() for node in nodes.values()]
+    known = [part for node in nodes.values() for part in (node.replica.form.clone(), *remembered(node))]
+    return [node.replica.x.clone() for node in nodes.values()], known
 
 
 def equal(one, other):
@@ -54,7 +91,7 @@ def equal(one, other):
 @of_kinds
 def test_each_kind_answers_its_own_calls(kind):
     node = Node(agreed(kind), "a")
-    assert node.replica.kind is kind
+    assert node.replica.kind is (EdgeKind.DIFFERENCES if kind is MEMORIES else kind)
     pulled = {calls.Publish, calls.VerifyUpdate}
     pairwise = {calls.Offer, calls.Answer, calls.Apply, calls.Commit, calls.Drop}
     assert set(node.exchange.handlers()) == (pulled if kind in PULLED else pairwise)
@@ -102,21 +139,33 @@ def test_a_refused_payload_changes_nothing(kind):
 @of_averages
 @pytest.mark.parametrize("compress", [EXACT, CompressSection(select="full")], ids=["identity", "rounded"])
 def test_both_ends_apply_one_difference_with_opposite_signs(kind, compress):
-    """Bit for bit, also what a codec makes of it, and of the difference of the directions."""
+    """Bit for bit, also what a codec makes of it, and of the difference of memories."""
     nodes = trained(agreed(kind, compress=compress))
     transact(nodes)
     (ours,), (theirs,) = ([decoded(done) for done in node.vectors.committed] for node in nodes.values())
     assert torch.equal(ours.value, -theirs.value)
     assert (ours.theta, ours.gain, ours.peer, theirs.peer) == (theirs.theta, theirs.gain, "b", "a")
-    assert (ours.drift is None) == (kind is EdgeKind.DIFFERENCES)
-    if ours.drift is not None:
-        assert torch.equal(ours.drift.value, -theirs.drift.value)
-        assert ours.drift.weight == theirs.drift.weight > 0.0
+    assert ours.keeps == theirs.keeps
+    assert (ours.memory is None) == (theirs.memory is None) == (kind is EdgeKind.DIFFERENCES)
+    if kind is MEMORIES:
+        assert ours.memory.difference == theirs.memory.difference
+        assert (ours.memory.sign, ours.gain) == (-theirs.memory.sign, 0.0)
 
 
-@of_averages
-def test_the_sum_of_the_models_and_of_the_flows_stays(kind):
-    nodes = trained(agreed(kind), "abc")
+def test_memories_meet_in_the_mean_and_are_never_apart_for_longer_than_before():
+    """Eight bits of the difference, and each end's second moments by the logarithm."""
+    nodes = trained(agreed(MEMORIES))
+    before = [remembered(node)[0] for node in nodes.values()]
+    transact(nodes)
+    assert all(map(torch.equal, before, [remembered(node)[0] for node in nodes.values()])), "nothing moves before Mix"
+    mixed(nodes)
+    mean, apart = sum(before) / 2, before[0] - before[1]
+    for node in nodes.values():
+        assert float((remembered(node)[0] - mean).norm()) < 0.02 * float(apart.norm())
+
+
+def test_the_sum_of_the_models_and_of_the_flows_stays():
+    nodes = trained(agreed(EdgeKind.DIFFERENCES), "abc")
     before = sum(node.replica.x.double() for node in nodes.values())
     for seq, (one, other) in enumerate((("a", "b"), ("b", "c"), ("a", "c"))):
         transact(nodes, one, other, seq)
@@ -124,6 +173,56 @@ def test_the_sum_of_the_models_and_of_the_flows_stays(kind):
     assert torch.allclose(sum(x.double() for x in models), before, atol=1e-5)
     assert any(flow.any() for flow in flows)
     assert torch.allclose(sum(flows), torch.zeros(DIM), atol=1e-6)
+
+
+@pytest.mark.parametrize("claims", [(0.5, 1.0), (1.0, 0.5), (0.0, 1.0), (0.3, 0.7)], ids=str)
+def test_both_ends_move_and_keep_a_flow_by_the_lesser_of_what_they_bear_out(claims):
+    """From the same numbers, so flows stay opposite bit for bit."""
+    nodes = trained(agreed(EdgeKind.DIFFERENCES))
+    for node, claim in zip(nodes.values(), claims, strict=True):
+        node.replica.state.known[-1] = claim
+    ours, theirs = walked(nodes)
+    full, _ = walked(trained(agreed(EdgeKind.DIFFERENCES)))
+    assert (ours.gain, ours.keeps) == (theirs.gain, theirs.keeps)
+    assert ours.gain == pytest.approx(min(claims) * full.gain)
+    assert ours.keeps == pytest.approx(1.0 - 0.5 * (1.0 - min(claims)))
+    assert (full.keeps, full.gain > 0.0) == (1.0, True)
+
+
+def walked(nodes):
+    """The effects of a transaction at both ends, each told what the other bears out."""
+    offered = nodes["a"].call(calls.Offer("b", 0, 0, 0, 0.5))
+    answer = calls.Answer("a", 0, 0, 0, 0.5, offered.gain, offered.payload, borne=offered.borne)
+    answered = nodes["b"].call(answer)
+    nodes["a"].call(calls.Apply("b", 0, 0, answered.payload, answered.borne))
+    nodes["b"].call(calls.Commit("a", 0, 0))
+    return [decoded(done) for node in nodes.values() for done in node.vectors.committed]
+
+
+@of_averages
+@pytest.mark.parametrize("claim", [-1e-9, 1.0 + 1e-9, float("nan"), float("inf")])
+def test_a_claim_of_more_than_all_or_less_than_nothing_is_the_peers_fault_and_changes_nothing(kind, claim):
+    nodes, spared = trained(agreed(kind)), trained(agreed(kind))
+    offered = nodes["a"].call(calls.Offer("b", 0, 0, 0, 0.5))
+    answer = calls.Answer("a", 0, 0, 0, 0.5, offered.gain, offered.payload, borne=claim)
+    with pytest.raises(RemoteProtocolError, match="borne_out_of_bounds"):
+        nodes["b"].call(answer)
+    answered = nodes["b"].call(structs.replace(answer, borne=1.0))
+    with pytest.raises(RemoteProtocolError, match="borne_out_of_bounds"):
+        nodes["a"].call(calls.Apply("b", 0, 0, answered.payload, claim))
+    assert not any(node.vectors.committed for node in nodes.values())
+    for both in (nodes, spared):
+        talk(both, False)
+    assert equal(mixed(nodes), mixed(spared))
+
+
+def test_where_no_flows_are_kept_nothing_but_all_can_be_borne_out():
+    for mix in (MixSection(kind="dsgd"), MIXES[MEMORIES]):
+        nodes = trained(manifest(mix=mix, compress=EXACT))
+        offered = nodes["a"].call(calls.Offer("b", 0, 0, 0, 0.5))
+        assert offered.borne == 1.0
+        with pytest.raises(RemoteProtocolError, match="borne_out_of_bounds"):
+            nodes["b"].call(calls.Answer("a", 0, 0, 0, 0.5, offered.gain, offered.payload, borne=0.5))
 
 
 @of_pairs
@@ -206,10 +305,10 @@ def test_an_exchange_tells_how_far_apart_models_are(kind):
 @of_kinds
 def test_noise_is_refused_where_messages_add_up(kind):
     privacy = PrivacySection(exchange_noise=0.1)
-    if kind in (EdgeKind.DIFFERENCES, EdgeKind.GATHERS):
+    if kind in (*AVERAGES, EdgeKind.GATHERS):
         Node(agreed(kind), "a", privacy=privacy)
     else:
-        named = "mix.track = 'both'" if kind is EdgeKind.DIRECTIONS else f"mix.kind = '{MIXES[kind].kind}'"
+        named = f"mix.kind = '{MIXES[kind].kind}'"
         with pytest.raises(
             ConfigError, match=f"^privacy.exchange_noise: must be 0 with {named}, whose messages add up, got 0.1;"
         ):

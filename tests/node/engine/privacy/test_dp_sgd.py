@@ -205,7 +205,6 @@ def test_digits_are_learned_under_moderate_noise():
     ("mix", "more"),
     [
         *((mix, {}) for mix in sorted(set(MIXERS) - {"gather", "sparse_outer", "seeds"})),
-        ("pet", {"track": "both"}),
         ("dsgd", {"turns": ("0.*", "2.*")}),
     ],
 )

@@ -22,7 +22,8 @@ from tests.harness.stub_rules import Wary
 from tests.harness.two_engines import DIM, LR, NODES, PEERS, STEPS, Both, exchange_codec
 
 PARAMS = {
-    "pet": {"kappa": 0.3, "flow_limit": 0.5}, "choco": {"gamma": 0.3}, "beer": {"gamma": 0.3},
+    "pet": {"kappa": 0.3, "flow_limit": 0.5},
+    "choco": {"gamma": 0.3}, "beer": {"gamma": 0.3},
     "a2cid2": {"chi1": 9.0, "chi2": 2.0}, "outer": {"pull": 0.3}, "gather": {"rule": Wary()},
 }  # fmt: skip
 OVERLAYS = {"ring": Ring(), "sticky": Sticky(3), "base_k": BaseK(2), "one_peer": OnePeerExponential()}
