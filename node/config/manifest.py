@@ -211,7 +211,7 @@ def _check_parts(manifest: Manifest, *, trusted: bool) -> None:
         raise ConfigError(
             "pace.overlap: has no effect in clock pace, where exchanges always run beside local steps; leave it out"
         )
-    if pace.overlap and (facts.swaps or not facts.asynchronous):
+    if pace.overlap and not facts.overlaps:
         raise ConfigError(
             f"pace.overlap: {mix.kind} exchanges the model that its local steps ended with, and cannot go on meanwhile; leave it out, or "
             "try `--set mix.kind=pet`"

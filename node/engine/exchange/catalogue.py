@@ -19,13 +19,14 @@ from starling.node.engine.exchange.directions import Besides, DifferencesOnly, D
 from starling.node.engine.exchange.gathers import Gathers
 from starling.node.engine.exchange.known_peers import LastKnown, NothingKnown
 from starling.node.engine.exchange.memories import Memories
+from starling.node.engine.exchange.messages import ENCODINGS
 from starling.node.engine.exchange.pulled import Inbox
 from starling.node.engine.exchange.swaps import Swaps
 from starling.node.engine.exchange.terms import Form, Terms
 from starling.node.engine.exchange.transactions import Pairwise
 from starling.node.rpc import calls
 
-_SUMS = frozenset({EdgeKind.DIRECTIONS, EdgeKind.SWAPS, EdgeKind.CONTROLS, EdgeKind.BROADCASTS})
+_SUMS = frozenset({EdgeKind.DIRECTIONS, *SWAPPED, EdgeKind.BROADCASTS})
 """What is sent adds up over rounds, and noise on it would."""
 
 
@@ -93,9 +94,6 @@ def _honest(
         case EdgeKind.BROADCASTS:
             inbox = Inbox(terms.form)
             return Broadcasts(replica, site, effort, terms, inbox), Overheard(vectors=inbox.of)
-        case EdgeKind.SWAPS | EdgeKind.CONTROLS:
-            swaps = Swaps(replica, site, terms)
-            return Pairwise(replica, site, effort, swaps), Overheard(outcome=swaps.outcome)
         case EdgeKind.DIFFERENCES | EdgeKind.DIRECTIONS as kind:
             known = LastKnown(replica) if selector_facts(compress, kind).compares else NothingKnown()
             besides = _besides(replica, site, terms, misdirect)
@@ -103,3 +101,6 @@ def _honest(
             return Pairwise(replica, site, effort, made), Overheard(
                 made.told_values, made.told_directions, outcome=made.outcome
             )
+        case kind:
+            swaps = Swaps(replica, site, terms, ENCODINGS[kind](terms))
+            return Pairwise(replica, site, effort, swaps), Overheard(outcome=swaps.outcome)

@@ -277,7 +277,11 @@ def test_what_is_fine_passes_in_silence(assignments):
         (["mix=push_sum"], "compress.response", "running sums"),
         (["mix=quasi_global"], "optimizer.momentum", "its own"),
         (["mix=psgd", "overlay=ring"], "overlay.kind", "all members"),
-        (["mix=psgd", "overlay=complete", "mix.feedback=ef21"], "mix.feedback", "drift apart"),
+        (
+            ["mix=psgd", "overlay=complete", "mix.feedback=ef21", "mix.control_variate=true", "pace.overlap=true"],
+            "pace.overlap",
+            "the round before",
+        ),
         (["mix=outer", "overlay.average_every=5"], "overlay.kind", "no exchanges between"),
         (["mix=outer", "mix.nesterov=false", "mix.outer_lr=0.5"], "mix.outer_momentum", "must be < 1"),
         (["compress.response=int2"], "compress.response", "expected error"),
