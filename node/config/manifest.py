@@ -33,7 +33,7 @@ from starling.node.config import (
     turns,
     weight,
 )
-from starling.node.config.overlay import overlay_of
+from starling.node.config.overlay import inexact, overlay_of
 from starling.node.config.schema import CrewSection, Manifest, MixSection
 from starling.node.identity import Identity
 
@@ -166,7 +166,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
     turns.check(manifest)
     ahead.check(manifest)
     parts.check_together(manifest)
-    warnings, judged = robustness.warnings(manifest), ["admission.kind"]
+    warnings, judged = [*robustness.warnings(manifest), *inexact(manifest)], ["admission.kind"]
     if trusted or not consent.names_code(manifest):
         _check_parts(manifest, trusted=trusted)
         weight.check(manifest, trusted=trusted)
