@@ -3,6 +3,8 @@
 Shapes: n nodes, d parameters.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -98,3 +100,13 @@ def test_local_steps_done_meanwhile_stay_and_the_common_model_knows_nothing_of_t
     assert torch.equal(state.origin, -mean)
     assert torch.equal(mixed, -mean - 0.25)
     assert torch.equal(mixer.absorb(mixer.publish(mixer.start(ORIGIN), x, phase)[1], x, mean, phase)[0], -mean)
+
+
+@given(seeds)
+def test_edges_that_sent_other_messages_count_each_for_its_share(seed):
+    """After a link was missed an edge owes more than the others; then the mean over nodes still moves by what was sent."""
+    edge, of = Psgd("none").edge, updates(seed)
+    first, *others = swaps("b", of)
+    mixed, _ = edge_ledger.swap_common(edge, {}, of["b"], ORIGIN, [replace(first, sent=3.0 * of["b"]), *others])
+    expected = (of["a"] + of["c"] + of["d"] + of["e"] + 1.5 * of["b"]) / 5.0
+    assert torch.allclose(mixed, expected, atol=1e-5)

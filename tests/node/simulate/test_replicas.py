@@ -5,6 +5,7 @@ import torch
 
 from starling.gossip.compress.catalogue import QUANTIZERS, SELECTIONS
 from starling.gossip.compress.feedback import FEEDBACKS
+from starling.gossip.mix.sparse_outer import LISTING_SELECTORS
 from starling.node.config import toml
 from starling.node.simulate import rules
 from starling.node.simulate.engines import check, simulate
@@ -71,3 +72,20 @@ def test_nodes_whose_local_steps_run_beside_the_exchanges_end_as_replicas(feedba
     assert not torch.equal(seen[2][0], seen[2][1])
     assert all(torch.equal(row, seen[4][0]) for row in seen[4])
     assert not torch.equal(seen[4], models("simulate.engine=virtual", f"mix.feedback={feedback}", *COCKTAIL)[4])
+
+
+@pytest.mark.parametrize("select", LISTING_SELECTORS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nodes_that_pull_one_message_of_each_are_replicas_with_every_selector_they_take(engine, select):
+    replicas(f"simulate.engine={engine}", "mix=sparse_outer", f"compress.select={select}", "compress.response=spread2")
+
+
+@pytest.mark.parametrize("codec", [name for name in ROUNDING if not QUANTIZERS.facts(name).random])
+def test_nodes_that_pull_one_message_of_each_are_replicas_with_every_codec_they_take(codec):
+    replicas("mix=sparse_outer", "compress.select=top_k", f"compress.response={codec}")
+
+
+@pytest.mark.parametrize("codec", ["int8_nearest", "identity"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nodes_that_tell_scalars_are_replicas(engine, codec):
+    replicas(f"simulate.engine={engine}", "mix=seeds", "compress.select=full", f"compress.response={codec}")
