@@ -176,6 +176,9 @@ class Common(Swapping, Protocol):
     bits everywhere. Else it is `base`, with the changes of `sent` and `received` added.
     """
 
+    def settled(self, state: Any) -> Tensor:
+        """(…, d) the model between rounds, which is equal at all nodes; local steps may be ahead of it."""
+
     def base(self, mine: Tensor) -> Tensor:
         """(…, D) what our shared vector (…, D) counts for before any swap."""
 

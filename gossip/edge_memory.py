@@ -211,6 +211,10 @@ class CommonCopies(PublicCopies):
 
     _edge: Common
 
+    def anchor(self, state: Any) -> Tensor | None:
+        """Return the model that all have between rounds."""
+        return self._edge.settled(state)
+
     def _swapped(self, shared: Tensor, swaps: Sequence[Swapped]) -> tuple[Tensor, dict[str, Tensor]]:
         return edge_ledger.swap_common(self._edge, self.copies, shared, self._origin(), swaps)
 

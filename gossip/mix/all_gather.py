@@ -115,6 +115,10 @@ class Messages:
         theirs = self.scheme.receive(theirs, message)
         return torch.cat((*state, own, theirs), dim=-1), take * theirs
 
+    def settled(self, state: Uncontrolled) -> Tensor:
+        """The model that all move by the mean, without what local steps have done since."""
+        return state.origin
+
     def base(self, mine: Tensor) -> Tensor:
         """Our own update; for signs nothing."""
         return torch.zeros_like(mine) if self.signs else mine

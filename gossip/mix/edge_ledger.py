@@ -185,7 +185,7 @@ def swap_common(
     added, kept = swap(edge, kept, torch.zeros_like(shared), origin, late)
     mixed, kept = swap(edge, kept, edge.base(shared), origin, now)
     known = {done.peer: edge.estimates(kept[done.peer]) for done in now}
-    if now and all(map(partial(_of_all, len(known) + 1), now)):
+    if now and len(known) == len(now) and all(map(partial(_of_all, len(now) + 1), now)):
         ours = [own for own, _ in known.values()]
         if all(torch.equal(own, ours[0]) for own in ours):
             estimates = {peer: theirs for peer, (_, theirs) in known.items()} | {now[0].node: ours[0]}

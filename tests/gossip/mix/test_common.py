@@ -97,7 +97,7 @@ def test_local_steps_done_meanwhile_stay_and_the_common_model_knows_nothing_of_t
     x, state = mixer.publish(state, x - 1.0, phase)
     ahead, mean = x - 0.25, torch.full((DIM,), 0.5)
     mixed, state = mixer.absorb(state, ahead, mean, phase)
-    assert torch.equal(state.origin, -mean)
+    assert torch.equal(mixer.edge.settled(state), -mean)
     assert torch.equal(mixed, -mean - 0.25)
     assert torch.equal(mixer.absorb(mixer.publish(mixer.start(ORIGIN), x, phase)[1], x, mean, phase)[0], -mean)
 
@@ -110,3 +110,11 @@ def test_edges_that_sent_other_messages_count_each_for_its_share(seed):
     mixed, _ = edge_ledger.swap_common(edge, {}, of["b"], ORIGIN, [replace(first, sent=3.0 * of["b"]), *others])
     expected = (of["a"] + of["c"] + of["d"] + of["e"] + 1.5 * of["b"]) / 5.0
     assert torch.allclose(mixed, expected, atol=1e-5)
+
+
+@given(seeds)
+def test_a_peer_twice_and_another_never_is_no_mean_of_all(seed):
+    edge, of = Psgd("none").edge, updates(seed)
+    done = swaps("b", of, missing="e")
+    mixed, _ = edge_ledger.swap_common(edge, {}, of["b"], ORIGIN, [*done, done[0]])
+    assert torch.allclose(mixed, (2.0 * of["a"] + of["c"] + of["d"] + of["b"]) / 5.0, atol=1e-5)

@@ -308,3 +308,16 @@ def test_every_peer_is_offered_and_answered_the_same_bytes(select):
     answer = calls.Answer("a", 0, 3, 5, 1 / 3, 0.0, nodes["a"].call(calls.Offer("b", 0, 3, 5, 1 / 3)).payload)
     assert offered[0] == offered[1] == nodes["b"].call(answer).payload
     assert nodes["b"].call(calls.Offer("c", 0, 8, 6, 1 / 3)).payload != offered[0]
+
+
+def test_what_a_node_ahead_of_the_common_model_saves_and_offers_is_the_common_model():
+    """A checkpoint, or what a late joiner takes over, holds no local steps that others have not been told of."""
+    nodes = trained(agreed(EdgeKind.COMMON))
+    transact(nodes)
+    for step, node in enumerate(nodes.values()):
+        node.replica.x -= 0.1 + step  # beside the exchange
+    (one, other), _ = mixed(nodes)
+    assert not torch.equal(one, other)
+    saved = [node.replica.settled for node in nodes.values()]
+    assert torch.equal(*saved)
+    assert torch.allclose(one, saved[0] - 0.1)
