@@ -89,6 +89,7 @@ class Swapped:
     mine: Tensor  # (D,) our shared vector when the message was made
     give: float  # weight the peer gives to what we send
     take: float  # weight we give to what the peer sends
+    node: str  # this end
 
 
 class Averaging(Protocol):
@@ -146,7 +147,25 @@ class Swapping(Protocol):
 
 
 @runtime_checkable
-class Controlling(Swapping, Protocol):
+class Common(Swapping, Protocol):
+    """A swap in which every node sends all its peers one message, and all move to the mean of what all have sent.
+
+    If a node has swapped with all others, its shared vector becomes the mean of all estimates, added in the order of peer ids: the same
+    bits everywhere. Else it is `base`, with the changes of `sent` and `received` added.
+    """
+
+    def settled(self, state: Any) -> Tensor:
+        """(…, d) the model between rounds, which is equal at all nodes; local steps may be ahead of it."""
+
+    def base(self, mine: Tensor) -> Tensor:
+        """(…, D) what our shared vector (…, D) counts for before any swap."""
+
+    def estimates(self, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """(…, D) what the peer knows of our shared vector, and what we know of the peer's, after a swap that left `kept` (…, E)."""
+
+
+@runtime_checkable
+class Controlling(Common, Protocol):
     """A swap that leaves estimates of both ends' updates, whose difference corrects local steps as the flow of an edge does."""
 
     def flows(self, kept: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
-from starling.gossip.api import Averaging, Broadcasting, Controlling, Effect, Swapped, Swapping
+from starling.gossip.api import Averaging, Broadcasting, Common, Controlling, Effect, Swapped, Swapping
 from starling.gossip.compress.support import Full
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix import edge_ledger
@@ -181,11 +181,13 @@ class PublicCopies(NoEdges):
     def book(self, done: Sequence[Committed], shared: Tensor) -> tuple[Tensor, bool]:
         """Add both halves of each swap, then effects that remained of swaps with peers that are gone."""
         swapped = [each for each in done if isinstance(each, Swapped)]
-        if swapped:
-            shared, self.copies = edge_ledger.swap(self._edge, self.copies, shared, self._origin(), swapped)
+        shared, self.copies = self._swapped(shared, swapped)
         if effects := [each for each in done if not isinstance(each, Swapped)]:
             shared, self.ledger = self._averaged(map(decoded, effects), shared)
         return shared, False
+
+    def _swapped(self, shared: Tensor, swaps: Sequence[Swapped]) -> tuple[Tensor, dict[str, Tensor]]:
+        return edge_ledger.swap(self._edge, self.copies, shared, self._origin(), swaps)
 
     def edge_only(self, done: Committed, form: Tensor) -> tuple[Effect | EncodedEffect, bool]:
         """Add a swap to its edge alone; what it does to the vector remains, as an effect."""
@@ -204,7 +206,20 @@ class PublicCopies(NoEdges):
         return False
 
 
-class ControlCopies(PublicCopies):
+class CommonCopies(PublicCopies):
+    """Copies of messages that are the same for all, of which all take one mean."""
+
+    _edge: Common
+
+    def anchor(self, state: Any) -> Tensor | None:
+        """Return the model that all have between rounds."""
+        return self._edge.settled(state)
+
+    def _swapped(self, shared: Tensor, swaps: Sequence[Swapped]) -> tuple[Tensor, dict[str, Tensor]]:
+        return edge_ledger.swap_common(self._edge, self.copies, shared, self._origin(), swaps)
+
+
+class ControlCopies(CommonCopies):
     """Copies from which both ends estimate the other's updates; the difference of the two corrects local steps."""
 
     _edge: Controlling
@@ -216,7 +231,7 @@ class ControlCopies(PublicCopies):
         return self._edge.flows(torch.stack([self.copies[peer] for peer in sorted(self.copies)]))
 
     def book(self, done: Sequence[Committed], shared: Tensor) -> tuple[Tensor, bool]:
-        """As of `PublicCopies`; any swap changes the correction."""
+        """As of `CommonCopies`; any swap changes the correction."""
         shared, _ = super().book(done, shared)
         return shared, any(isinstance(each, Swapped) for each in done)
 
@@ -267,6 +282,7 @@ MEMORIES: Mapping[EdgeKind, Callable[[Edges], EdgeMemory]] = MappingProxyType(
     {
         EdgeKind.DIFFERENCES: Flows,
         EdgeKind.SWAPS: PublicCopies,
+        EdgeKind.COMMON: CommonCopies,
         EdgeKind.CONTROLS: ControlCopies,
         EdgeKind.GATHERS: RuleMemory,
         EdgeKind.BROADCASTS: CommonAnchor,

@@ -136,7 +136,7 @@ class Replica:
 
     @property
     def anchor(self) -> Tensor | None:
-        """(d,) the model between rounds, equal at all nodes; None where nodes do not broadcast."""
+        """(d,) the model between rounds, equal at all nodes; None where nodes are no replicas."""
         return self.memory.anchor(self.state)
 
     @property

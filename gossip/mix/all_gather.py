@@ -6,11 +6,10 @@ Shapes: d parameters, E numbers kept per edge.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from starling.gossip.api import Phase
 from starling.gossip.bounds import PositiveShare, ShareBelowOne, parameters
-from starling.gossip.compress.catalogue import QUANTIZERS, SELECTIONS
 from starling.gossip.compress.feedback import FEEDBACKS, NoFeedback, State
 from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
@@ -20,30 +19,36 @@ _ESTIMATES = ("ef21", "ef21_sgdm")  # schemes whose estimates follow the updates
 _PARAMETERS = {"ef21_sgdm": "beta", "econtrol": "control", "dgc": "momentum"}  # scheme -> key feedback_…
 
 
+@dataclass(frozen=True, slots=True)
 class Uncontrolled(Origin):
     """What a node without control variates keeps."""
 
-    __slots__ = ()
+    published: Tensor  # (…, d) the model after the local steps that messages are about
+
+    @classmethod
+    def at(cls, x: Tensor) -> Self:
+        """At the beginning, with the model x."""
+        return cls(x.clone(), x.clone())
 
     def corrected(self, gradient: Tensor) -> Tensor:
         """What local steps go along."""
         return gradient
 
-    def stepped(self, _phase: Phase) -> Uncontrolled:
-        """Local steps are done."""
-        return self
+    def stepped(self, x: Tensor, _phase: Phase) -> Self:
+        """Local steps have led to x."""
+        return replace(self, published=x.clone())
 
-    def update(self, x: Tensor) -> Tensor:
+    def update(self) -> Tensor:
         """How far the local steps went down along gradients."""
-        return self.origin - x
+        return self.origin - self.published
 
-    def compared(self, _difference: Tensor) -> Uncontrolled:
+    def compared(self, _difference: Tensor) -> Self:
         """`_difference` (…, d): the mean of all estimates less the own one."""
         return self
 
-    def mixed(self, x: Tensor, _phase: Phase) -> Uncontrolled:
-        """A round ends with the model x."""
-        return Uncontrolled(x.clone())
+    def mixed(self, origin: Tensor, _phase: Phase) -> Self:
+        """A round ends with the model `origin`, at all nodes."""
+        return replace(self, origin=origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,40 +59,40 @@ class Controlled(Uncontrolled):
     variate: Tensor  # (…, d) the same a unit of rate and local step: what local steps add to the gradient
     added: Tensor  # (…, d) what it made of this round's update
 
-    @staticmethod
-    def at(x: Tensor) -> Controlled:
+    @classmethod
+    def at(cls, x: Tensor) -> Self:
         """At the beginning, with the model x."""
-        return Controlled(x.clone(), torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x))
+        return cls(x.clone(), x.clone(), torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x))
 
     def corrected(self, gradient: Tensor) -> Tensor:
         """With the control variate."""
         return gradient + self.variate
 
-    def stepped(self, phase: Phase) -> Controlled:
+    def stepped(self, x: Tensor, phase: Phase) -> Self:
         """Notes what the control variate moved the model by."""
-        return replace(self, added=phase.local_steps * phase.lr * self.variate)
+        return replace(self, published=x.clone(), added=phase.local_steps * phase.lr * self.variate)
 
-    def update(self, x: Tensor) -> Tensor:
+    def update(self) -> Tensor:
         """Without what the control variate did."""
-        return self.origin - x - self.added
+        return self.origin - self.published - self.added
 
-    def compared(self, difference: Tensor) -> Controlled:
+    def compared(self, difference: Tensor) -> Self:
         """Kept for the next round."""
         return replace(self, difference=difference)
 
-    def mixed(self, x: Tensor, phase: Phase) -> Controlled:
+    def mixed(self, origin: Tensor, phase: Phase) -> Self:
         """The next round has the variate of the difference; where no step was done it stays."""
         steps = phase.local_steps * phase.lr
         variate = self.difference / steps if steps else self.variate
-        return Controlled(x.clone(), self.difference, variate, torch.zeros_like(x))
+        return replace(self, origin=origin, variate=variate, added=torch.zeros_like(origin))
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Swaps of updates. Satisfies `starling.gossip.api.Swapping`; E is the sender's state, our estimate and the peer's: 2·d to 4·d."""
+    """Swaps of updates. Satisfies `starling.gossip.api.Common`; E is the sender's state, our estimate and the peer's: 2·d to 4·d."""
 
     scheme: NoFeedback
-    signs: bool = False  # what is shared is our own update and the mean of all
+    signs: bool = False  # the step goes along signs of the sum of what was sent, whatever is missing in it
 
     def begin(self, origin: Tensor) -> Tensor:
         """Zeros."""
@@ -110,6 +115,19 @@ class Messages:
         theirs = self.scheme.receive(theirs, message)
         return torch.cat((*state, own, theirs), dim=-1), take * theirs
 
+    def settled(self, state: Uncontrolled) -> Tensor:
+        """The model that all move by the mean, without what local steps have done since."""
+        return state.origin
+
+    def base(self, mine: Tensor) -> Tensor:
+        """Our own update; for signs nothing."""
+        return torch.zeros_like(mine) if self.signs else mine
+
+    def estimates(self, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """Ours as the peers have it, and the peer's."""
+        _, own, theirs = _open(kept, kept[..., : kept.shape[-1] // (self.scheme.vectors + 2)])
+        return own, theirs
+
     def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> None:
         """Unknown: messages are updates, not models."""
 
@@ -120,7 +138,7 @@ class Estimates(Messages):
 
     def flows(self, kept: Tensor) -> Tensor:
         """What is kept of k edges (…, k, E) -> (…, d), Σ_j (h_i − h_j)/(k + 1): the flows of a node sum to h_i − h̄."""
-        _, own, theirs = _open(kept, kept[..., : kept.shape[-1] // (self.scheme.vectors + 2)])
+        own, theirs = self.estimates(kept)
         return (own - theirs).sum(-2) / (kept.shape[-2] + 1)
 
 
@@ -128,13 +146,16 @@ class Estimates(Messages):
 class Psgd(MixerBase):
     """x <- x − (1/n)·Σ_j û_j, where û_j is what node j's local steps add up to, as far as its messages say.
 
-    On the `complete` overlay, whose links all weigh 1/n. The compressor is that of the exchange. Nodes remain replicas of one model
-    if each of them sends all its peers the same: whole vectors or the largest values, with codecs that do not round by chance. A mask or
-    chance differs between edges; `ef` bounds what replicas then differ by, under `ef21` and its kin, and `demo`, it adds up.
+    On the `complete` overlay, whose links all weigh 1/n. The compressor is that of the exchange. Every node sends all its peers the same
+    message: what selectors and codecs draw, they draw by the sender and the round. û is added in the order of peer ids. So nodes remain
+    replicas of one model, bit for bit, with every compressor.
 
-    Exchanges are swaps of updates u, each edge with error feedback of its own, which leave (1/n)·Σ_j û_j, the same at every node but for
-    the order of additions. Where a link is missing our own u counts instead of the peer's û, so the mean over nodes still moves by
-    the mean update; but the peer never makes up for the missing message, and nothing pulls replicas together again.
+    Exchanges are swaps of updates u, each edge with error feedback of its own, so that a peer that missed a message is not owed what
+    others have. Where a link is missing our own u counts instead of the peer's û, so the mean over nodes still moves by the mean update;
+    but the peer never makes up for the missing message, and nothing pulls replicas together again.
+
+    With `pace.overlap` the local steps of the next round begin at x − u, before the others' updates are known, which are taken in after
+    them: x <- x + u − (1/n)·Σ_j û_j, one round stale.
 
     With whole exact messages this is parallel SGD, with K local steps local SGD. CocktailSGD is `ef` with a mask, top-k and few bits.
     With `demo` it is DeMo: x <- x − lr·sign(Σ_j û_j), made for `dct_top_k`: every coordinate moves by lr or not at all. Where data
@@ -163,7 +184,7 @@ class Psgd(MixerBase):
     @staticmethod
     def check(agreed: Any) -> list[str]:
         """Rules for the manifest; warnings."""
-        mix, compress = agreed.mix, agreed.compress
+        mix = agreed.mix
         if agreed.overlay.kind != "complete":
             raise ConfigError(
                 f"overlay.kind: psgd sends every update to all members, got {agreed.overlay.kind}; try `--set overlay.kind=complete`"
@@ -185,12 +206,9 @@ class Psgd(MixerBase):
                 f"mix.control_variate: is a sum of steps lr·gradient, optimizer.kind must be sgd, got {agreed.optimizer.kind}; "
                 "try `--set optimizer.kind=sgd`"
             )
-        drawn = [compress.select] if SELECTIONS.facts(compress.select, trusted=True).random else []
-        drawn += [compress.response] if QUANTIZERS.facts(compress.response, trusted=True).random else []
-        if mix.feedback in {"ef21", "ef21_sgdm", "econtrol", "demo"} and drawn:
+        if mix.control_variate and agreed.pace.overlap:
             raise ConfigError(
-                f"mix.feedback: {mix.feedback} adds up messages, so replicas drift apart unless all peers receive the same, but "
-                f"{' and '.join(drawn)} draw; try `--set compress.select=top_k --set compress.response=fp16`, or mix.feedback=ef"
+                "pace.overlap: a control variate is that of the round before, must be false with mix.control_variate; leave it out"
             )
         return []
 
@@ -209,7 +227,7 @@ class Psgd(MixerBase):
 
     def start(self, x: Tensor) -> Uncontrolled:
         """Where the first round's update begins."""
-        return Controlled.at(x) if self.control_variate else Uncontrolled(x.clone())
+        return Controlled.at(x) if self.control_variate else Uncontrolled.at(x)
 
     def correct(self, state: Uncontrolled, gradient: Tensor) -> tuple[Tensor, Uncontrolled]:
         """The gradient, and the control variate if there is one."""
@@ -217,18 +235,17 @@ class Psgd(MixerBase):
 
     def publish(self, state: Uncontrolled, x: Tensor, phase: Phase) -> tuple[Tensor, Uncontrolled]:
         """The model as it is."""
-        return x, state.stepped(phase)
+        return x, state.stepped(x, phase)
 
     def shared(self, state: Uncontrolled, x: Tensor) -> Tensor:
-        """The update."""
-        return state.update(x)
+        """The update, of the local steps done when it was published."""
+        return state.update()
 
     def absorb(self, state: Uncontrolled, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Uncontrolled]:
-        """The mean of all updates instead of our own; of `demo` the shared vector is our own and the mean."""
-        if self.feedback == "demo":
-            shared = phase.lr * (shared - state.update(x)).sign()
-        mixed = state.origin - shared
-        return mixed, state.mixed(mixed, phase)
+        """The mean of all updates instead of our own; local steps done since that was published stay."""
+        step = phase.lr * shared.sign() if self.feedback == "demo" else shared
+        origin = state.origin - step
+        return origin + (x - state.published), state.mixed(origin, phase)
 
     def corrected(self, state: Uncontrolled, flows: Tensor) -> Uncontrolled:
         """`flows` is the sum of h_i − h_j over all peers, as a share of all estimates."""

@@ -13,6 +13,7 @@ class MixerFacts:
     asynchronous: bool = False  # may run in clock pace
     static: bool = False  # needs one symmetric mixing matrix that never changes
     swaps: bool = False  # ends send messages of their own instead of applying one difference
+    common: bool = False  # of swaps: every node sends all its peers the same
     exact: bool = False  # messages must arrive as they are: no lossy codec, no mask
     gathers: bool = False  # nodes ask peers for their vectors and combine them by a rule
     broadcasts: bool = False  # every node sends all others one message, and all add the same sum
@@ -20,6 +21,11 @@ class MixerFacts:
     rated: bool = False  # divides by the rate of the local optimiser, which adamw does not know by itself
     trackers: bool = False  # local steps go along an estimate of the mean gradient, into which a node's own enters
     carries: bool = False  # exchanges are about the model alone, so that buffers can be averaged with it
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether local steps may go on beside the exchanges of a round."""
+        return self.common or (self.asynchronous and not self.swaps)
 
 
 _MIX = "starling.gossip.mix"
@@ -44,7 +50,7 @@ MIXERS: Catalogue[Mixer, MixerFacts] = Catalogue(
         "r_fast": Entry(
             f"{_MIX}.gradient_tracking:RFast", MixerFacts(asynchronous=True, swaps=True, exact=True, trackers=True)
         ),
-        "psgd": Entry(f"{_MIX}.all_gather:Psgd", MixerFacts(static=True, swaps=True)),
+        "psgd": Entry(f"{_MIX}.all_gather:Psgd", MixerFacts(static=True, swaps=True, common=True)),
         "outer": Entry(f"{_MIX}.outer:Outer", MixerFacts()),
         "gather": Entry(f"{_MIX}.gather:Gather", MixerFacts(gathers=True, carries=True)),
         "sparse_outer": Entry(f"{_MIX}.sparse_outer:SparseOuter", MixerFacts(broadcasts=True)),

@@ -6,11 +6,12 @@ Shapes: D numbers of the shared vector, E numbers kept per edge.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
-from starling.gossip.api import Averaging, Effect, Swapped, Swapping
+from starling.gossip.api import Averaging, Common, Effect, Swapped, Swapping
 from starling.gossip.compress.support import Blocks, Indices, Support
-from starling.gossip.lazy_torch import Tensor
+from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.vector import blank, squares, stretches, zeros
 
 STRETCH = 1 << 18  # coordinates that are added at a time: what is made meanwhile stays in the processor's cache
@@ -109,6 +110,40 @@ def swap(
             shared = shared + change
         kept[done.peer] = remembered
     return shared, kept
+
+
+def swap_common(
+    edge: Common, kept: Mapping[str, Tensor], shared: Tensor, origin: Tensor, swaps: Sequence[Swapped]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """As `swap`, where all send all the same: the mean of all estimates, if every peer's swap is about `shared`.
+
+    What is committed late, of an earlier round, is added to that.
+    """
+    fresh = [torch.equal(done.mine, shared) for done in swaps]
+    late = [done for done, new in zip(swaps, fresh, strict=True) if not new]
+    now = [done for done, new in zip(swaps, fresh, strict=True) if new]
+    added, kept = swap(edge, kept, torch.zeros_like(shared), origin, late)
+    mixed, kept = swap(edge, kept, edge.base(shared), origin, now)
+    known = {done.peer: edge.estimates(kept[done.peer]) for done in now}
+    if now and len(known) == len(now) and all(map(partial(_of_all, len(now) + 1), now)):
+        ours = [own for own, _ in known.values()]
+        if all(torch.equal(own, ours[0]) for own in ours):
+            estimates = {peer: theirs for peer, (_, theirs) in known.items()} | {now[0].node: ours[0]}
+            mixed = mean_of([estimate for _, estimate in sorted(estimates.items())])
+    return (mixed + added if late else mixed), kept
+
+
+def _of_all(members: int, done: Swapped) -> bool:
+    """Whether both messages of a swap went through, and the peer's counts for its share of so many members."""
+    return done.sent is not None and done.received is not None and round(1.0 / done.take) == members
+
+
+def mean_of(estimates: Sequence[Tensor]) -> Tensor:
+    """The mean of some (…, D), added in this order."""
+    total = estimates[0]
+    for estimate in estimates[1:]:
+        total = total + estimate
+    return total / len(estimates)
 
 
 def settle(ledger: Ledger, peer: str, most: int) -> Ledger:

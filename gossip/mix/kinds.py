@@ -9,6 +9,7 @@ from enum import Enum
 from starling.gossip.api import (
     Averaging,
     Broadcasting,
+    Common,
     Controlling,
     CorrectsInPlace,
     Gathering,
@@ -24,12 +25,15 @@ class EdgeKind(Enum):
 
     DIFFERENCES = "differences"  # both apply one difference of their models, with opposite signs
     SWAPS = "swaps"  # each sends a message of its own
+    COMMON = "common"  # each sends all its peers the same, and all move to one mean
     CONTROLS = "controls"  # the same, and what is remembered of the messages corrects local steps
     GATHERS = "gathers"  # each pulls the other's vector and combines what it has by a rule
     BROADCASTS = "broadcasts"  # each pulls the other's message, and all apply the same sum
 
 
-SWAPPED = frozenset({EdgeKind.SWAPS, EdgeKind.CONTROLS})
+ALIKE = frozenset({EdgeKind.COMMON, EdgeKind.CONTROLS})
+"""What is drawn for a message is drawn by its sender and round."""
+SWAPPED = frozenset({EdgeKind.SWAPS, *ALIKE})
 PULLED = frozenset({EdgeKind.GATHERS, EdgeKind.BROADCASTS})
 """Answering such an exchange changes nothing at the node that answers."""
 SENT_AS_RESPONSES = frozenset({*SWAPPED, EdgeKind.BROADCASTS})
@@ -45,6 +49,8 @@ def kind_of(edge: Averaging | Swapping | Gathering | Broadcasting) -> EdgeKind:
             return EdgeKind.GATHERS
         case Controlling():
             return EdgeKind.CONTROLS
+        case Common():
+            return EdgeKind.COMMON
         case Swapping():
             return EdgeKind.SWAPS
     return EdgeKind.DIFFERENCES

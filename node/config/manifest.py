@@ -32,7 +32,7 @@ from starling.node.config import (
     turns,
     weight,
 )
-from starling.node.config.overlay import overlay_of
+from starling.node.config.overlay import inexact, overlay_of
 from starling.node.config.schema import CrewSection, Manifest, MixSection
 from starling.node.identity import Identity
 
@@ -167,7 +167,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
     turns.check(manifest)
     ahead.check(manifest)
     parts.check_together(manifest)
-    warnings, judged = robustness.warnings(manifest), ["admission.kind"]
+    warnings, judged = [*robustness.warnings(manifest), *inexact(manifest)], ["admission.kind"]
     if trusted or not consent.names_code(manifest):
         _check_parts(manifest, trusted=trusted)
         weight.check(manifest, trusted=trusted)
@@ -212,7 +212,7 @@ def _check_parts(manifest: Manifest, *, trusted: bool) -> None:
         raise ConfigError(
             "pace.overlap: has no effect in clock pace, where exchanges always run beside local steps; leave it out"
         )
-    if pace.overlap and (facts.swaps or not facts.asynchronous):
+    if pace.overlap and not facts.overlaps:
         raise ConfigError(
             f"pace.overlap: {mix.kind} exchanges the model that its local steps ended with, and cannot go on meanwhile; leave it out, or "
             "try `--set mix.kind=pet`"

@@ -1,5 +1,8 @@
 """From a manifest to the overlay it names, and whether so many members can have it. Torch-free."""
 
+from types import MappingProxyType
+from typing import Final
+
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.sparse_outer import MOST_MEMBERS
@@ -23,6 +26,23 @@ def overlay_of(manifest: Manifest, *, trusted: bool = True) -> Overlay:
         section.kind, params.pop("k", 1), manifest.seed, average_every=section.average_every, average_k=section.average_k,
         overlap=section.overlap, gossips=manifest.pace.gossips, weights=section.weights, trusted=trusted, **params,
     )  # fmt: skip
+
+
+_EXACT: Final = MappingProxyType({"select": "full", "request": "identity", "response": "identity"})
+
+
+def inexact(manifest: Manifest) -> list[str]:
+    """Return what keeps averages of all from being exact, as a warning."""
+    lossy = {
+        key: getattr(manifest.compress, key)
+        for key, exact in _EXACT.items()
+        if getattr(manifest.compress, key) != exact
+    }
+    if not manifest.overlay.average_every or not lossy:
+        return []
+    said = ", ".join(f"compress.{key} = {value}" for key, value in lossy.items())
+    exact = " ".join(f"--set compress.{key}={_EXACT[key]}" for key in lossy)
+    return [f"overlay.average_every: averages of all go through {said}, so they are not exact; `{exact}` makes them so"]
 
 
 def check_members(manifest: Manifest, n: int) -> None:

@@ -137,7 +137,8 @@ class OverlaySection(PartSection, frozen=True):
     weights: WeightRule | Literal["lazy"] | None = None
     """Rule for mixing weights; left out, the kind's own. lazy: half of it, for every kind; the others where degrees differ."""
     average_every: Count = 0
-    """steps pace: after every so many rounds with local steps an exact average of all, by a sweep of base-(k+1). 0: none."""
+    """steps pace: after every so many rounds with local steps an average of all, by a sweep of base-(k+1). It is exact with
+    compress.select = full and identity for request and response; else what they round or leave out stays between models. 0: none."""
     average_k: Degree = 1
     """average_every: most peers a node exchanges with in one round of a sweep."""
     overlap: bool = False

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from starling.node.config.overlay import inexact
 from starling.node.config.schema import Manifest
 from starling.node.status import format as show
 
@@ -171,7 +172,14 @@ def _sends(manifest: Manifest) -> str:
     compress = manifest.compress
     if manifest.mix.kind == "gather":
         return f"whole models as {codec(compress.response)}"
-    return f"{_called(SELECT, compress.select)}: {codec(compress.request)} to ask, {codec(compress.response)} to answer"
+    sends = (
+        f"{_called(SELECT, compress.select)}: {codec(compress.request)} to ask, {codec(compress.response)} to answer"
+    )
+    every = manifest.overlay.average_every
+    averages = (
+        f"; an average of all every {every:,}, {'rounded likewise' if inexact(manifest) else 'exact'}" if every else ""
+    )
+    return sends + averages
 
 
 def _members(manifest: Manifest) -> str:

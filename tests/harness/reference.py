@@ -17,6 +17,7 @@ from torch import Tensor
 
 from starling.gossip.api import (
     Averaging,
+    Common,
     Controlling,
     Effect,
     Losses,
@@ -27,7 +28,7 @@ from starling.gossip.api import (
     Swapping,
 )
 from starling.gossip.compress.support import Full, Support
-from starling.gossip.mix import borne, edge_ledger
+from starling.gossip.mix import borne, common_draw, edge_ledger
 from starling.gossip.mix.base import origin
 from starling.gossip.mix.edge_ledger import Ledger
 from starling.gossip.mix.exchange_codec import ExchangeCodec, edge
@@ -104,7 +105,7 @@ class Reference:
         if kind is EdgeKind.GATHERS:
             mixed = self._gathered(frozen, meetings, phase)
         elif kind in SWAPPED:
-            mixed = self._swapped(cast("Swapping", self.mixer.edge), frozen, meetings)
+            mixed = self._swapped(cast("Swapping", self.mixer.edge), frozen, meetings, phase.round)
         else:
             mixed = self._averaged(cast("Averaging", self.mixer.edge), frozen, meetings, phase)
         for node, shared in enumerate(mixed):
@@ -160,7 +161,9 @@ class Reference:
         sent = [averaging.borne(self.states[node]) for node in (i, j)]
         return min(1.0 if each is None else float(each) for each in sent)
 
-    def _swapped(self, swapping: Swapping, frozen: Sequence[Tensor], meetings: Iterable[Meeting]) -> list[Tensor]:
+    def _swapped(
+        self, swapping: Swapping, frozen: Sequence[Tensor], meetings: Iterable[Meeting], round: int
+    ) -> list[Tensor]:
         """Swaps of messages -> the shared vectors after them."""
         gathered: list[list[Swapped]] = [[] for _ in self.peers]
         for one, other, w_one, w_other in meetings:
@@ -168,16 +171,18 @@ class Reference:
             if self.peers[other] < self.peers[one]:
                 i, j, w_i, w_j = (other, one, w_other, w_one)
             name, inc, seq = self._begin(i, j)
+            turn = (name, inc, seq, round)
             sent = {
-                i: self._message(swapping, i, j, w_j, frozen[i], (name, inc, seq)),
-                j: self._message(swapping, j, i, w_i, frozen[j], (name, inc, seq)),
+                i: self._message(swapping, i, j, w_j, frozen[i], turn),
+                j: self._message(swapping, j, i, w_i, frozen[j], turn),
             }
-            gathered[i].append(Swapped(self.peers[j], sent[i], sent[j], frozen[i], w_j, w_i))
-            gathered[j].append(Swapped(self.peers[i], sent[j], sent[i], frozen[j], w_i, w_j))
+            gathered[i].append(Swapped(self.peers[j], sent[i], sent[j], frozen[i], w_j, w_i, self.peers[i]))
+            gathered[j].append(Swapped(self.peers[i], sent[j], sent[i], frozen[j], w_i, w_j, self.peers[j]))
         mixed = []
         for node, done in enumerate(gathered):
             ordered = sorted(done, key=lambda swapped: swapped.peer)
-            shared, self.kept[node] = edge_ledger.swap(swapping, self.kept[node], frozen[node], self._origin, ordered)
+            swap: Any = edge_ledger.swap_common if isinstance(swapping, Common) else edge_ledger.swap
+            shared, self.kept[node] = swap(swapping, self.kept[node], frozen[node], self._origin, ordered)
             if isinstance(swapping, Controlling):
                 of_all = [kept for _, kept in sorted(self.kept[node].items())]
                 self.states[node] = self.mixer.corrected(self.states[node], swapping.flows(torch.stack(of_all)))
@@ -185,16 +190,22 @@ class Reference:
         return mixed
 
     def _message(
-        self, swapping: Swapping, me: int, peer: int, give: float, mine: Tensor, turn: tuple[str, int, int]
+        self, swapping: Swapping, me: int, peer: int, give: float, mine: Tensor, turn: tuple[str, int, int, int]
     ) -> Tensor | None:
         """The message of `me` to `peer`, as decoded."""
-        name, inc, seq = turn
+        name, inc, seq, number = turn
         if give == 0.0:
             return None
         kept = self.kept[me].get(self.peers[peer])
         message = swapping.message(swapping.begin(self._origin) if kept is None else kept, mine, give)
-        support: Support = self.selector.select(message, None, derive(self.seed, "mask", name, inc), seq)
-        chance = generator(self.seed, "quantize", name, inc, seq, self.peers[me])
+        seed, chance = (
+            derive(self.seed, "mask", name, inc),
+            generator(self.seed, "quantize", name, inc, seq, self.peers[me]),
+        )
+        if isinstance(swapping, Common):
+            seed, seq = common_draw.mask_seed(self.seed, self.peers[me]), number
+            chance = common_draw.chance(self.seed, self.peers[me], number)
+        support: Support = self.selector.select(message, None, seed, seq)
         return self.codec.decode_message(self.codec.encode_message(message, support, chance), mine.numel(), mine.dtype)
 
     def _gathered(self, frozen: Sequence[Tensor], meetings: Iterable[Meeting], phase: Phase) -> list[Tensor]:

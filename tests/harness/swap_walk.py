@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from starling.gossip.api import Mixer, Phase
-from starling.gossip.mix.kinds import SWAPPED, EdgeKind, kind_of
+from starling.gossip.mix.kinds import ALIKE, SWAPPED, EdgeKind, kind_of
 
 PHASE = Phase(0, 1.0, 0.1)
 """Looked at by psgd with control variates alone."""
@@ -104,6 +104,8 @@ class Ends:
         after, taken = self.edge.received(kept, message[other], mine, take[src, dst][:, None])
         self.kept = torch.where(hears[:, None], after, kept)
         change = torch.where(says[:, None], given, 0.0) + torch.where(hears[:, None], taken, 0.0)
+        if kind_of(self.edge) in ALIKE:
+            shared = self.edge.base(shared)
         shared = shared.index_add(0, src, change)
         if kind_of(self.edge) is EdgeKind.CONTROLS:
             flows = torch.stack([self.edge.flows(self.kept[src == node]) for node in range(len(self.x))])

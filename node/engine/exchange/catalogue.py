@@ -17,13 +17,14 @@ from starling.node.engine.exchange.byzantine import Byzantine, ForgedVectors, Ov
 from starling.node.engine.exchange.differences import Differences
 from starling.node.engine.exchange.gathers import Gathers
 from starling.node.engine.exchange.known_peers import LastKnown, NothingKnown
+from starling.node.engine.exchange.messages import ENCODINGS
 from starling.node.engine.exchange.pulled import Inbox
 from starling.node.engine.exchange.swaps import Swaps
 from starling.node.engine.exchange.terms import Form, Terms
 from starling.node.engine.exchange.transactions import Pairwise
 from starling.node.rpc import calls
 
-_SUMS = frozenset({EdgeKind.SWAPS, EdgeKind.CONTROLS, EdgeKind.BROADCASTS})
+_SUMS = frozenset({*SWAPPED, EdgeKind.BROADCASTS})
 """What is sent adds up over rounds, and noise on it would."""
 
 
@@ -78,11 +79,11 @@ def _honest(replica: Replica, site: Site, terms: Terms, effort: Effort) -> tuple
         case EdgeKind.BROADCASTS:
             inbox = Inbox(terms.form)
             return Broadcasts(replica, site, effort, terms, inbox), Overheard(vectors=inbox.of)
-        case EdgeKind.SWAPS | EdgeKind.CONTROLS:
-            swaps = Swaps(replica, site, terms)
-            return Pairwise(replica, site, effort, swaps), Overheard(outcome=swaps.outcome)
         case EdgeKind.DIFFERENCES as kind:
             known = LastKnown(replica) if selector_facts(compress, kind).compares else NothingKnown()
             besides = DifferencesOnly() if replica.remembered is None else Memories(replica.remembered, terms)
             made = Differences(replica, site, terms, besides, known)
             return Pairwise(replica, site, effort, made), Overheard(made.told_values, outcome=made.outcome)
+        case kind:
+            swaps = Swaps(replica, site, terms, ENCODINGS[kind](terms))
+            return Pairwise(replica, site, effort, swaps), Overheard(outcome=swaps.outcome)

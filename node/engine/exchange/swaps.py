@@ -14,6 +14,7 @@ from starling.gossip.edge_memory import PublicCopies
 from starling.gossip.replica import Replica
 from starling.node.engine.consensus import rms
 from starling.node.engine.exchange.api import Site
+from starling.node.engine.exchange.messages import Encoding
 from starling.node.engine.exchange.terms import Terms
 from starling.node.engine.exchange.transactions import Table, fault_of, fault_of_ours
 from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Done, Drop, Offer, Offered
@@ -40,8 +41,8 @@ class _Pending:
 class Swaps:
     """Offers and pending answers, at most one of each per peer. Satisfies `Transactions`."""
 
-    def __init__(self, replica: Replica, site: Site, terms: Terms) -> None:
-        self._replica, self._terms = replica, terms
+    def __init__(self, replica: Replica, site: Site, terms: Terms, encoding: Encoding) -> None:
+        self._replica, self._terms, self._encoding = replica, terms, encoding
         self._vectors, self._distances = site.vectors, site.distances
         self._edge = cast("Swapping", replica.mixer.edge)
         self._offers = Table[_Offer]("was offered to")
@@ -64,7 +65,7 @@ class Swaps:
             received = self._decode(call.payload)
             payload, sent = self._encode(call, shared)
             give, take = _weights(call)
-            done = Swapped(call.peer, sent, received, shared.clone(), give, take)
+            done = Swapped(call.peer, sent, received, shared.clone(), give, take, self._terms.node)
             self._pending.put(call, _Pending(done, self._distance(done)))
             return Answered(payload)
 
@@ -73,7 +74,7 @@ class Swaps:
         offer = self._offers.get(call)
         with fault_of(call.peer):
             received = self._decode(call.payload)
-        done = Swapped(call.peer, offer.sent, received, offer.mine, offer.give, offer.take)
+        done = Swapped(call.peer, offer.sent, received, offer.mine, offer.give, offer.take, self._terms.node)
         self._offers.pop(call.peer)
         self._distances.record(call.peer, self._distance(done))
         return done
@@ -122,11 +123,9 @@ class Swaps:
         give, _ = _weights(call)
         if give == 0.0:
             return b"", None
-        terms = self._terms
         message = self._edge.message(self._kept(call.peer), mine, give)
-        support = terms.select(budget, terms.form.dim).select(message, None, terms.mask_seed(call), call.seq)
         with fault_of_ours():
-            payload = terms.codec.encode_message(message, support, terms.chance(call, terms.node))
+            payload = self._encoding.encode(call, message, budget)
             return payload, self._decode(payload)
 
     def _decode(self, payload: bytes) -> Tensor | None:

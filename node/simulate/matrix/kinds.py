@@ -27,7 +27,7 @@ from starling.node.simulate.matrix.broadcast import Broadcasts
 from starling.node.simulate.matrix.byzantine import Byzantine, View, falsified
 from starling.node.simulate.matrix.edges import Edges, EdgeVectors, Pair
 from starling.node.simulate.matrix.gather import Gathers, LossesOf
-from starling.node.simulate.matrix.swap import Controls, Swaps
+from starling.node.simulate.matrix.swap import Commons, Controls, Swaps
 from starling.node.simulate.matrix.table import Rows, States
 
 
@@ -108,6 +108,7 @@ _MADE: Mapping[EdgeKind, Callable[[Mixer, Tensor, Tensor, Settings], RowExchange
     {
         EdgeKind.DIFFERENCES: _differences,
         EdgeKind.SWAPS: partial(_swaps, Swaps),
+        EdgeKind.COMMON: partial(_swaps, Commons),
         EdgeKind.CONTROLS: partial(_swaps, Controls),
         EdgeKind.GATHERS: _gathers,
         EdgeKind.BROADCASTS: _broadcasts,

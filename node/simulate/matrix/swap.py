@@ -3,17 +3,20 @@
 Shapes: r rows of a table, D numbers of the shared vector, E kept per end of an edge, m swaps, h ends.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Generator, Tensor
 
-from starling.gossip.api import Controlling, Selector, Swapping
+from starling.gossip.api import Common, Controlling, Selector, Swapping
 from starling.gossip.compress import codec
+from starling.gossip.mix import common_draw
+from starling.gossip.mix.edge_ledger import mean_of
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.node.simulate.matrix.batch import Batch, Pending, Sizes
 from starling.node.simulate.matrix.byzantine import View
@@ -41,6 +44,15 @@ class Update:
         )  # fmt: skip
 
 
+class Draw(NamedTuple):
+    """What a message is compressed by."""
+
+    sender: int  # row
+    seed: int  # of the selector
+    turn: int
+    chance: Callable[[], Generator]  # makes what the quantizer rounds by
+
+
 @dataclass(slots=True)
 class Swaps:
     """What swaps keep between rounds."""
@@ -64,13 +76,13 @@ class Swaps:
         give, take = (
             torch.tensor(weights.ravel()[:, None]).to(mine) for weights in (batch.weights[::-1], batch.weights)
         )
-        sent, bytes_ = self._messages(read, ends, give, opened)
+        sent, bytes_ = self._messages(read, ends, give, opened, batch.phase.round)
         received = torch.cat((sent[m:], sent[:m]))
         update = Update(batch.ends.ravel(), ends, give, take, mine, sent, received)
         for place in np.flatnonzero(batch.unproven & ~batch.lost).tolist():
             self.pending[batch.pairs[place]] = update.of(np.asarray([place + m]))
         now = np.concatenate((~batch.lost, ~(batch.lost | batch.unproven)))
-        self._commit(batch.vectors, update if now.all() else update.of(np.flatnonzero(now)))
+        self._conclude(batch.vectors, update if now.all() else update.of(np.flatnonzero(now)))
         sizes = bytes_.reshape(2, m)
         sizes[1, batch.lost] = 0
         return sizes
@@ -105,26 +117,42 @@ class Swaps:
         return None
 
     def _messages(
-        self, mine: Tensor, ends: Sequence[Pair], give: Tensor, opened: Sequence[Edge]
+        self, mine: Tensor, ends: Sequence[Pair], give: Tensor, opened: Sequence[Edge], round: int
     ) -> tuple[Tensor, NDArray[np.int64]]:
         """Messages (h, D) as they arrive, zeros where nothing is sent, and the bytes of each."""
-        messages, sizes, dim = torch.zeros_like(mine), np.zeros(len(ends), np.int64), mine.shape[1]
         at = (give[:, 0] > 0.0).nonzero().view(-1)
         places = at.cpu().numpy()
         kept = self.kept.read([ends[place] for place in places])
         made = self.swapping.message(kept, mine[at], give[at])
+        messages, sizes = torch.zeros_like(mine), np.zeros(len(ends), np.int64)
+        draws = [self._drawn(ends[place][0], opened[place], round) for place in places]
+        messages[at], sizes[places] = self._encoded(made, draws)
+        return messages, sizes
+
+    def _drawn(self, sender: int, opened: Edge, round: int) -> Draw:
+        """What a row's message on an edge is drawn by."""
+        chance = partial(self.edges.generator, opened, self.edges.peers[sender])
+        return Draw(sender, opened.seed, opened.transactions, chance)
+
+    def _encoded(self, made: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, NDArray[np.int64]]:
+        """Messages (g, D) of rows -> (g, D) as they arrive, and the bytes of each (g,)."""
+        arrive, sizes, dim = torch.zeros_like(made), np.zeros(len(made), np.int64), made.shape[1]
         supports = [
-            self.selector.select(row, None, opened[place].seed, opened[place].transactions)
-            for row, place in zip(made, places, strict=True)
+            self.selector.select(row, None, draw.seed, draw.turn) for row, draw in zip(made, draws, strict=True)
         ]
         for group in grouped(supports, dim, made):
-            senders = places[group.which]
-            generators = [self.edges.generator(opened[k], self.edges.peers[ends[k][0]]) for k in senders]
-            values = group.take(made, index(group.which, made))
-            arrived = group.spread(through(self.codec.response, values, generators))
-            add(messages, index(senders, messages), group.coordinates, arrived)
-            sizes[senders] = [codec.size(support, self.codec.response, dim) for support in group.supports]
-        return messages, sizes
+            at = index(group.which, made)
+            values = group.take(made, at)
+            arrived = group.spread(
+                through(self.codec.response, values, [draws[place].chance() for place in group.which])
+            )
+            add(arrive, at, group.coordinates, arrived)
+            sizes[group.which] = [codec.size(support, self.codec.response, dim) for support in group.supports]
+        return arrive, sizes
+
+    def _conclude(self, vectors: Tensor, update: Update) -> None:
+        """All that is committed of a round."""
+        self._commit(vectors, update)
 
     def _commit(self, vectors: Tensor, update: Update) -> None:
         """`sent`, then `received`, of all swaps."""
@@ -139,7 +167,52 @@ class Swaps:
 
 
 @dataclass(slots=True)
-class Controls(Swaps):
+class Commons(Swaps):
+    """Swaps in which a row sends all others the same, and all take the mean of all in the order of peer ids."""
+
+    swapping: Common
+
+    def _drawn(self, sender: int, opened: Edge, round: int) -> Draw:
+        """By the sender and the round."""
+        seed, peer = self.edges.seed, self.edges.peers[sender]
+        return Draw(sender, common_draw.mask_seed(seed, peer), round, partial(common_draw.chance, seed, peer, round))
+
+    def _encoded(self, made: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, NDArray[np.int64]]:
+        """The first of each sender, and those of its others that differ from it."""
+        first = {draw.sender: place for place, draw in reversed(list(enumerate(draws)))}
+        places = np.asarray([first[draw.sender] for draw in draws])
+        alike = (made == made[index(places, made)]).all(1).cpu().numpy()
+        source = np.where(alike, places, np.arange(len(made)))
+        once, where = np.unique(source, return_inverse=True)
+        arrive, sizes = super(Commons, self)._encoded(made[index(once, made)], [draws[place] for place in once])
+        return arrive[index(where, made)], sizes[where]
+
+    def _conclude(self, vectors: Tensor, update: Update) -> None:
+        """The mean, where a row has swapped with all others; else the changes of those it has swapped with."""
+        rows = index(np.unique(update.rows), vectors)
+        vectors[rows] = self.swapping.base(vectors[rows])
+        self._commit(vectors, update)
+        for row in np.unique(update.rows).tolist():
+            at = np.flatnonzero(update.rows == row)
+            mean = self._mean(update, at)
+            if mean is not None:
+                vectors[row] = mean
+
+    def _mean(self, update: Update, at: NDArray[np.int64]) -> Tensor | None:
+        """The mean (D,) of all estimates after the swaps at these places of one row; None if some are missing or differ."""
+        both = torch.minimum(update.give, update.take)[index(at, update.give), 0]
+        if not bool((both > 0.0).all()) or not bool(((1.0 / both).round() == len(at) + 1).all()):
+            return None
+        ends = [update.ends[place] for place in at]
+        own, theirs = self.swapping.estimates(self.kept.rows[self.kept.slots(ends)])
+        if not bool((own == own[0]).all()):
+            return None
+        known = {peer: estimate for (_, peer), estimate in zip(ends, theirs, strict=True)} | {ends[0][0]: own[0]}
+        return mean_of([known[row] for row in sorted(known, key=self.edges.rank.__getitem__)])
+
+
+@dataclass(slots=True)
+class Controls(Commons):
     """Swaps that leave estimates of both ends' updates, whose differences correct local steps."""
 
     swapping: Controlling

@@ -3,7 +3,7 @@
 import pytest
 
 from starling.gossip.mix.catalogue import MIXERS
-from starling.gossip.mix.kinds import SWAPPED, EdgeKind, kind_of
+from starling.gossip.mix.kinds import ALIKE, SWAPPED, EdgeKind, kind_of
 from starling.node.config.schema import Manifest, MixSection
 from starling.node.engine.mixing import mixer
 
@@ -14,5 +14,6 @@ def test_what_is_said_of_an_algorithm_is_so(kind):
     assert made.asynchronous == facts.asynchronous
     kind = kind_of(made.edge)
     assert (kind in SWAPPED) == facts.swaps
+    assert (kind in ALIKE) == facts.common
     assert (kind is EdgeKind.GATHERS) == facts.gathers
     assert (kind is EdgeKind.BROADCASTS) == facts.broadcasts

@@ -99,7 +99,6 @@ def test_more_parts_than_numbers_are_refused():
     [
         ("mix=sparse_outer", "overlay=complete"),
         ("mix=push_sum",),
-        ("mix=psgd", "mix.feedback=ef21", "overlay=complete"),
     ],
 )
 def test_fragments_are_refused_where_all_peers_must_receive_the_same_or_everything(words):

@@ -1,6 +1,7 @@
 """The swarm's agreement: one byte string, one id, one signature; and rules between fields."""
 
 import json
+import re
 from pathlib import Path
 
 import msgpack
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from starling.gossip.errors import ConfigError, RemoteProtocolError
 from starling.node.config import manifest as manifests
-from starling.node.config import toml
+from starling.node.config import toml, words
 from starling.node.config.overlay import check_members
 from starling.node.config.parts import convert
 from starling.node.config.schema import Manifest
@@ -266,7 +267,15 @@ def test_what_is_perhaps_not_meant_is_one_warning(assignments, key):
 
 
 NOLOCO = ("overlay=random_matching", "overlay.average_every=0", "mix.outer_momentum=0.5")
-DILOCO = ("mix=outer", "overlay=alone", "overlay.average_every=1", "mix.clip_norm=1")
+DILOCO = (
+    "compress.select=full",
+    "compress.request=identity",
+    "compress.response=identity",
+    "mix=outer",
+    "overlay=alone",
+    "overlay.average_every=1",
+    "mix.clip_norm=1",
+)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +325,11 @@ def test_what_is_fine_passes_in_silence(assignments):
         (["mix=push_sum"], "compress.response", "running sums"),
         (["mix=quasi_global"], "optimizer.momentum", "its own"),
         (["mix=psgd", "overlay=ring"], "overlay.kind", "all members"),
-        (["mix=psgd", "overlay=complete", "mix.feedback=ef21"], "mix.feedback", "drift apart"),
+        (
+            ["mix=psgd", "overlay=complete", "mix.feedback=ef21", "mix.control_variate=true", "pace.overlap=true"],
+            "pace.overlap",
+            "the round before",
+        ),
         (["mix=outer", "overlay.average_every=5"], "overlay.kind", "no exchanges between"),
         (["mix=outer", "mix.nesterov=false", "mix.outer_lr=0.5"], "mix.outer_momentum", "must be < 1"),
         (["compress.response=int2"], "compress.response", "expected error"),
@@ -341,3 +354,28 @@ def test_who_knows_the_number_of_members_refuses_what_so_many_cannot_have(assign
     with pytest.raises(ConfigError):
         check_members(changed(*assignments), n)
     check_members(changed("overlay=base_k", "overlay.k=3"), n)
+
+
+@pytest.mark.parametrize(
+    ("codecs", "said"),
+    [
+        ((), ["select = budget", "request = fp16", "response = int4"]),
+        (("compress.select=full", "compress.request=identity"), ["response = int4"]),
+        (("compress.select=full", "compress.request=identity", "compress.response=identity"), []),
+    ],
+)
+def test_an_average_of_all_says_through_which_codecs_it_goes(codecs, said):
+    """And what would make it exact; nothing where it is, or where there is none."""
+    swept = toml.apply_set(Manifest(), ["mix=dsgd", "overlay=alone", "overlay.average_every=1", *codecs])
+    about = [each for each in manifests.check(swept) if each.startswith("overlay.average_every")]
+    assert len(about) == bool(said)
+    for each in said:
+        assert f"compress.{each}" in about[0]
+    if said:
+        exact = re.findall("--set (\\S+)", about[0].replace("`", " "))
+        assert not any("average_every" in each for each in manifests.check(toml.apply_set(swept, exact)))
+    assert not any(
+        "average_every" in each
+        for each in manifests.check(toml.apply_set(swept, ["overlay.average_every=0", "overlay=ring"]))
+    )
+    assert ("exact" in dict(words.sections(swept))["sends"]) == (not said)

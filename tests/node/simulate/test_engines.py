@@ -32,6 +32,7 @@ SPARSE = (
 SEEDS = (
     "mix=seeds", "overlay=complete", "optimizer.momentum=0", "compress.select=full", "compress.response=int8_nearest",
 )  # fmt: skip
+COCKTAIL = ("compress.select=cocktail", "compress.ratio=0.02", "compress.response=int4", "mix.feedback=ef21")
 CONTROLLED = ("mix.feedback=ef21", "mix.control_variate=true", "simulate.nodes=5")
 pytestmark = pytest.mark.slow
 FIGURES = ("loss", "mean_model", "mean", "min", "max", "consensus_distance")
@@ -80,6 +81,7 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         ((*BOWLS, "mix=d2", "overlay=ring", "overlay.weights=lazy"), 9),
         ((*BOWLS, "mix=push_sum", "overlay=one_peer_exponential"), 9),
         ((*BOWLS, "mix=psgd", "overlay=complete", "compress.select=top_k", "compress.ratio=0.25", *CONTROLLED), 9),
+        ((*EXACT, "mix=psgd", "overlay=complete", "task.hidden=16", *COCKTAIL), 5),
         ((*BOWLS, "mix=outer", "overlay=alone", "overlay.average_every=1"), 9),
         ((*BOWLS, "mix=outer", "overlay=alone", "overlay.average_every=1", "mix.plain_averages=1"), 9),
         ((*EXACT, "compress.select=layered", "compress.ratio=0.05", "task.hidden=16"), 5),
@@ -110,6 +112,7 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         "d2",
         "push_sum",
         "control_variates",
+        "drawn_for_all",
         "outer",
         "plain_averages",
         "layered",

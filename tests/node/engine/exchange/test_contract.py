@@ -33,6 +33,7 @@ MIXES = {
     EdgeKind.DIFFERENCES: MixSection(kind="pet", clip_norm=0.0),
     MEMORIES: MixSection(kind="moments", clip_norm=0.0),
     EdgeKind.SWAPS: MixSection(kind="choco"),
+    EdgeKind.COMMON: MixSection(kind="psgd"),
     EdgeKind.CONTROLS: taken(MixSection, kind="psgd", feedback="ef21", control_variate=True),
     EdgeKind.GATHERS: MixSection(kind="gather"),
     EdgeKind.BROADCASTS: MixSection(kind="sparse_outer"),
@@ -393,3 +394,29 @@ def test_the_anchor_of_a_refused_message_does_not_count():
         with pytest.raises(RemoteProtocolError, match="too_large"):
             node.call(calls.VerifyUpdate(peer, digest(message), message))
     assert node.mix(("b", "c")).parted == ()
+
+
+@pytest.mark.parametrize("select", ["random_k", "cocktail", "budget"])
+def test_every_peer_is_offered_and_answered_the_same_bytes(select):
+    """Whoever asks, in whatever transaction, and whatever it may cost on that line; another sender and another round draw others."""
+    compress = CompressSection(select=select, response="int4")
+    nodes = trained(agreed(EdgeKind.COMMON, compress=compress), "abc")
+    offered = [
+        nodes["b"].call(calls.Offer("c", 0, seq, 5, 1 / 3, budget)).payload for seq, budget in ((0, 40), (7, 900))
+    ]
+    answer = calls.Answer("a", 0, 3, 5, 1 / 3, 0.0, nodes["a"].call(calls.Offer("b", 0, 3, 5, 1 / 3)).payload)
+    assert offered[0] == offered[1] == nodes["b"].call(answer).payload
+    assert nodes["b"].call(calls.Offer("c", 0, 8, 6, 1 / 3)).payload != offered[0]
+
+
+def test_what_a_node_ahead_of_the_common_model_saves_and_offers_is_the_common_model():
+    """A checkpoint, or what a late joiner takes over, holds no local steps that others have not been told of."""
+    nodes = trained(agreed(EdgeKind.COMMON))
+    transact(nodes)
+    for step, node in enumerate(nodes.values()):
+        node.replica.x -= 0.1 + step  # beside the exchange
+    (one, other), _ = mixed(nodes)
+    assert not torch.equal(one, other)
+    saved = [node.replica.settled for node in nodes.values()]
+    assert torch.equal(*saved)
+    assert torch.allclose(one, saved[0] - 0.1)
