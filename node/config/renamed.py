@@ -1,22 +1,31 @@
-"""A key that has become two: `mix.drift_limit` of the mix "pet" is `mix.drift_noise` or `mix.refutable`, by what moves flows.
+"""What founded manifests say otherwise than settings do today; by their bytes a swarm is known, so they are read and written as before.
 
-Founded manifests still say it in the old key, by whose bytes a swarm is known, so these are read and written as before. Torch-free.
+    mix.drift_limit of pet          is mix.drift_noise or mix.refutable, by what moves flows
+    mix.residual, mix.outer_lr      of sparse_outer, which had neither: without them a founded manifest says 0 and 1, and not what is the
+                                    default today
+
+Torch-free.
 """
 
 from collections.abc import Mapping
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from starling.gossip.mix.pet import chosen_track
 
 OLD = "drift_limit"
+_WITHOUT: Mapping[str, Mapping[str, float]] = MappingProxyType({"sparse_outer": {"residual": 0.0, "outer_lr": 1.0}})
+"""By mix, keys that it did not begin with, and what a founded manifest without them means."""
 
 
 def renamed(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return plain settings with today's key in the place of the old one; themselves where they do not have it."""
+    """Return plain settings of a founded manifest as they would be written today."""
     mix = raw.get("mix")
-    if not isinstance(mix, dict) or OLD not in mix:
+    if not isinstance(mix, dict):
         return raw
+    mix = {**_WITHOUT.get(str(mix.get("kind")), {}), **mix}
+    if OLD not in mix:
+        return {**raw, "mix": mix}
     kept = {key: value for key, value in mix.items() if key != OLD}
     if mix[OLD] is not None:
         kept[today(raw)] = mix[OLD]
@@ -39,6 +48,9 @@ def stored(plain: dict[str, Any]) -> None:
     if mix["kind"] == "pet":
         both = {key: mix.pop(key) for key in ("drift_noise", "refutable")}
         mix[OLD] = both[today(plain)]
+    for key, value in _WITHOUT.get(mix["kind"], {}).items():
+        if mix[key] == value:
+            del mix[key]
 
 
 def refusal(value: object) -> str:
