@@ -29,6 +29,7 @@ from starling.node.config import (
     robustness,
     sampled,
     start,
+    stored,
     turns,
     weight,
 )
@@ -55,16 +56,13 @@ _LATER: dict[str, dict[str, object]] = {
     "pace": {"overlap": False, "stop_after": 0, "gossips": 1},
 }
 """Keys that format 2 did not begin with, and their defaults."""
-_EARLIER = ("track", "drift_limit")
-"""Keys of `mix.kind = pet` that are no more. The bytes by which a swarm is known say that they are not set."""
 _SOME = 16  # members, a number for which every overlay exists: one that stands still for so many does for all
 
 
 def to_bytes(manifest: Manifest) -> bytes:
     """Canonical bytes."""
     plain = msgspec.to_builtins(manifest)
-    if plain["mix"]["kind"] == "pet":
-        plain["mix"] |= dict.fromkeys(_EARLIER)
+    stored.write(plain)
     if plain["mix"].get("flows") == "float32":  # what it is where nothing is said, now as before it could be said
         del plain["mix"]["flows"]
     for section, later in _LATER.items():
