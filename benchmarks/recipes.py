@@ -243,7 +243,7 @@ class NeverWorseRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag=
     """Patterns of SPLIT/OPTIMIZER/SCHEDULE/RATE/FAULTS."""
     pairs: AtLeastOne = 6
     """Of each cell, a seed each."""
-    rounds: Annotated[int, Meta(ge=4)] = 40
+    rounds: Annotated[int, Meta(ge=4)] = 80
     set: tuple[str, ...] = ()
     """`--set` of the default's mix."""
     jobs: AtLeastOne = 2

@@ -35,11 +35,9 @@ if TYPE_CHECKING:
     from starling.node.simulate.runs import Show
 
 LOOKS = 20  # evaluations of a run, at least; up to twice as many where the rounds are no multiple
-LOSS, CRASHES, TRIES = (
-    0.3,
-    2,
-    1,
-)  # of a message; nodes that crash at half time, one a round; a lost message is not sent again
+LOSS, TRIES = 0.3, 1  # of a message, which is not sent again
+CRASHES = 2  # nodes that crash at half time, one a round
+STEP_S = 1.0  # of a local step where there are faults: a node that waits in vain, up to half a minute, misses rounds, not the run
 FASTER = 20.0  # times the rate, in half of the cells
 LOCAL_STEPS = 10
 _CLASSIFIED = {"sgd": 0.02, "adamw": 0.002, "muon": 0.03}  # rates that suit plain averages, of short sweeps
@@ -120,7 +118,7 @@ def keys(cell: Cell, rounds: int, path: Path | None) -> dict[str, Any]:
         given["task.path"] = path
     if cell.faults == "faults":
         half = rounds // 2
-        given |= {"faults.loss": LOSS, "faults.tries": TRIES}
+        given |= {"network.step_s": STEP_S, "faults.loss": LOSS, "faults.tries": TRIES}
         given |= {"faults.crash": 1.0, "faults.churn_from": half, "faults.churn_until": half + CRASHES}
     return given
 
@@ -198,7 +196,7 @@ class Bench:
                     one, other = (finished.get(len(ARMS) * place + arm) for arm in range(len(ARMS)))
                     if one is not None and other is not None:
                         known[seed] = pair(seed, one.outcome, other.outcome)
-                if finished:
+                if known:
                     self.results.write(cell.file, asked, known)
             for failed in under_way.failed.values():
                 error = failed.failure.error()

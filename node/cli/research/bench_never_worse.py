@@ -44,7 +44,7 @@ KEEP = Path("starling-never-worse")
     help="Only these; * is any. Repeatable.",
 )
 @click.option("--seeds", type=int, default=6, help="Seeds of every cell, from 1 on.")
-@click.option("--rounds", type=int, default=40, help="Of every run; it is evaluated some twenty times.")
+@click.option("--rounds", type=int, default=80, help="Of every run; it is evaluated some twenty times.")
 @click.option(
     "--data", type=PATH, metavar="FOLDER",
     help="With text/languages and text/authors. Default: STARLING_DATA, or ../shared/data; without texts there, made-up ones.",
@@ -79,7 +79,7 @@ def never_worse(
 
     for key, value, least, most, usual in (
         ("--seeds", seeds, 1, MOST_SEEDS, 6),
-        ("--rounds", rounds, LEAST_ROUNDS, MOST_ROUNDS, 40),
+        ("--rounds", rounds, LEAST_ROUNDS, MOST_ROUNDS, 80),
         ("--jobs", jobs, 1, MOST_JOBS, 2),
     ):
         if not least <= value <= most:

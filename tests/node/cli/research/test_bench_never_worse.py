@@ -111,7 +111,7 @@ def test_rates_and_faults_of_a_cell_are_what_it_is_called():
     normal, faster = (keys(DIGITS._replace(rate=rate), 40, None) for rate in ("normal", "twentyfold"))
     assert faster["optimizer.lr"] == pytest.approx(20 * normal["optimizer.lr"])
     harsh, _ = scenarios(DIGITS._replace(faults="faults"), 40, None)
-    assert (harsh.faults.loss, harsh.faults.tries) == (0.3, 1)
+    assert (harsh.faults.loss, harsh.faults.tries, harsh.network.step_s) == (0.3, 1, 1.0)
     assert (harsh.faults.churn_from, harsh.faults.churn_until, harsh.faults.crash) == (20, 22, 1.0)
     assert scenarios(DIGITS._replace(schedule="constant"), 40, None)[0].optimizer.schedule == "constant"
 
