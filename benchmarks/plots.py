@@ -1,6 +1,7 @@
 """Pictures of stored results: `python -m benchmarks.plots [RECIPE …]` draws `docs/reproductions/NAME.png`; without a name, all there are.
 
-A line is the mean over seeds of overlays, the median of simulations, with a band from the least to the largest of the seeds.
+A line is the mean over seeds of overlays, the median of simulations, with a band from the least to the largest of the seeds. Differences
+from plain averages are means over seeds with a band of a standard error; the axis is linear within ± _LINEAR and logarithmic beyond.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from benchmarks import results
-from benchmarks.recipes import OverlaysRecipe, Plot, SimulateRecipe
-from benchmarks.results import Result
+from benchmarks.recipes import NeverWorseRecipe, OverlaysRecipe, Plot, SimulateRecipe
+from benchmarks.results import Result, Run
 from benchmarks.table import PAGES
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _LEGEND_INCHES = 0.7
 _DPI = 75
 _LEAST = 1e-16  # relative rounding of double precision: what lies below is drawn there
 _STYLES = ("-", "--", "-.", ":")
+_LINEAR = 0.01
 
 
 def panels(result: Result) -> list[Callable[[Axes], None]]:
@@ -34,6 +36,9 @@ def panels(result: Result) -> list[Callable[[Axes], None]]:
     match result.recipe:
         case OverlaysRecipe(sizes=sizes):
             return [_walks(result, n, key) for key in ("rounds", "messages_per_node") for n in sizes]
+        case NeverWorseRecipe():
+            places = dict.fromkeys(tuple(run["cell"].split("/")[:2]) for run in result.runs)
+            return [_differences(result.runs, *place) for place in places]
         case SimulateRecipe(plot=Plot() as plot):
             curves = [_curves(result, plot, title, axis) for axis in plot.axes for title in plot.panels]
             return [*curves, *(_ends(result, plot, axis) for axis in (plot.swept, "bytes_per_node") if plot.ends)]
@@ -53,6 +58,7 @@ def draw(result: Result, path: Path) -> None:
         paint(figure.add_subplot(down, across, place + 1))
     _share(figure.axes)
     lines = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
+    lines = {label: line for label, line in lines.items() if not str(label).startswith("_")}
     names = {"loc": "outside lower center", "ncols": min(5, len(lines)), "fontsize": "small"}
     figure.legend(list(lines.values()), list(lines), **names)
     figure.savefig(path, dpi=_DPI, pil_kwargs={"optimize": True})
@@ -73,6 +79,37 @@ def _walks(result: Result, n: int, key: str) -> Callable[[Axes], None]:
         axes.set_title(f"n = {n}", fontsize="medium")
         axes.set_xlabel("rounds" if key == "rounds" else "messages sent by a node")
         axes.set_ylabel("consensus error")
+
+    return paint
+
+
+def _differences(runs: Sequence[Run], split: str, optimizer: str) -> Callable[[Axes], None]:
+    kinds = dict.fromkeys(tuple(run["cell"].split("/")[2:4]) for run in runs)
+    colours = {kind: f"C{place}" for place, kind in enumerate(kinds)}
+
+    def paint(axes: Axes) -> None:
+        axes.axhline(0.0, color="black", linewidth=0.8)
+        own = [run for run in runs if run["cell"].split("/")[:2] == [split, optimizer]]
+        for run in own:
+            schedule, rate, faults = run["cell"].split("/")[2:]
+            colour, style = colours[schedule, rate], "-" if faults == "calm" else "--"
+            axes.plot(
+                run["rounds"],
+                run["difference"],
+                style,
+                color=colour,
+                label=f"{schedule}, {rate}, {faults}",
+                linewidth=1.2,
+            )
+            bounds = [
+                (mean - (error or 0.0), mean + (error or 0.0))
+                for mean, error in zip(run["difference"], run["error"], strict=True)
+            ]
+            axes.fill_between(run["rounds"], *zip(*bounds, strict=True), color=colour, alpha=0.12, linewidth=0)
+        axes.set_yscale("symlog", linthresh=_LINEAR)
+        axes.set_title(f"{split.replace('_', ' ')}, {optimizer}", fontsize="medium")
+        axes.set_xlabel(LABELS["round"])
+        axes.set_ylabel(f"{own[0]['metric'].replace('_', ' ')}, better by")
 
     return paint
 

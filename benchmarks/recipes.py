@@ -1,9 +1,10 @@
 """What a recipe can say: TOML files in `benchmarks/recipes`, typed.
 
-A recipe names figures and their bounds. `kind` says who measures: `demo` (`benchmarks.demos`), `startup` (`benchmarks.startup`), `overlays`
-(`benchmarks.overlays`), `simulate` (`benchmarks.simulations`), `tracking` (`benchmarks.tracking`), `authors` (`benchmarks.authors`),
-`codec` (`benchmarks.codecs`), `rules` (`benchmarks.rules`), `node_round` (`benchmarks.scaling`), `large` (`benchmarks.large`) or `overlap`
-(`benchmarks.overlap`); the names of the figures are explained there.
+A recipe names figures and their bounds. `kind` says who measures: `demo` (`benchmarks.demos`), `startup` (`benchmarks.startup`),
+`overlays` (`benchmarks.overlays`), `simulate` (`benchmarks.simulations`), `tracking` (`benchmarks.tracking`), `never_worse`
+(`benchmarks.never_worse`), `authors` (`benchmarks.authors`), `codec` (`benchmarks.codecs`), `rules` (`benchmarks.rules`), `node_round`
+(`benchmarks.scaling`), `large` (`benchmarks.large`), `loop` (`benchmarks.loop`) or `overlap` (`benchmarks.overlap`); the names of the
+figures are explained there.
 """
 
 from __future__ import annotations
@@ -235,6 +236,20 @@ class TrackingRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="t
             raise ValueError(f"halved: must name some of {', '.join(self.methods)}, got {', '.join(self.halved)}")
 
 
+class NeverWorseRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="never_worse"):
+    """Where the default mix is worse than plain averages."""
+
+    cells: Annotated[tuple[str, ...], Meta(min_length=1)] = ("*",)
+    """Patterns of SPLIT/OPTIMIZER/SCHEDULE/RATE/FAULTS."""
+    pairs: AtLeastOne = 6
+    """Of each cell, a seed each."""
+    rounds: Annotated[int, Meta(ge=4)] = 80
+    set: tuple[str, ...] = ()
+    """`--set` of the default's mix."""
+    jobs: AtLeastOne = 2
+    """Processes."""
+
+
 class AuthorsRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="authors"):
     """A swarm of authors, each author's lone model and a central one, at equal steps; `--set` each."""
 
@@ -315,6 +330,7 @@ Recipe = (
     | OverlaysRecipe
     | SimulateRecipe
     | TrackingRecipe
+    | NeverWorseRecipe
     | AuthorsRecipe
     | CodecRecipe
     | RulesRecipe

@@ -23,6 +23,7 @@ from benchmarks import (
     facts,
     large,
     loop,
+    never_worse,
     overlap,
     overlays,
     recipes,
@@ -39,6 +40,7 @@ from benchmarks.recipes import (
     DemoRecipe,
     LargeRecipe,
     LoopRecipe,
+    NeverWorseRecipe,
     NodeRoundRecipe,
     OverlapRecipe,
     OverlaysRecipe,
@@ -116,7 +118,7 @@ def _timed(recipe: recipes.Recipe, figure: str) -> bool:
     """Whether a clock measures a figure: of simulations their duration, of demos all but what was learned, of others everything."""
     last = figure.rpartition(".")[2]
     match recipe:
-        case SimulateRecipe() | OverlaysRecipe() | TrackingRecipe() | AuthorsRecipe():
+        case SimulateRecipe() | OverlaysRecipe() | TrackingRecipe() | NeverWorseRecipe() | AuthorsRecipe():
             return last == "wall_s"
         case DemoRecipe():
             return last not in demos.LEARNED
@@ -163,6 +165,8 @@ def _figures(recipe: recipes.Recipe, kept: Path) -> tuple[list[Run], Figures]:
             return (runs := simulations.measure(recipe)), simulations.figures(recipe, runs)
         case TrackingRecipe():
             return (runs := tracking.measure(recipe)), tracking.figures(recipe, runs)
+        case NeverWorseRecipe():
+            return (runs := never_worse.measure(recipe, kept)), never_worse.figures(runs)
         case AuthorsRecipe():
             return (runs := authors.measure(recipe, kept)), authors.figures(recipe, runs)
         case CodecRecipe():
@@ -181,6 +185,8 @@ def _spread(recipe: recipes.Recipe, runs: list[Run]) -> dict[str, float]:
             return demos.spread(recipe, runs)
         case TrackingRecipe():
             return tracking.spread(recipe, runs)
+        case NeverWorseRecipe():
+            return never_worse.spread(runs)
         case _:
             return {}
 

@@ -16,9 +16,9 @@ from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 
-from benchmarks import facts, recipes, results, tracking
-from benchmarks.recipes import TrackingRecipe
-from benchmarks.results import Result, Verdict
+from benchmarks import facts, never_worse, recipes, results, tracking
+from benchmarks.recipes import NeverWorseRecipe, TrackingRecipe
+from benchmarks.results import Result, Run, Verdict
 
 PAGES = facts.ROOT / "docs" / "reproductions"
 PAGE = Path(__file__).parent / "README.md"
@@ -70,8 +70,44 @@ def _tables(result: Result) -> Iterator[str]:
         names = {f"{'-'.join(cell)}." for cell in tracking.cells(result.recipe)}
         rest = {name: value for name, value in result.figures.items() if f"{name.partition('.')[0]}." not in names}
         yield from map(_grid, _grouped(rest))
+    elif isinstance(result.recipe, NeverWorseRecipe):
+        names = {never_worse.name(run) for run in result.runs}
+        yield from map(
+            _grid,
+            _grouped({key: value for key, value in result.figures.items() if key.rpartition(".")[0] not in names}),
+        )
+        yield _worse(result)
     else:
         yield from map(_grid, _grouped(result.figures))
+
+
+def _worse(result: Result) -> str:
+    """Cells in which the default is worse than plain averages at some evaluation, the worst first of each metric."""
+    rows = [
+        [
+            "worse",
+            "metric",
+            "least difference",
+            "after rounds",
+            "evaluations below",
+            "difference at the end",
+            "plain averages",
+        ]
+    ]
+    worse = [run for run in result.runs if run["worse"]]
+    for run in sorted(worse, key=lambda run: (run["metric"], run["worst"] is not None, run["worst"] or 0.0)):
+        shown = [f"`{never_worse.name(run)}`", run["metric"].replace("_", " "), _uncertain(run, "worst")]
+        shown += [_number(run["worst_round"]), f"{run['below']} of {len(run['rounds'])}", _uncertain(run, "end")]
+        default, plain = run["diverged"]
+        diverged = f"; {default} diverged, of plain averages {plain}" if default or plain else ""
+        rows.append([*shown, f"{_number(run['plain_end'])}{diverged}"])
+    return _grid(rows) if worse else "Worse in no cell."
+
+
+def _uncertain(run: Run, figure: str) -> str:
+    """A difference ± its standard error."""
+    error = run[f"{figure}_error"]
+    return _number(run[figure]) + (f" ± {error:.2g}" if error is not None else "")
 
 
 def _cells(result: Result, recipe: TrackingRecipe) -> str:

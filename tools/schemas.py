@@ -32,6 +32,7 @@ TYPES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
         "bench-codec": documents.Codecs,
         "bench-link": documents.Links,
         "bench-loop": documents.Loops,
+        "bench-never-worse": documents.NeverWorse,
         "bench-overlap": documents.Overlaps,
         "bench-rules": documents.Rules,
         "config-show": documents.ShownConfig,
@@ -76,7 +77,7 @@ def schema(name: str) -> dict[str, Any]:
         _unwrap(top, parts)
     if name in VERSIONS:
         top["properties"]["version"] = {"const": VERSIONS[name]}
-    command = name if name in COMMANDS else name.replace("-", " ")
+    command = name if name in COMMANDS else name.replace("-", " ", 1)
     made = {"$schema": DRAFT, **top, "title": f"starling {command} --json"}
     return {**made, "$defs": dict(sorted(parts.items()))} if parts else made
 

@@ -159,6 +159,59 @@ class LoopCase(msgspec.Struct, frozen=True, kw_only=True):
     """The first over the second: the share of a plain loop's speed that a local step keeps."""
 
 
+NEVER_WORSE_AXES = (
+    ("by_label", "dirichlet", "iid", "by_language", "by_author"),
+    ("sgd", "adamw", "muon"),
+    ("cosine", "constant"),
+    ("normal", "twentyfold"),
+    ("calm", "faults"),
+)
+"""Splits of the data, optimisers, schedules, rates and faults: in each combination the default mix is compared with plain averages."""
+
+
+class NeverWorseCase(msgspec.Struct, frozen=True, kw_only=True):
+    """The default mix minus plain averages (`mix=dsgd`) in one cell, of runs with equal seeds, partners and batches.
+
+    Differences are of the metric's mean over nodes, mean over seeds, and positive where the default is better. Errors are standard errors
+    over seeds, null for one seed. Evaluations end where one of the runs diverged.
+    """
+
+    cell: str
+    """SPLIT/OPTIMIZER/SCHEDULE/RATE/FAULTS."""
+    data: str
+    """What was learned from, and for texts the beginning of a SHA-256 of them."""
+    metric: str
+    higher_is_better: bool
+    """Of the metric."""
+    seeds: tuple[int, ...]
+    rounds: tuple[int, ...]
+    """Done at each evaluation."""
+    difference: tuple[float, ...]
+    """At each evaluation."""
+    error: tuple[float | None, ...]
+    """Of each difference."""
+    worst: float | None
+    """The least difference; null without an evaluation."""
+    worst_error: float | None
+    worst_round: int | None
+    end: float | None
+    """The last difference."""
+    end_error: float | None
+    default_end: float | None
+    """The metric of the default at the end, mean over seeds."""
+    plain_end: float | None
+    below: int
+    """Evaluations at which the default is worse by more than three standard errors."""
+    above: int
+    """Evaluations at which it is better by more than that."""
+    diverged: tuple[int, int]
+    """Seeds that diverged, of the default and of plain averages."""
+    committed: tuple[float, float]
+    """Share of the exchanges with living nodes that took place, of the default and of plain averages."""
+    worse: bool
+    """It is below at some evaluation, or diverged in more seeds."""
+
+
 class MemoryCase(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of an engine process with one layout, in bytes per parameter beyond the same engine with a model of next to none."""
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from starling.kernels.schema import Case, LinkCase, LoopCase, OverlapCase, RuleCase
+from starling.kernels.schema import Case, LinkCase, LoopCase, NeverWorseCase, OverlapCase, RuleCase
 from starling.node.status.check import Check
 from starling.node.status.snapshot import PeerStatus
 
@@ -155,6 +155,12 @@ class Overlaps(Document, frozen=True):
     """`starling bench overlap --json`."""
 
     cases: tuple[OverlapCase, ...]
+
+
+class NeverWorse(Document, frozen=True):
+    """`starling bench never-worse --json`. Fewer cases than cells after Ctrl-C."""
+
+    cases: tuple[NeverWorseCase, ...]
 
 
 class Degree(msgspec.Struct, frozen=True, kw_only=True):

@@ -129,6 +129,11 @@ def _check_members(scenario: Scenario) -> None:
 
 
 def _check_whole(scenario: Scenario) -> None:
+    if scenario.simulate.salt:
+        raise ConfigError(
+            f"simulate.salt: whole nodes order partners by their swarm id, must be empty, got {scenario.simulate.salt!r}; "
+            "try `--set simulate.engine=matrix`"
+        )
     if scenario.simulate.running_mean:
         raise ConfigError(
             "simulate.running_mean: whole nodes begin with no momentum; try `--set simulate.engine=matrix`"

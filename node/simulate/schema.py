@@ -44,6 +44,9 @@ class SimulateSection(Section, frozen=True):
     """false: no model and no data. Members, overlay and one random number a node that is averaged: tens of thousands of nodes."""
     seed: Annotated[int, Meta(ge=0, le=2**62)] = 0
     """Root of all chance: the swarm's own and that of faults and networks."""
+    salt: Annotated[str, Meta(max_length=64)] = ""
+    """matrix: text that orders partners in place of the swarm id. Runs with the same one and the same seed have the same partners and
+    batches, whatever their other settings are, so that their differences are paired. "": the swarm id, a hash of all settings."""
     sample: Count = 32
     """Nodes whose own models are evaluated, evenly spread, besides the mean model. 0: all."""
     target: Annotated[float, Meta(ge=-1e9, le=1e9)] = 0.0

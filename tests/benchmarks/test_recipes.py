@@ -21,6 +21,7 @@ from benchmarks import (
     facts,
     large,
     loop,
+    never_worse,
     overlap,
     overlays,
     plots,
@@ -42,6 +43,7 @@ from benchmarks.recipes import (
     DemoRecipe,
     LargeRecipe,
     LoopRecipe,
+    NeverWorseRecipe,
     NodeRoundRecipe,
     OverlapRecipe,
     OverlaysRecipe,
@@ -52,6 +54,7 @@ from benchmarks.recipes import (
 )
 from benchmarks.results import Result
 from starling.gossip.overlay import catalogue
+from starling.kernels import never_worse as grid
 from starling.kernels.schema import ALL_RULES, CODECS, LOOP_MIXES, LOOP_MODELS, LOOP_OPTIMIZERS, RULES
 from starling.node.catalogues import task
 from starling.node.cli.demo import make_plan
@@ -184,6 +187,17 @@ def looped(model: str, optimizer: str, mix: str) -> results.Run:
     return {"model": model, "optimizer": optimizer, "mix": mix, "plain_ms": 1.0, "ours_ms": 1.1, "kept": 0.91}
 
 
+def compared(cell: str, **over: object) -> results.Run:
+    """A case of `starling bench never-worse`."""
+    run = {
+        "cell": cell, "data": "digits", "metric": "accuracy", "higher_is_better": True, "seeds": [1, 2, 3, 4], "rounds": [2, 4],
+        "difference": [-0.1, 0.2], "error": [0.01, 0.02], "worst": -0.1, "worst_error": 0.01, "worst_round": 2, "end": 0.2,
+        "end_error": 0.02, "default_end": 0.9, "plain_end": 0.7, "below": 1, "above": 1, "diverged": [0, 0], "committed": [1.0, 1.0],
+        "worse": True,
+    }  # fmt: skip
+    return {**run, **over}
+
+
 def overlapped(model: str, d: int, pace: str, mbit: float) -> results.Run:
     """A case of `starling bench overlap`."""
     figures = {
@@ -214,6 +228,8 @@ def plausible(recipe: recipes.Recipe) -> results.Figures:
         case TrackingRecipe():
             each = itertools.product(tracking.cells(recipe), recipe.methods)
             return tracking.figures(recipe, [tracked(recipe, cell, method) for cell, method in each])
+        case NeverWorseRecipe():
+            return never_worse.figures([compared(cell.name) for cell in grid.cells(recipe.cells)])
         case AuthorsRecipe():
             return authors.figures(recipe, written(recipe))
         case CodecRecipe():
@@ -282,16 +298,28 @@ def test_every_command_line_is_one_that_the_command_takes(path):
                 _, cells = sweep.read(facts.ROOT / recipe.scenario, assignments(given))
                 rules.check(cells)
         case AuthorsRecipe():
-            for case, members in {authors.SWARM: recipe.nodes, authors.CENTRAL: 1}.items():
-                chosen = authors.scenario(recipe, case, facts.ROOT)
-                rules.check_one(chosen)
-                assert authors.steps(manifest(chosen), members) == recipe.steps
+            check_authors(recipe)
         case CodecRecipe():
             assert set(recipe.codecs) <= set(CODECS)
         case LoopRecipe():
             assert wanted(recipe.cases)
+        case NeverWorseRecipe():
+            assert [check_pair(recipe, cell) for cell in grid.cells(recipe.cells)]
         case RulesRecipe():
             assert set(recipe.rules) <= set(ALL_RULES)
+
+
+def check_pair(recipe: NeverWorseRecipe, cell: grid.Cell) -> None:
+    texts = facts.ROOT if grid.wanted([cell]) else None
+    for scenario in grid.scenarios(cell, recipe.rounds, texts, recipe.set):
+        rules.check_one(scenario)
+
+
+def check_authors(recipe: AuthorsRecipe) -> None:
+    for case, members in {authors.SWARM: recipe.nodes, authors.CENTRAL: 1}.items():
+        chosen = authors.scenario(recipe, case, facts.ROOT)
+        rules.check_one(chosen)
+        assert authors.steps(manifest(chosen), members) == recipe.steps
 
 
 def check_simulation(recipe: SimulateRecipe, case: str) -> None:
@@ -687,6 +715,74 @@ def test_a_grid_is_shown_with_spreads_and_marks():
     assert "`iid-sgd-calm.pet`" not in page
 
 
+HARMLESS = {"worst": 0.0, "below": 0, "worse": False}
+
+
+def test_cells_of_a_grid_are_counted_by_optimiser_as_worse_and_better():
+    """Better is who is above at some evaluation and below at none, or diverges in fewer seeds."""
+    runs = [
+        compared("iid/sgd/cosine/normal/calm"), compared("iid/sgd/cosine/normal/faults", **HARMLESS),
+        compared("iid/muon/cosine/normal/calm", **HARMLESS, above=0),
+        compared("iid/muon/cosine/normal/faults", **HARMLESS | {"above": 0, "diverged": [0, 1]}),
+    ]  # fmt: skip
+    table = never_worse.figures(runs)
+    for optimizer, counts in {"sgd": (2, 1, 1), "muon": (2, 0, 1), "all": (4, 1, 2)}.items():
+        assert tuple(table[f"{optimizer}.{name}"] for name in ("cells", "worse", "better")) == counts
+    of_cell = {
+        key.rpartition(".")[2]: value for key, value in table.items() if key.startswith("iid-sgd-cosine-normal-calm.")
+    }
+    assert of_cell == {
+        "worst": -0.1, "worst_round": 2, "worst_error": 0.01, "end": 0.2, "end_error": 0.02, "plain": 0.7, "below": 0.5, "above": 0.5,
+        "committed": 1.0,
+    }  # fmt: skip
+    deviations = never_worse.spread(runs)
+    assert deviations["iid-sgd-cosine-normal-calm.worst"] == 0.02
+    assert never_worse.spread([compared("a/b", worst_error=None, end_error=None)]) == {}
+
+
+def test_a_page_lists_cells_that_are_worse_the_worst_first():
+    recipe = NeverWorseRecipe(title="x")
+    nothing = dict.fromkeys(("worst", "worst_error", "worst_round", "end", "end_error", "plain_end"))
+    runs = [
+        compared("iid/sgd/a/b/c"), compared("iid/adamw/a/b/c", worst=-0.3), compared("iid/muon/a/b/c", **HARMLESS),
+        compared("iid/muon/a/b/d", **nothing, diverged=[2, 1]),
+    ]  # fmt: skip
+    shown = table.show(msgspec.structs.replace(result(), recipe=recipe, runs=runs, figures=never_worse.figures(runs)))
+    first, second, third = [line for line in shown.splitlines() if line.startswith("| `iid")]
+    assert first == "| `iid-muon-a-b-d` | accuracy | – | – | 1 of 2 | – | –; 2 diverged, of plain averages 1 |"
+    assert second == "| `iid-adamw-a-b-c` | accuracy | -0.3 ± 0.01 | 2 | 1 of 2 | 0.2 ± 0.02 | 0.7 |"
+    assert third.startswith("| `iid-sgd-a-b-c` | accuracy | -0.1 ± 0.01 |")
+    assert "| `all` | 4 | 3 | 1 |" in shown
+    none = [compared("iid/muon/a/b/c", **HARMLESS)]
+    better = msgspec.structs.replace(result(), recipe=recipe, runs=none, figures=never_worse.figures(none))
+    assert "Worse in no cell." in table.show(better)
+
+
+def test_a_grid_is_measured_by_one_command_whose_cells_are_kept_until_all_are_there(tmp_path, monkeypatch):
+    said = []
+
+    def cases(words, what):
+        said.append(words)
+        folder = Path(words[words.index("--keep") + 1])
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cell.json").touch()
+        if len(said) == 1:
+            raise RuntimeError
+        return [compared("iid/sgd/cosine/normal/calm")]
+
+    monkeypatch.setattr(never_worse, "cases", cases)
+    recipe = NeverWorseRecipe(title="x", cells=("iid/*",), pairs=2, rounds=4, set=("mix.kappa=0.2",), jobs=1)
+    with pytest.raises(RuntimeError):
+        never_worse.measure(recipe, tmp_path)
+    assert len(list(tmp_path.rglob("cell.json"))) == 1
+    assert never_worse.measure(recipe, tmp_path) == [compared("iid/sgd/cosine/normal/calm")]
+    assert said[0] == said[1]
+    assert list(tmp_path.iterdir()) == []
+    words = "bench never-worse --cells iid/* --seeds 2 --rounds 4 --jobs 1 --set mix.kappa=0.2 --keep"
+    assert said[0][: len(words.split())] == words.split()
+    assert never_worse.key(recipe) != never_worse.key(msgspec.structs.replace(recipe, rounds=5))
+
+
 def test_codecs_are_named_without_dots_and_measured_in_dense_vectors():
     """A dot ends the name of the group whose figures share a row of a table."""
     figures = codecs.figures([coded("mask:0.1+int4", 100), coded("torch.topk:0.001+numpy", 100)])
@@ -1041,7 +1137,9 @@ def test_results_with_curves_are_drawn(tmp_path):
     drawn = recipes.Plot(panels={"left": ("a",), "right": ("b",)}, axes=("round", "bytes_per_node"))
     curves = SimulateRecipe(title="x", scenario="y", seeds=(1, 2), cases={"a": (), "b": ()}, plot=drawn)
     runs = [simulated(case, seed) for case in "ab" for seed in (1, 2)]
-    for number, (recipe, ran) in enumerate([(walks, [walked("a", 8)]), (curves, runs)]):
+    pairs = [compared(f"{split}/sgd/cosine/normal/calm") for split in ("iid", "by_label")]
+    kinds = [(walks, [walked("a", 8)]), (curves, runs), (NeverWorseRecipe(title="x"), pairs)]
+    for number, (recipe, ran) in enumerate(kinds):
         path: Path = tmp_path / f"{number}.png"
         one = msgspec.structs.replace(result(), recipe=recipe, runs=ran, figures={})
         plots.draw(one, path)

@@ -1,13 +1,14 @@
-"""`starling bench`: how fast this machine does what nodes do.
+"""`starling bench`: how fast this machine does what nodes do, and what their default mix is worth.
 
-    bench codec    selects, quantises, packs and unpacks, beside a plain copy of the same vector
-    bench rules    combines the vectors of peers, some of them Byzantine, beside byzfl
-    bench link     sends messages from process to process, beside plain and encrypted TCP
-    bench loop     does local steps, beside a plain PyTorch loop (`bench_loop`)
-    bench overlap  trains on two nodes that exchange, beside a plain loop, and the same nodes alone
+    bench codec        selects, quantises, packs and unpacks, beside a plain copy of the same vector
+    bench rules        combines the vectors of peers, some of them Byzantine, beside byzfl
+    bench link         sends messages from process to process, beside plain and encrypted TCP
+    bench loop         does local steps, beside a plain PyTorch loop (`bench_loop`)
+    bench overlap      trains on two nodes that exchange, beside a plain loop, and the same nodes alone
+    bench never-worse  simulates swarms with the default mix and with plain averages (`bench_never_worse`)
 
-Standard output is a table, or with --json a `documents.Codecs`, `Rules`, `Links`, `Loops` or `Overlaps`. Progress goes to standard error,
-but for `loop` only if that is a terminal.
+Standard output is a table, or with --json a `documents.Codecs`, `Rules`, `Links`, `Loops`, `Overlaps` or `NeverWorse`. Progress goes to
+standard error, but for `loop` and `never-worse` only if that is a terminal.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from starling.gossip.errors import ConfigError, GossipError
 from starling.node.cli.common import console, cores_there, emit, json_option, table
 from starling.node.cli.help import Group
 from starling.node.cli.research.bench_loop import loop
+from starling.node.cli.research.bench_never_worse import never_worse
 
 if TYPE_CHECKING:
     from starling.kernels.schema import Case, LinkCase, OverlapCase, RuleCase
@@ -50,6 +52,7 @@ def bench() -> None:
 
 
 bench.add_command(loop)
+bench.add_command(never_worse)
 
 
 @bench.command(

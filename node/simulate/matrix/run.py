@@ -91,7 +91,7 @@ class _Run:
         self._steps_pace = agreed.pace.kind == "steps"
         count = build.rows(scenario)
         swarm_id, self._peers = build.identities(agreed, count)
-        salt = swarm_id.encode()
+        salt = (scenario.simulate.salt or swarm_id).encode()
         self._graph = overlay_of(agreed)
         self._schedule = Schedule(self._graph, self._peers, salt, agreed.overlay.rerank_every)
         lasting = agreed.overlay.kind == "sticky" and not (self._steps_pace and scenario.simulate.model)

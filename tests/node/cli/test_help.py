@@ -35,7 +35,7 @@ def test_every_exit_code_is_on_the_page_with_what_it_means():
 
 @pytest.mark.parametrize("name", LEAVES)
 def test_every_command_s_help_ends_with_examples_of_itself(name, capsys):
-    words = name.split("-") if name.split("-")[0] in {"bench", "config", "manifest", "overlay", "task"} else [name]
+    words = name.split("-", 1) if name.split("-")[0] in {"bench", "config", "manifest", "overlay", "task"} else [name]
     assert main([*words, "--help"]) == 0
     _, examples = capsys.readouterr().out.split("\nExamples:\n")
     lines = re.findall(r"^  (\S.*)$", examples, re.MULTILINE)

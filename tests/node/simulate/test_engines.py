@@ -232,6 +232,18 @@ def test_without_faults_every_meeting_is_an_exchange():
     assert sum(counts.values()) == 2 * counts["committed"]
 
 
+def test_with_one_salt_other_settings_have_the_same_partners():
+    """The name is in the manifest, whose hash is the swarm id, and changes nothing else."""
+
+    def rows(*given):
+        return run(*BOWLS, "simulate.nodes=8", "pace.rounds=6", "pace.evaluate_every=1", *given).rows
+
+    assert rows("name=one") != rows("name=other")
+    salted = rows("name=one", "simulate.salt=a")
+    assert salted == rows("name=other", "simulate.salt=a")
+    assert salted != rows("name=one", "simulate.salt=b")
+
+
 def test_messages_are_lost_as_often_as_said():
     """One try: a request and a response arrive with probability .7² = .49."""
     counts = run(*TEN, "faults.loss=0.3", "faults.tries=1", "pace.rounds=100", "pace.max_wait_s=0.3").counts

@@ -302,6 +302,10 @@ def test_wrong_keys_and_values_are_one_line(assignments, message):
         (("attack.nodes=1", "attack.kind=foe", "simulate.model=false"), r"without a model there is nothing to attack"),
         (("simulate.running_mean=true", "optimizer=adamw"), r"is about sgd's momentum"),
         (("simulate.running_mean=true", "simulate.engine=virtual"), r"whole nodes begin with no momentum"),
+        (
+            ("simulate.salt=a", "simulate.engine=virtual"),
+            r"simulate\.salt: whole nodes order .* got 'a'; .*engine=matrix",
+        ),
         (["task=images", "task.path=/no/where"], r"task\.path: '/no/where' does not exist"),
     ],
 )
