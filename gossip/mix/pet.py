@@ -19,7 +19,7 @@ from starling.gossip.mix.base import MixerBase, PlainAveraging
 from starling.gossip.mix.borne import Total
 from starling.gossip.mix.flows import KNOWN_KAPPA, Bound, Flows
 
-SETTLED_EDGES = 8
+FLOW_LIMIT, SETTLED_EDGES = 100.0, 8
 MAX_GAIN = 1e9  # of a message (`starling.gossip.wire.schema.Request`)
 MAX_CLIMB = 10.0  # `Phase.climb` at most
 
@@ -58,7 +58,7 @@ class Pet(MixerBase):
     """
 
     kappa: Annotated[float, Meta(ge=0, le=0.5)] | None = None
-    flow_limit: Annotated[float, Meta(gt=0, le=1e9)] = 100.0
+    flow_limit: Annotated[float, Meta(gt=0, le=1e9)] = FLOW_LIMIT
     leak: ShareBelowOne = 0.0
     settled_edges: Annotated[int, Meta(ge=0, le=64)] = SETTLED_EDGES
     flows: Literal["float32", "bfloat16"] | None = None
@@ -121,11 +121,5 @@ class Pet(MixerBase):
         return borne.corrected(state, flows)
 
 
-_OF_FLOWS = {
-    "kappa": None,
-    "flow_limit": Pet.flow_limit,
-    "leak": Pet.leak,
-    "settled_edges": Pet.settled_edges,
-    "flows": None,
-}
+_OF_FLOWS = {"kappa": None, "flow_limit": FLOW_LIMIT, "leak": 0.0, "settled_edges": SETTLED_EDGES, "flows": None}
 """Keys that are of flows alone, and what they are where nobody gave them."""

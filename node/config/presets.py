@@ -78,8 +78,8 @@ PRESETS: Mapping[str, tuple[Key, ...]] = MappingProxyType(
         "vouched": (
             Key("mix.kind", "pet", _one_of("pet", "moments")),
             Key("mix.clip_norm", 10.0, Limit("above 0 and at most 1000", lambda value: 0 < value <= 1000)),
-            Key("mix.flow_limit", 100.0, Limit("at most 100", lambda value: value <= 100)),
-            Key("mix.settled_edges", 8, _at_least(1)),
+            Key("mix.flow_limit", 100.0, Limit("at most 100", lambda value: value <= 100, ("mix.kind", "pet"))),
+            Key("mix.settled_edges", 8, _at_least(1, ("mix.kind", "pet"))),
             Key("overlay.kind", "sticky", _one_of("sticky")),
             Key("admission.kind", "invite", _one_of("invite", "allow")),
         ),

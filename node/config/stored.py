@@ -1,4 +1,4 @@
-"""What the bytes of founded manifests say otherwise than settings do today: by them a swarm is known, so they stay as they were. Torch-free.
+"""What the bytes of founded manifests say otherwise than settings do today: by them a swarm is known, so they stay. Torch-free.
 
 mix.track, mix.drift_limit      of pet, are no more: the bytes say null
 mix.residual, mix.outer_lr      of sparse_outer, which had neither: bytes without them mean 0 and 1, and not what is the default today

@@ -81,7 +81,7 @@ _ENGINES: dict[int, Worker] = {}  # unchanged since they were started
 
 
 def _numbers(engine: Worker) -> list[tuple[str, torch.Tensor]]:
-    """All numbers that an exchange could change: model, flows, the mixer's state, what is kept of edges and what the optimiser remembers."""
+    """All numbers that an exchange could change: model, flows, the mixer's state, what is kept of edges, the optimiser's memory."""
     replica = engine.replica
     memory, copies = replica.memory, getattr(replica.memory, "copies", {})
     found = [("x", replica.x), ("total", memory.ledger.total)]

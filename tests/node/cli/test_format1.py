@@ -108,7 +108,10 @@ def test_a_key_that_is_no_more_is_left_out_with_a_note(tmp_path, capsys, old):
     ("old", "keys"),
     [
         ({"format": 2, "optimizer": {"kind": "adamw"}, "mix": {"kind": "pet", "drift_limit": 0.25}}, ["drift_limit"]),
-        ({"format": 2, "mix": {"kind": "pet", "track": "both", "drift_noise": 0.25, "drift_reach": 0.1}}, ["track", "drift_noise", "drift_reach"]),
+        (
+            {"format": 2, "mix": {"kind": "pet", "track": "both", "drift_noise": 0.25, "drift_reach": 0.1}},
+            ["track", "drift_noise", "drift_reach"],
+        ),
         ({"format": 2, "mix": {"kind": "pet", "refutable": 0.25, "track": None}}, ["refutable"]),
         ({"format": 1, "mix": {"kind": "pet", "params": {"track": "drift", "drift_limit": 0.25}}}, ["track", "drift_limit"]),
     ],
