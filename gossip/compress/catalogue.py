@@ -104,6 +104,7 @@ QUANTIZERS: Catalogue[Quantizer, QuantizerFacts] = Catalogue(
             for levels, bits in _LEVELS.items()
         },
         "sign": Entry(f"{_CODECS}.kinds:sign", QuantizerFacts(bits=1 + _SCALE)),
+        "spread1": Entry(f"{_CODECS}.kinds:spread1", QuantizerFacts(bits=1 + _SCALE / 4)),
         "spread2": Entry(f"{_CODECS}.spread:Spread2", QuantizerFacts(bits=2 + _SCALE / 2)),
         **{
             name: Entry(f"{_CODECS}.kinds:minifloat", QuantizerFacts(bits=bits + _SCALE), {"format": name})

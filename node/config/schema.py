@@ -184,8 +184,9 @@ class CompressSection(PartSection, frozen=True):
     response: Name = "int4"
     """Codec of the difference that both ends apply, or of messages that are swapped or sent to all.
 
-    identity, fp16, bf16, int8 … int2 (by chance), int8_nearest … int2_nearest, qsgd127 … qsgd1, sign, spread2 (of largest coordinates),
-    fp8_e4m3, fp8_e5m2, fp4_e2m1, fp4_e3m0, two or three steps of one as sign_x2, int2_nearest_x3, int3_x2, int4_x2 …, or a package's.
+    identity, fp16, bf16, int8 … int2 (by chance), int8_nearest … int2_nearest, qsgd127 … qsgd1, sign, spread1 and spread2 (of largest
+    coordinates), fp8_e4m3, fp8_e5m2, fp4_e2m1, fp4_e3m0, two or three steps of one as sign_x2, int2_nearest_x3, int3_x2, int4_x2 …,
+    or a package's.
     """
 
 

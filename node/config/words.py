@@ -98,7 +98,9 @@ ADMISSION: Final[Words] = MappingProxyType({
     "open": "anyone with the invite", "invite": "those whom the founder or a member invited", "allow": "those whom the founder listed",
 })  # fmt: skip
 PACE: Final[Words] = MappingProxyType({"steps": "rounds", "sampled": "rounds of a sample", "clock": "slots of time"})
-_PLAIN = MappingProxyType({"identity": "uncompressed", "sign": "signs", "spread2": "two magnitudes"})
+_PLAIN = MappingProxyType(
+    {"identity": "uncompressed", "sign": "signs", "spread1": "one magnitude", "spread2": "two magnitudes"}
+)
 _CODEC = re.compile(r"(?P<base>[a-z]+\d*(?:_e\d+m\d+)?)(?P<nearest>_nearest)?(?:_x(?P<steps>\d))?")
 
 

@@ -31,7 +31,7 @@ NORMS = {name: make() for name, make in QUANTIZERS.items() if name.startswith("q
 MINIFLOATS = {name: make() for name, make in QUANTIZERS.items() if name.startswith("fp") and name != "fp16"}
 BUCKETED = {**INTEGERS, **NORMS, "sign": sign(), **MINIFLOATS}
 MULTI_STEP = {name: make() for name, make in QUANTIZERS.items() if "_x" in name}
-SPREAD = {"spread2": QUANTIZERS["spread2"]()}
+SPREAD = {name: QUANTIZERS[name]() for name in ("spread1", "spread2")}
 ALL = FLOATS | BUCKETED | MULTI_STEP | SPREAD
 BY_CHANCE = {name: q for name, q in (BUCKETED | MULTI_STEP).items() if q.draws(1)}
 ODD = FLOATS | {name: q for name, q in (BUCKETED | MULTI_STEP | SPREAD).items() if name not in BY_CHANCE}
@@ -326,6 +326,14 @@ def test_sign_sends_the_mean_magnitude_of_what_is_there():
     """A short last bucket is not diluted by what it lacks; 4/3 as a bfloat16, rounded up, is 171/128."""
     x = torch.cat([torch.full((BUCKET,), 2.0), torch.tensor([1.0, -3.0, 0.0])])
     assert torch.equal(sent(sign(), x)[-3:], torch.tensor([171.0, -171.0, 171.0]) / 128)
+
+
+def test_signs_of_what_was_kept_share_a_magnitude_in_larger_buckets():
+    """About the kept values of a chunk of 4,096 at 5 %, in a bit each and two bytes."""
+    spread1 = QUANTIZERS["spread1"]()
+    x = torch.cat([torch.tensor([2.0, -4.0]).repeat(128), torch.tensor([-5.0])])
+    assert torch.equal(sent(spread1, x), torch.cat([torch.tensor([3.0, -3.0]).repeat(128), torch.tensor([-5.0])]))
+    assert spread1.size(256) == 2 + 32
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
