@@ -6,7 +6,7 @@ and one or more dimensions of nodes or edges in a simulator: everything here is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -229,7 +229,13 @@ class Broadcasting(Protocol):
     """An exchange in which every node sends all others one message made of its shared vector, and all make the same step of the sum."""
 
     def settled(self, state: Any) -> Tensor:
-        """(…, d) the model between rounds, which is equal at all nodes."""
+        """(…, d) the model between rounds that is equal at all nodes; from it, or near it, local steps begin."""
+
+    def kept(self, state: Any) -> dict[str, Tensor]:
+        """What of the state a checkpoint keeps beside that model, by name."""
+
+    def resumed(self, state: Any, kept: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
+        """The model (d,) with which a node goes on after a restart, and its state. Raises ValueError: `kept` is another model's."""
 
     def advance(
         self, state: Any, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int

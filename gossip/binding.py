@@ -10,7 +10,8 @@ Shapes: d numbers of the vector, t of them of parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from starling.gossip.errors import ConfigError
@@ -83,6 +84,19 @@ def move(moves: Moves) -> None:
     """Do what has to be done."""
     for each in moves:
         each()
+
+
+@contextmanager
+def lent(binding: Binding, x: Tensor) -> Iterator[None]:
+    """Have the module compute with `x` (d,) meanwhile, which may be the vector itself."""
+    own = binding.x if x is binding.x else binding.x.clone()
+    try:
+        binding.x.copy_(x)  # of itself it copies nothing
+        binding.load()
+        yield
+    finally:
+        binding.x.copy_(own)
+        binding.load()
 
 
 def obstacle(module: nn.Module, layout: Layout) -> str:

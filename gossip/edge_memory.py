@@ -72,10 +72,13 @@ class EdgeMemory(Protocol):
         """Return the mixing algorithm's state without a peer that is gone."""
 
     def histories(self, state: Any) -> dict[str, Tensor]:
-        """Return what a rule remembers, by peer; empty where there is none."""
+        """Return what is remembered beside the model, by peer or by name; empty where there is none."""
 
-    def recalled(self, state: Any, histories: Mapping[str, Tensor]) -> Any:
-        """Return the state with the histories of peers, as far as they fit."""
+    def recalled(self, x: Tensor, state: Any, histories: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
+        """Return the model (d,) to go on with, and the state with the histories of peers, as far as they fit.
+
+        Raises ValueError: they are another model's.
+        """
 
 
 class Flows:
@@ -128,9 +131,9 @@ class Flows:
         """Return nothing."""
         return {}
 
-    def recalled(self, state: Any, histories: Mapping[str, Tensor]) -> Any:
-        """Return the state."""
-        return state
+    def recalled(self, x: Tensor, state: Any, histories: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
+        """Return both as they are."""
+        return x, state
 
     def _averaged(self, effects: Iterable[Effect], shared: Tensor) -> tuple[Tensor, Ledger]:
         return edge_ledger.average(self._rule, self.ledger, shared, effects, owned=True)
@@ -160,6 +163,14 @@ class CommonAnchor(NoEdges):
     def anchor(self, state: Any) -> Tensor | None:
         """Return that model."""
         return self._edge.settled(state)
+
+    def histories(self, state: Any) -> dict[str, Tensor]:
+        """Return what was not sent, say."""
+        return self._edge.kept(state)
+
+    def recalled(self, x: Tensor, state: Any, histories: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
+        """Go on with that. Raises ValueError: it is another model's."""
+        return self._edge.resumed(state, histories)
 
 
 class PublicCopies(NoEdges):
@@ -265,17 +276,17 @@ class RuleMemory(NoEdges):
         """Return a copy of what the rule remembers, by peer."""
         return {peer: slot_of(state.kept, self._slots, slot).clone() for peer, slot in self._taken.items()}
 
-    def recalled(self, state: Any, histories: Mapping[str, Tensor]) -> Any:
-        """Return the state with the histories of peers, as far as there are slots and they fit."""
+    def recalled(self, x: Tensor, state: Any, histories: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
+        """Return the model as it is, and the state with the histories of peers, as far as there are slots and they fit."""
         if not histories or not self._slots:
-            return state
+            return x, state
         kept = state.kept.clone()
         for slot, (peer, history) in enumerate(sorted(histories.items())[: self._slots]):
             place = slot_of(kept, self._slots, slot)
             if history.shape == place.shape:
                 self._taken[peer] = slot
                 place.copy_(history)
-        return replace(state, kept=kept)
+        return x, replace(state, kept=kept)
 
 
 MEMORIES: Mapping[EdgeKind, Callable[[Edges], EdgeMemory]] = MappingProxyType(

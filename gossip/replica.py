@@ -141,7 +141,7 @@ class Replica:
 
     @property
     def settled(self) -> Tensor:
-        """(d,) the model that a checkpoint keeps and of which others may take over a part: the anchor, where there is one."""
+        """(d,) the model that is evaluated, exported, kept by a checkpoint and given to others: the anchor, where there is one."""
         anchor = self.anchor
         return self.x if anchor is None else anchor
 
@@ -227,12 +227,13 @@ class Replica:
         return dominated
 
     def histories(self) -> dict[str, Tensor]:
-        """Return what a rule remembers of peers, for a checkpoint."""
+        """Return what is remembered beside the model, as a rule does of peers, for a checkpoint."""
         return self.memory.histories(self.state)
 
     def recall(self, histories: dict[str, Tensor]) -> None:
-        """Give a rule back what it remembered of peers."""
-        self.state = self.memory.recalled(self.state, histories)
+        """Go on with what was remembered. Raises ValueError: it is another model's."""
+        x, self.state = self.memory.recalled(self.x, self.state, histories)
+        self._take(x)
 
     def install(self, x: Tensor) -> None:
         """Replace the model by another (d,), without edges."""

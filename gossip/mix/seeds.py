@@ -5,7 +5,7 @@ Shapes: d parameters, K local steps of a round, n members of a round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,14 @@ class Seeds(MixerBase):
     def settled(self, state: Told) -> Tensor:
         """φ (…, d)."""
         return state.anchor
+
+    def kept(self, state: Told) -> dict[str, Tensor]:
+        """Nothing: scalars are of one round."""
+        return {}
+
+    def resumed(self, state: Told, kept: Mapping[str, Tensor]) -> tuple[Tensor, Told]:
+        """Begin at the anchor."""
+        return state.anchor, state
 
     def advance(
         self, state: Told, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int

@@ -5,16 +5,17 @@ Shapes: d parameters, n members of a round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from starling.gossip.api import Phase
-from starling.gossip.bounds import NonNegative, Share, parameters
+from starling.gossip.bounds import NonNegative, Positive, Share, ShareBelowOne, parameters
 from starling.gossip.compress.catalogue import QUANTIZERS
 from starling.gossip.errors import ConfigError
 from starling.gossip.lazy_torch import Tensor, torch
 from starling.gossip.mix.base import MixerBase
+from starling.gossip.vector import finite
 
 MOST_MEMBERS = 64
 """Every node receives a message of each other one in every round."""
@@ -27,35 +28,45 @@ _FINENESS = 256.0  # a limited message is multiplied by a multiple of 1/256, whi
 class Anchored:
     """What a node keeps between rounds."""
 
-    anchor: Tensor  # φ (…, d), equal at all nodes; local steps begin there
-    owed: Tensor  # e (…, d), progress that was not sent
+    anchor: Tensor  # φ (…, d), equal at all nodes
+    owed: Tensor  # e (…, d), progress that was not sent, each node's own
 
 
 @parameters
 class SparseOuter(MixerBase):
-    """With anchors φ that are equal at all nodes, x the model after local steps, and Q the swarm's selector and quantizer:
+    """With anchors φ that are equal at all nodes, x the model, and Q the swarm's selector and quantizer, a round is
 
-        e <- decay·e + (x − φ);   send q = Q(e);   e <- e − q;   φ <- φ + (1/n)·Σ_j q_j;   x <- φ
+        x <- φ + residual·e;   s <- x;   local steps change x
+        e <- decay·e + (x − s);   send q = Q(e);   e <- e − q;   φ <- φ + outer_lr·(1/n)·Σ_j q_j
 
-    The memory e acts as an outer momentum for what was not sent. n counts all members of the round; of those from whom nothing came q_j is
-    0. The sum is taken in the order of peer ids, so that equal messages give equal bits. Messages longer than `norm_bound` times the
-    median length of a round's messages are shortened to that, so that one liar moves φ by at most that share of 1/n.
+    The memory e acts as an outer momentum for what was not sent, and a node's local steps go on from a share of it. Models between rounds
+    therefore differ; anchors do not, and are what is evaluated, exported and given to others. n counts all members of the round; of those
+    from whom nothing came q_j is 0. The sum is taken in the order of peer ids, so that equal messages give equal bits. Messages longer than
+    norm_bound/outer_lr times the median length of a round's messages are shortened to that, so that one liar moves φ by at most
+    `norm_bound` median lengths over n, whatever the outer rate.
 
     For text and for data split evenly. Where data differ much between nodes `pet` needs more bytes and ends better.
 
-    Source: Sarfi et al. 2025, SparseLoCo (arXiv:2508.15706). Deviations: quantizers round to the nearest; the limit of the norm.
+    Source: Sarfi et al. 2025, SparseLoCo (arXiv:2508.15706), which is residual 0 with outer_lr 1. Deviations: local steps that go on from a
+    share of e; an outer rate above 1; quantizers round to the nearest; the limit of the norm.
 
     Args:
         decay: β, share of e that is kept from round to round, in [0, 1]: what waits longer than 1/(1 − β) rounds is mostly lost.
-        norm_bound: longest message in medians of the round's, 0 is off.
+        residual: γ, share of e from which a node's local steps go on, in [0, 1).
+        outer_lr: λ, by which the mean message is multiplied, > 0.
+        norm_bound: how far one message may move φ, in median lengths of the round's messages over n; at least outer_lr, 0 is off.
     """
 
     decay: Share = 0.95
+    residual: ShareBelowOne = 0.3
+    outer_lr: Positive = 1.3
     norm_bound: NonNegative = 3.0
 
     def __post_init__(self) -> None:
-        if 0.0 < self.norm_bound < 1.0:
-            raise ValueError(f"norm_bound must be 0, which is off, or >= 1, got {self.norm_bound}")
+        if 0.0 < self.norm_bound < self.outer_lr:
+            raise ValueError(
+                f"norm_bound must be 0, which is off, or >= outer_lr = {self.outer_lr:g}, got {self.norm_bound:g}"
+            )
 
     @staticmethod
     def check(agreed: Any) -> list[str]:
@@ -83,7 +94,7 @@ class SparseOuter(MixerBase):
         if QUANTIZERS.facts(compress.response, trusted=True).random:
             raise ConfigError(
                 f"compress.response: all members must add the same, but {compress.response} rounds by chance; "
-                "try `--set compress.response=spread2`"
+                "try `--set compress.response=spread1`"
             )
         return []
 
@@ -97,12 +108,28 @@ class SparseOuter(MixerBase):
         return Anchored(x.clone(), torch.zeros_like(x))
 
     def shared(self, state: Anchored, x: Tensor) -> Tensor:
-        """What there is to send: decay·e + (x − φ)."""
-        return self.decay * state.owed + (x - state.anchor)
+        """What there is to send: decay·e + (x − s). From φ instead of s residual·e would be counted twice."""
+        return self.decay * state.owed + (x - self.begun(state))
+
+    def begun(self, state: Anchored) -> Tensor:
+        """The model s (…, d) from which local steps of the next round begin, to the same bits whenever it is asked for."""
+        return state.anchor + self.residual * state.owed if self.residual else state.anchor
 
     def settled(self, state: Anchored) -> Tensor:
         """φ (…, d)."""
         return state.anchor
+
+    def kept(self, state: Anchored) -> dict[str, Tensor]:
+        """What was not sent, (…, d)."""
+        return {"owed": state.owed}
+
+    def resumed(self, state: Anchored, kept: Mapping[str, Tensor]) -> tuple[Tensor, Anchored]:
+        """Owe what was owed; nothing where no e was kept, as in older checkpoints. Raises ValueError: it is another model's."""
+        owed = kept.get("owed", state.owed).to(state.owed)
+        if owed.shape != state.owed.shape or not finite(owed):
+            raise ValueError("holds another model's memory of what was not sent")
+        state = Anchored(state.anchor, owed)
+        return self.begun(state), state
 
     def advance(
         self, state: Anchored, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str] = (), round: int = 0
@@ -117,18 +144,18 @@ class SparseOuter(MixerBase):
             present: (…, n) bool.
             members, round: whose messages they are, and of which round: the same to all here.
         """
-        factors = shortening(messages, present, self.norm_bound)
+        factors = shortening(messages, present, self.norm_bound / self.outer_lr)
         total = torch.zeros_like(shared)
         for place in range(messages.shape[-2]):  # one order of additions everywhere
             total = total + torch.where(
                 present[..., place, None], factors[..., place, None] * messages[..., place, :], 0.0
             )
-        anchor = state.anchor + total / messages.shape[-2]
+        anchor = state.anchor + self.outer_lr * total / messages.shape[-2]
         return Anchored(anchor, shared - sent), present & (factors < 1.0)
 
     def absorb(self, state: Anchored, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Anchored]:
-        """Begin at the anchor."""
-        return state.anchor, state
+        """Go on from the anchor and a share of what was not sent."""
+        return self.begun(state), state
 
 
 def shortening(messages: Tensor, present: Tensor, bound: float) -> Tensor:

@@ -30,6 +30,7 @@ from starling.node.config import (
     sampled,
     start,
     turns,
+    unsaid,
     weight,
 )
 from starling.node.config.overlay import inexact, overlay_of
@@ -65,6 +66,7 @@ def to_bytes(manifest: Manifest) -> bytes:
     plain = msgspec.to_builtins(manifest)
     if plain["mix"]["kind"] == "pet":
         plain["mix"] |= dict.fromkeys(_EARLIER)
+    unsaid.leave_out(plain["mix"])
     if plain["mix"].get("flows") == "float32":  # what it is where nothing is said, now as before it could be said
         del plain["mix"]["flows"]
     for section, later in _LATER.items():

@@ -21,6 +21,7 @@ from starling.gossip.errors import ConfigError, closest
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.overlay.catalogue import OVERLAYS
 from starling.node.catalogues import OPTIMIZERS, PACES, PARTITIONS, TASKS
+from starling.node.config import unsaid
 from starling.node.config.admission import ADMISSIONS
 from starling.robust.catalogue import PREAGGREGATIONS, RULES
 
@@ -203,6 +204,8 @@ def convert(raw: Mapping[str, Any], kind: type[S], where: str = "", *, trusted: 
 
     Raises ConfigError: names the key, its value, what is allowed and the next command.
     """
+    if not where and raw.get("signature"):
+        raw = unsaid.meant(raw)
     _check_keys(raw, where)
     raw = {key: value for key, value in raw.items() if f"{where}{key}" not in REMOVED}  # those that were not set
     if not where:

@@ -3,9 +3,9 @@
 The file is replaced by renaming, so that there is always a whole one. A damaged or foreign one is never overwritten: the one before it is
 read instead, or the node says in one line what to do.
 
-Saved: the model with its buffers, optimiser state, round, local steps, a rule's memory of each peer. Not saved: the rest of the mixer's
-state. A restart voids every edge (the peers delete their flows as well, since the node returns with a new incarnation), so flows start
-from zero; a tracker starts from its next gradient.
+Saved: the model with its buffers, optimiser state, round, local steps, a rule's memory of each peer, what sparse outer steps have not sent.
+Not saved: the rest of the mixer's state. A restart voids every edge (the peers delete their flows as well, since the node returns with a
+new incarnation), so flows start from zero; a tracker starts from its next gradient.
 """
 
 import hashlib

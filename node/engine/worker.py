@@ -93,8 +93,8 @@ class Worker:
 
     @property
     def vector(self) -> Tensor:
-        """(d,) a copy of the model."""
-        return self.replica.x.clone()
+        """(d,) a copy of the model; between rounds of broadcasts, the anchor."""
+        return self.replica.settled.clone()
 
     @property
     def undone(self) -> int:

@@ -13,6 +13,7 @@ from itertools import chain
 from torch import Tensor
 
 from starling.gossip.api import Losses
+from starling.gossip.binding import lent
 from starling.gossip.replica import Replica
 from starling.node.engine import tensor_file
 from starling.node.engine.exchange.api import Handlers
@@ -121,8 +122,8 @@ class TaskTrainer:
         return measured.entries()
 
     def _measured(self) -> MeasuredModel:
-        self.model.binding.load()
-        return MeasuredModel(self.model.module, (*followers(self.model.module), *self.model.side.teachers))
+        with lent(self.model.binding, self.replica.settled):
+            return MeasuredModel(self.model.module, (*followers(self.model.module), *self.model.side.teachers))
 
     def file_facts(self) -> Mapping[str, str | int]:
         """Return what a file of the model says of it."""
@@ -141,7 +142,7 @@ class TaskTrainer:
         self.guard.mark()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return model, optimiser, buffers, the rule's histories and the loss's scale."""
+        """Return model, optimiser, buffers, what the mixing algorithm remembers and the loss's scale."""
         scale = self.means.gradients.scale
         return {
             _X: self.replica.settled,
@@ -152,7 +153,7 @@ class TaskTrainer:
         }
 
     def restore(self, tensors: Mapping[str, Tensor], steps: int) -> None:
-        """Resume; of the mixing algorithm only its rule's histories are kept."""
+        """Resume; of the mixing algorithm what it remembers beside the model is kept. Raises ValueError: it is another model's."""
         self.replica.check(tensors.get(_X))
         self.model.side.check(tensors)
         if self.means.gradients.scale is not None and _SCALE in tensors:
@@ -160,9 +161,10 @@ class TaskTrainer:
         tensor_file.release(tensors)
         self.means.descent.optimizer.load(named(tensors, _OPTIMIZER), lambda: tensor_file.release(tensors))
         self.model.side.restore(tensors)
-        self._replace(tensors[_X])
+        self.replica.install(tensors[_X])
         self.local_step.steps = steps
         self.replica.recall(named(tensors, _KNOWN))
+        self.mark()
         tensor_file.release(tensors)
 
     def rewind(self, tensors: Mapping[str, Tensor], steps: int) -> None:
@@ -187,7 +189,8 @@ class TaskTrainer:
         self.replica.check(x)
         self.local_step.forget(gradients=True)
         self.rates.joined(round)
-        self._replace(x)
+        self.replica.install(x)
+        self.mark()
 
     def beside(self) -> dict[str, Tensor]:
         """Return frozen parameters that change."""
@@ -206,7 +209,3 @@ class TaskTrainer:
         """Write the account of privacy."""
         if self.means.private is not None:
             self.means.private.accountant.write()
-
-    def _replace(self, x: Tensor) -> None:
-        self.replica.install(x)
-        self.mark()

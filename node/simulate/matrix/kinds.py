@@ -84,6 +84,15 @@ def exchanges_of(mixer: Mixer, model: Tensor, vectors: Tensor, of: Settings) -> 
     return _MADE[kind_of(mixer.edge)](mixer, origin(mixer, model), vectors, of)
 
 
+def settled_of(mixer: Mixer) -> Callable[[Tensor, Any], Tensor]:
+    """Return what makes of models (N, d) and states those that are evaluated and given to others: where nodes broadcast, the anchors."""
+    edge: Any = mixer.edge
+    settled: dict[EdgeKind, Callable[[Tensor, Any], Tensor]] = {
+        EdgeKind.BROADCASTS: lambda _x, state: edge.settled(state)
+    }
+    return settled.get(kind_of(edge), lambda x, _state: x)
+
+
 def _gathers(mixer: Any, _start: Tensor, _vectors: Tensor, of: Settings) -> RowExchanges:
     return Gathers(mixer, of.codec, of.edges, of.states, of.losses, of.byzantine)
 

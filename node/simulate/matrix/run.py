@@ -303,6 +303,6 @@ class _Run:
         swarm = self.swarm
         honest = swarm.alive & ~torch.from_numpy(self.byzantine)
         self.measure.add(
-            self._done, swarm.x[honest], honest.nonzero().view(-1).tolist(), seconds=self._now_s, nodes=int(swarm.used.sum()),
+            self._done, swarm.settled[honest], honest.nonzero().view(-1).tolist(), seconds=self._now_s, nodes=int(swarm.used.sum()),
             sent_bytes=int(self._clocks.sent_bytes.sum()), exchanges=2 * self.counts["committed"],
         )  # fmt: skip

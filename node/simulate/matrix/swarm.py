@@ -32,7 +32,7 @@ from starling.node.simulate.matrix.byzantine import Byzantine, View
 from starling.node.simulate.matrix.edges import Edges, Pair
 from starling.node.simulate.matrix.faults import Change, ExchangeFaults, no_faults
 from starling.node.simulate.matrix.gather import LossesOf
-from starling.node.simulate.matrix.kinds import Forge, RowExchanges, Settings, exchanges_of, forge_of
+from starling.node.simulate.matrix.kinds import Forge, RowExchanges, Settings, exchanges_of, forge_of, settled_of
 from starling.node.simulate.matrix.schedule import Exchanges
 from starling.node.simulate.matrix.table import Rows, States, adjacent
 
@@ -71,6 +71,7 @@ class Swarm:
     _states: States = field(init=False)
     _vectors: Tensor = field(init=False)
     _forge: Forge = field(init=False)
+    _settled: Callable[[Tensor, Any], Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
         n = len(self.peers)
@@ -91,6 +92,7 @@ class Swarm:
             ),
         )  # fmt: skip
         self.flows = self.exchanges.flows if isinstance(self.exchanges, Differences) else None
+        self._settled = settled_of(self.mixer)
         self._forge = forge_of(kind_of(self.mixer.edge), self.byzantine, self.edges, self.codec)
 
     def change(self, change: Change) -> None:
@@ -124,7 +126,7 @@ class Swarm:
         for row, source in change.joined:
             if self.alive[row] or not self.alive[source]:
                 raise ValueError(f"row {row} cannot join from {source}: the one must not be alive and the other must")
-            self._states.join(row, source)
+            self._states.join(row, self.settled[source])
             self.alive[row] = self.used[row] = True
 
     def round(
@@ -182,6 +184,11 @@ class Swarm:
             batch.lost[places] = part.lost
             self._absorb(torch.from_numpy(part.rows), before, part.vectors, phase)
         return RoundStats(~batch.lost, batch.unproven, batch.ends, sizes)
+
+    @property
+    def settled(self) -> Tensor:
+        """(N, d) what is evaluated and who joins takes over: the anchors, where nodes broadcast, else the models."""
+        return self._settled(*self._states.of(slice(None)))
 
     @property
     def state(self) -> Any:

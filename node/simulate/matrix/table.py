@@ -176,9 +176,9 @@ class States:
         for kept, new in writes:
             kept[rows] = new
 
-    def join(self, row: int, source: int) -> None:
-        """A fresh state for the model of `source`."""
-        self.x[row] = self.x[source]
+    def join(self, row: int, model: Tensor) -> None:
+        """A model (d,) and a fresh state for it."""
+        self.x[row] = model
         at = slice(row, row + 1)
         before = x, _ = self.of(at)
         self.put(at, before, x, self.mixer.start(x))

@@ -1,5 +1,10 @@
 """Sparse outer steps: anchors stay equal to the bit, nothing is lost but by decay, and a liar moves them by a bounded share."""
 
+import math
+import re
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -10,18 +15,27 @@ from starling.gossip.compress.catalogue import SELECTORS, quantizer
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.broadcast_codec import ANCHOR_BYTES, BroadcastCodec, anchor_digest
 from starling.gossip.mix.catalogue import MIXERS
-from starling.gossip.mix.sparse_outer import SparseOuter
+from starling.gossip.mix.sparse_outer import SparseOuter, shortening
 from starling.node.config import manifest as manifests
 from starling.node.config.overlay import check_members
 from starling.node.config.schema import CompressSection, Manifest, MixSection, OverlaySection, PaceSection
 from tests.harness.sections import taken
 from tests.strategies import examples, seeds
 
-D, N = 300, 4
+D, N, CHUNK = 300, 4, 64
 PHASE = Phase(0, 1.0, 0.1)
-CODEC = BroadcastCodec(
-    SELECTORS.build("compress", "chunk_top_k", {"ratio": 0.1, "chunk": 64}), quantizer("spread2", torch.float32)
-)
+PAGE = Path(__file__).parents[3] / "docs" / "algorithms.md"
+
+
+def codec_of(name, ratio=0.1, dtype=torch.float32):
+    return BroadcastCodec(
+        SELECTORS.build("compress", "chunk_top_k", {"ratio": ratio, "chunk": CHUNK}), quantizer(name, dtype)
+    )
+
+
+CODEC, SIGNS = codec_of("spread2"), codec_of("spread1")
+EXACT = BroadcastCodec(SELECTORS.build("compress", "full", {}), quantizer("identity", torch.float64))
+shares, rates = st.sampled_from([0.0, 0.3, 0.9]), st.sampled_from([0.5, 1.0, 1.3])
 
 
 def gaussian(seed, *shape):
@@ -30,7 +44,7 @@ def gaussian(seed, *shape):
 
 def progressed(mixer, states, moves, codec=CODEC, present=None):
     """One round of all nodes, whose local steps are `moves` (n, d) -> their states."""
-    vectors = [mixer.shared(state, state.anchor + move) for state, move in zip(states, moves, strict=True)]
+    vectors = [mixer.shared(state, mixer.begun(state) + move) for state, move in zip(states, moves, strict=True)]
     messages = torch.stack([codec.rounded(vector) for vector in vectors])
     arrived = torch.ones(len(states), dtype=torch.bool) if present is None else present
     return [
@@ -39,63 +53,185 @@ def progressed(mixer, states, moves, codec=CODEC, present=None):
     ]
 
 
-@given(seed=seeds, decay=st.sampled_from([0.0, 0.5, 0.95, 1.0]))
+@given(seed=seeds, decay=st.sampled_from([0.0, 0.5, 0.95, 1.0]), residual=shares, signs=st.booleans())
 @examples(10)
-def test_anchors_stay_equal_to_the_bit(seed, decay):
-    mixer = SparseOuter(decay)
+def test_anchors_stay_equal_to_the_bit_and_models_do_not(seed, decay, residual, signs):
+    mixer, codec = SparseOuter(decay, residual), SIGNS if signs else CODEC
     states = [mixer.start(gaussian(1, D)) for _ in range(N)]
-    for round_ in range(3):
-        states = progressed(mixer, states, gaussian(seed % 10**6 + round_, N, D))
-        assert len({anchor_digest(state.anchor) for state in states}) == 1
+    for round_ in range(20):
+        states = progressed(mixer, states, gaussian(seed % 10**6 + round_, N, D), codec)
+        assert len({anchor_digest(mixer.settled(state)) for state in states}) == 1
+    begun = [mixer.absorb(state, state.anchor, state.anchor, PHASE)[0] for state in states]
+    assert len({anchor_digest(x) for x in begun}) == (N if residual else 1)
 
 
-@given(seed=seeds)
+def before_residuals(decay, bound, states, moves, codec):
+    """The recursion before it had residual and outer_lr: (φ, e) of each node -> the same after a round."""
+    vectors = [decay * e + ((phi + move) - phi) for (phi, e), move in zip(states, moves, strict=True)]
+    messages = torch.stack([codec.rounded(vector) for vector in vectors])
+    factors = shortening(messages, torch.ones(len(states), dtype=torch.bool), bound)
+    total = torch.zeros_like(vectors[0])
+    for factor, message in zip(factors, messages, strict=True):
+        total = total + factor * message
+    return [
+        (phi + total / len(states), vector - message)
+        for (phi, _), vector, message in zip(states, vectors, messages, strict=True)
+    ]
+
+
+@given(seed=seeds, decay=st.sampled_from([0.0, 0.95, 1.0]), bound=st.sampled_from([0.0, 1.0, 3.0]))
 @examples(10)
-def test_with_decay_one_nothing_is_lost(seed):
-    """Σ progress = n·(φ − φ_0) + Σ e: what was not sent is still owed."""
-    mixer, first = SparseOuter(1.0, norm_bound=0.0), gaussian(1, D).double()
-    states, done = [mixer.start(first) for _ in range(N)], torch.zeros(D, dtype=torch.float64)
+def test_without_residual_at_rate_one_it_is_the_rule_before_them_to_the_bit(seed, decay, bound):
+    mixer, first = SparseOuter(decay, residual=0.0, outer_lr=1.0, norm_bound=bound), gaussian(1, D)
+    states, old = [mixer.start(first)] * N, [(first, torch.zeros(D))] * N
+    for round_ in range(5):
+        moves = gaussian(seed % 10**6 + round_, N, D)
+        moves[round_ % N] *= 10.0  # one is shortened, where there is a bound
+        states, old = progressed(mixer, states, moves), before_residuals(decay, bound, old, moves, CODEC)
+        for state, (phi, owed) in zip(states, old, strict=True):
+            assert torch.equal(state.anchor, phi)
+            assert torch.equal(state.owed, owed)
+            assert torch.equal(mixer.absorb(state, first, first, PHASE)[0], phi)
+
+
+@given(seed=seeds, residual=shares, outer_lr=rates, signs=st.booleans())
+@examples(10)
+def test_the_books_balance(seed, residual, outer_lr, signs):
+    """φ_T − φ_0 = λ·Σ_t (1/n) Σ_j q_j; and with decay one Σ_t (x_i − s_i) = Σ_t q_i + e_i of each node: what was not sent is still owed."""
+    mixer, first = SparseOuter(1.0, residual, outer_lr, norm_bound=0.0), gaussian(1, D).double()
+    states, done = [mixer.start(first)] * N, torch.zeros(N, D, dtype=torch.float64)
+    sent = torch.zeros_like(done)
     for round_ in range(5):
         moves = gaussian(seed % 10**6 + round_, N, D).double()
-        done += moves.sum(0)
-        states = progressed(mixer, states, moves)
-    owed = sum(state.owed for state in states)
-    torch.testing.assert_close(N * (states[0].anchor - first) + owed, done, rtol=0, atol=1e-9)
+        done += moves
+        vectors = [mixer.shared(state, mixer.begun(state) + move) for state, move in zip(states, moves, strict=True)]
+        sent += torch.stack([(SIGNS if signs else CODEC).rounded(vector) for vector in vectors])
+        states = progressed(mixer, states, moves, SIGNS if signs else CODEC)
+    for node, state in enumerate(states):
+        torch.testing.assert_close(state.anchor - first, outer_lr * sent.mean(0), rtol=0, atol=1e-9)
+        torch.testing.assert_close(sent[node] + state.owed, done[node], rtol=0, atol=1e-9)
 
 
-def test_whole_exact_messages_are_local_sgd():
-    """Nothing is owed, and the anchor is the mean model."""
-    exact = BroadcastCodec(SELECTORS.build("compress", "full", {}), quantizer("identity", torch.float64))
-    mixer, first, moves = SparseOuter(norm_bound=0.0), gaussian(1, D).double(), gaussian(2, N, D).double()
-    states = progressed(mixer, [mixer.start(first)] * N, moves, exact)
-    torch.testing.assert_close(states[0].anchor, first + moves.mean(0))
-    assert not states[0].owed.any()
+@pytest.mark.parametrize("residual", [0.0, 0.3, 0.9])
+def test_whole_exact_messages_are_local_sgd(residual):
+    """Nothing is owed whatever the residual, and with outer rate one the anchor is the mean model."""
+    mixer = SparseOuter(residual=residual, outer_lr=1.0, norm_bound=0.0)
+    first, moves = gaussian(1, D).double(), gaussian(2, 3, N, D).double()
+    states = [mixer.start(first)] * N
+    for each in moves:
+        states = progressed(mixer, states, each, EXACT)
+        assert not any(state.owed.any() for state in states)
+    torch.testing.assert_close(states[0].anchor, first + moves.mean(1).sum(0))
     x, _ = mixer.absorb(states[0], first, first, PHASE)
     assert torch.equal(x, states[0].anchor)
 
 
+def largest_of_chunks(e):
+    """(d,) of numpy -> bool: the ⌈ratio·length⌉ largest magnitudes of each chunk."""
+    chosen = np.zeros(len(e), bool)
+    for start in range(0, len(e), CHUNK):
+        part = np.abs(e[start : start + CHUNK])
+        chosen[start + np.argsort(-part, kind="stable")[: math.ceil(0.1 * len(part))]] = True
+    return chosen
+
+
+def signs_of_kept(e):
+    """What of e (d,) is sent in signs, all in one bucket: with their mean magnitude, rounded up to eight significant bits."""
+    chosen = largest_of_chunks(e)
+    mean = np.abs(e[chosen]).mean()
+    unit = 2.0 ** (math.floor(math.log2(mean)) - 7)
+    return np.where(chosen, np.sign(e) * math.ceil(mean / unit) * unit, 0.0)
+
+
+def formula():
+    """(left side, right side) of each line of the round as docs/algorithms.md has it, as numpy reads it."""
+    section = PAGE.read_text().split("### Sparse outer steps")[1].split("\n###")[0]
+    lines = re.findall(r"^    ([a-zφ]) = (.+?)(?: {3,}.*)?$", section, re.MULTILINE)
+    return [(left, right.replace("·", "*").replace("−", "-")) for left, right in lines]
+
+
+@pytest.mark.parametrize(
+    ("codec", "Q"),
+    [
+        (codec_of("identity", dtype=torch.float64), lambda e: np.where(largest_of_chunks(e), e, 0.0)),
+        (SIGNS, signs_of_kept),
+    ],
+    ids=["exact", "signs"],
+)
+@pytest.mark.parametrize("residual", [0.0, 0.3])
+def test_it_is_the_recursion_that_the_page_has(codec, Q, residual):
+    """In numpy, from the lines of the page, over thirty rounds of nodes that descend bowls."""
+    steps = formula()
+    assert [left for left, _ in steps] == ["s", "x", "e", "q", "e", "φ"]
+    mixer = SparseOuter(residual=residual)
+    a, b = gaussian(1, N, D).abs().double() + 0.1, gaussian(2, N, D).double()
+    states = [mixer.start(torch.zeros(D, dtype=torch.float64))] * N
+    phi, owed = np.zeros(D), np.zeros((N, D))
+    for _ in range(30):
+        begun = torch.stack([mixer.begun(state) for state in states])
+        states = progressed(mixer, states, -0.1 * a * (begun - b), codec)
+        sent = np.zeros((N, D))
+        for node in range(N):
+            names = {"φ": phi, "e": owed[node], "decay": mixer.decay, "residual": residual, "Q": Q}
+            names["local"] = lambda s, node=node: s - 0.1 * a[node].numpy() * (s - b[node].numpy())
+            for left, right in steps[:-1]:
+                names[left] = eval(right, names)
+            owed[node], sent[node] = names["e"], names["q"]
+        phi = eval(steps[-1][1], {"φ": phi, "outer_lr": mixer.outer_lr, "q": sent, "mean": lambda q: q.mean(0)})
+    for node, state in enumerate(states):
+        np.testing.assert_allclose(state.anchor.numpy(), phi, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(state.owed.numpy(), owed[node], rtol=0, atol=1e-12)
+
+
 def test_absent_members_count_and_add_nothing():
-    mixer = SparseOuter(norm_bound=0.0)
+    mixer = SparseOuter(outer_lr=1.5, norm_bound=0.0)
     states = [mixer.start(torch.zeros(D)) for _ in range(2)]
     moves = gaussian(2, 2, D)
     both = progressed(mixer, states, moves)[0].anchor
     one = progressed(mixer, states, moves, present=torch.tensor([True, False]))[0].anchor
-    assert torch.equal(one, CODEC.rounded(moves[0]) / 2)
+    assert torch.equal(one, 1.5 * CODEC.rounded(moves[0]) / 2)
     assert not torch.equal(one, both)
 
 
-@given(seed=seeds, factor=st.sampled_from([10.0, 1e6]))
+def test_who_rests_owes_what_it_owed():
+    """Without local steps there is no progress, though its model is not the anchor."""
+    mixer = SparseOuter(1.0)
+    state = progressed(mixer, [mixer.start(gaussian(1, D))] * N, gaussian(2, N, D))[0]
+    x, state = mixer.absorb(state, state.anchor, state.anchor, PHASE)
+    assert not torch.equal(x, state.anchor)
+    assert torch.equal(mixer.shared(state, x), state.owed)
+
+
+def test_a_restart_goes_on_with_what_was_owed_and_who_joins_owes_nothing():
+    mixer = SparseOuter()
+    state = progressed(mixer, [mixer.start(gaussian(1, D))] * N, gaussian(2, N, D))[0]
+    x, again = mixer.resumed(mixer.start(mixer.settled(state)), mixer.kept(state))
+    assert torch.equal(again.owed, state.owed)
+    assert torch.equal(x, mixer.absorb(state, x, x, PHASE)[0])
+    x, joined = mixer.resumed(mixer.start(mixer.settled(state)), {})
+    assert not joined.owed.any()
+    assert torch.equal(x, state.anchor)
+
+
+@pytest.mark.parametrize("owed", [torch.zeros(D + 1), torch.full((D,), math.nan)])
+def test_what_another_model_owed_is_refused(owed):
+    mixer = SparseOuter()
+    with pytest.raises(ValueError, match="another model"):
+        mixer.resumed(mixer.start(torch.zeros(D)), {"owed": owed})
+
+
+@given(seed=seeds, factor=st.sampled_from([10.0, 1e6]), outer_lr=rates)
 @examples(20)
-def test_one_liar_of_many_moves_the_anchor_by_three_medians(seed, factor):
-    """‖φ − φ of the honest alone‖ <= norm_bound·(median length)/n, whatever the liar sends."""
-    mixer, messages = SparseOuter(), gaussian(seed % 10**6, 5, D)
+def test_one_liar_of_many_moves_the_anchor_by_three_medians(seed, factor, outer_lr):
+    """‖φ − φ of the honest alone‖ <= norm_bound·(median length)/n, whatever the liar sends, at every outer rate."""
+    mixer, messages = SparseOuter(outer_lr=outer_lr), gaussian(seed % 10**6, 5, D)
     state, zero, present = mixer.start(torch.zeros(D)), torch.zeros(D), torch.ones(5, dtype=torch.bool)
     lie = messages.clone()
     lie[2] *= factor
     moved, shortened = mixer.advance(state, zero, zero, lie, present)
     honest = messages.clone()
     honest[2] = 0.0
-    alone = SparseOuter(norm_bound=0.0).advance(state, zero, zero, honest, present)[0]
+    alone = SparseOuter(outer_lr=outer_lr, norm_bound=0.0).advance(state, zero, zero, honest, present)[0]
     longest = float(messages.norm(dim=1).sort().values[-1])
     assert float((moved.anchor - alone.anchor).norm()) <= 3.0 * longest / 5 * (1 + 1e-5)
     assert shortened.tolist() == [False, False, True, False, False]
@@ -106,7 +242,7 @@ def test_a_node_that_rests_does_not_make_the_others_look_long():
     mixer, messages = SparseOuter(), torch.stack((torch.zeros(D), gaussian(1, D)))
     state, zero = mixer.start(torch.zeros(D)), torch.zeros(D)
     moved, shortened = mixer.advance(state, zero, messages[0], messages, torch.ones(2, dtype=torch.bool))
-    assert torch.equal(moved.anchor, messages[1] / 2)
+    assert torch.equal(moved.anchor, mixer.outer_lr * messages[1] / 2)
     assert not shortened.any()
 
 
@@ -189,7 +325,13 @@ def test_too_many_members_are_refused():
         check_members(agreed(), 65)
 
 
-@pytest.mark.parametrize("bad", [{"decay": 1.1}, {"decay": -0.1}, {"norm_bound": 0.5}, {"outer_momentum": 0.9}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"decay": 1.1}, {"decay": -0.1}, {"norm_bound": 0.5}, {"outer_momentum": 0.9}, {"residual": 1.0}, {"residual": -0.1},
+        {"outer_lr": 0.0}, {"outer_lr": 2.0, "norm_bound": 1.9},
+    ],
+)  # fmt: skip
 def test_bad_parameters_are_refused(bad):
     with pytest.raises(ConfigError):
         MIXERS.build("mix", "sparse_outer", bad)

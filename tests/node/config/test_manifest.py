@@ -62,6 +62,20 @@ def test_a_founded_manifest_from_before_keys_were_removed_is_the_same_swarm_wher
     manifests.verify(stored)
 
 
+def test_sparse_outer_steps_founded_before_they_had_a_residual_go_on_without():
+    """Their bytes do not have the keys, and what is the default today would part their nodes."""
+    broadcast = ("mix=sparse_outer", "overlay=complete", "compress.select=full", "compress.response=spread2")
+    manifest = founded(*broadcast, "mix.residual=0", "mix.outer_lr=1")
+    raw = manifests.to_bytes(manifest)
+    plain = msgpack.unpackb(raw)
+    assert not {"residual", "outer_lr"} & plain["mix"].keys()
+    assert manifests.from_bytes(raw, manifests.swarm_id(manifest), "peer") == manifest
+    assert convert(plain, Manifest) == manifest
+    today = founded(*broadcast)
+    assert (today.mix.residual, today.mix.outer_lr) == (0.3, 1.3)
+    assert manifests.from_bytes(manifests.to_bytes(today), manifests.swarm_id(today), "peer") == today
+
+
 def test_of_another_mix_the_canonical_bytes_never_had_them():
     for words in ("mix=dsgd", "mix=moments"):
         assert not {*EARLIER} & msgpack.unpackb(manifests.to_bytes(founded(words)))["mix"].keys()

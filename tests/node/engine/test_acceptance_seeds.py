@@ -94,7 +94,8 @@ def test_first_order_needs_ten_times_the_bytes_to_be_ahead(texts, kept, loss):
             "optimizer.kind": "adamw", "optimizer.lr": 1e-3, "optimizer.beta_2": 0.99, "optimizer.weight_decay": 0.1,
             "optimizer.decay": "matrices", "optimizer.clip_norm": 1.0, "optimizer.warmup": 0.1, "optimizer.floor": 0.1,
             "compress.select": "top_k", "compress.ratio": kept / 118_528, "compress.response": "spread2", "mix.decay": 0.9,
-            "mix.norm_bound": 0, "pace.local_steps": 20, "pace.evaluate_every": 10, "simulate.sample": 1,
+            "mix.residual": 0, "mix.outer_lr": 1, "mix.norm_bound": 0,
+            "pace.local_steps": 20, "pace.evaluate_every": 10, "simulate.sample": 1,
         },
     )  # fmt: skip
     found = [run.outcome.rows[-1].loss for run in runs.finished]

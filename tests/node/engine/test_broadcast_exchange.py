@@ -2,10 +2,11 @@
 
 import msgspec
 import pytest
+import safetensors.torch
 import torch
 
 from starling.gossip.exchange.attestation import digest
-from starling.gossip.mix.broadcast_codec import ANCHOR_BYTES
+from starling.gossip.mix.broadcast_codec import ANCHOR_BYTES, anchor_digest
 from starling.node.config.schema import CompressSection, OverlaySection, PrivacySection
 from starling.node.engine import tensor_file
 from starling.node.engine.worker import Worker
@@ -48,12 +49,14 @@ def engines():
     return {name: opened(AGREED, shard, name) for shard, name in enumerate("abcd")}
 
 
-def test_all_have_one_model_after_a_round_to_the_bit_and_it_moves(engines):
+def test_all_have_one_anchor_after_a_round_to_the_bit_and_it_moves(engines):
+    """The models that train on are not equal: each goes on from a share of what it could not say."""
     first = x_of(engines["a"]).clone()
     for round_ in range(2):
         published = trained(engines, round_)
         assert not any(reply.parted for reply in mixed(engines, published, round_).values())
         assert all(torch.equal(x_of(engine), x_of(engines["a"])) for engine in engines.values())
+        assert len({anchor_digest(engine.replica.x) for engine in engines.values()}) == len(engines)
     assert not torch.equal(x_of(engines["a"]), first)
 
 
@@ -116,7 +119,7 @@ def test_others_and_checkpoints_take_over_the_anchor_and_not_a_model_between(eng
     mixed(engines, trained(engines))
     anchor = x_of(engines["a"]).clone()
     done(engines["a"], calls.Train(1, 3))
-    assert not torch.equal(x_of(engines["a"]), anchor)
+    assert not torch.equal(engines["a"].replica.x, anchor)
     held = done(engines["a"], calls.Snapshot())
     state = done(engines["a"], calls.ReadChunk(held.snapshot, 0, held.size)).data
     assert torch.equal(tensor_file.unpack(state)[0]["x"], anchor)
@@ -124,9 +127,58 @@ def test_others_and_checkpoints_take_over_the_anchor_and_not_a_model_between(eng
     assert torch.equal(x_of(opened(AGREED, 0, "a", file)), anchor)
 
 
+def test_what_is_evaluated_and_exported_is_the_anchor_and_training_goes_on_where_it_was(engines, tmp_path):
+    mixed(engines, trained(engines))
+    engine, file = engines["a"], tmp_path / "export"
+    anchor, x = x_of(engine).clone(), engine.replica.x.clone()
+    done(engine, calls.Save(str(file)))
+    exported = safetensors.torch.load_file(file)
+    assert torch.equal(torch.cat([exported[name].reshape(-1) for name in engine.replica.layout.names]), anchor)
+    value = done(engine, calls.Evaluate()).value
+    assert torch.equal(engine.replica.x, x)
+    assert not torch.equal(x, anchor)
+    engine.replica.x.copy_(anchor)
+    assert done(engine, calls.Evaluate()).value == value
+
+
+def test_a_checkpoint_keeps_what_was_not_sent(engines, tmp_path):
+    file = tmp_path / "checkpoint"
+    engines["a"] = opened(AGREED, 0, "a", file)
+    mixed(engines, trained(engines))
+    kept = engines["a"].replica
+    done(engines["a"], calls.Save(""))
+    again = opened(AGREED, 0, "a", file).replica
+    assert kept.state.owed.any()
+    assert torch.equal(again.state.owed, kept.state.owed)
+    assert torch.equal(again.x, kept.x)
+    assert torch.equal(again.anchor, kept.anchor)
+    done(engines["a"], calls.Train(1, 3))
+    engines["a"].trainer.guard.restore()
+    assert torch.equal(engines["a"].replica.x, kept.x)
+
+
+def test_a_checkpoint_of_before_it_kept_that_is_read_and_owes_nothing(engines, tmp_path):
+    file = tmp_path / "checkpoint"
+    engines["a"] = opened(AGREED, 0, "a", file)
+    mixed(engines, trained(engines))
+    engines["a"].replica.memory.histories = lambda _state: {}
+    done(engines["a"], calls.Save(""))
+    again = opened(AGREED, 0, "a", file).replica
+    assert not again.state.owed.any()
+    assert torch.equal(again.x, x_of(engines["a"]))
+
+
+def test_who_takes_over_a_model_owes_nothing(engines):
+    mixed(engines, trained(engines))
+    engines["a"].trainer.install(x_of(engines["b"]), 1)
+    assert not engines["a"].replica.state.owed.any()
+    assert torch.equal(engines["a"].replica.x, x_of(engines["b"]))
+    assert not any(reply.parted for reply in mixed(engines, trained(engines, 1), 1).values())
+
+
 def test_without_a_peer_a_node_goes_on_alone():
     engine = opened(AGREED, 0, "a")
-    before = x_of(engine).clone()
+    before = x_of(engine)
     done(engine, calls.Train(0, 3))
     done(engine, calls.Publish(0))
     done(engine, calls.Mix(0))

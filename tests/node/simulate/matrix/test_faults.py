@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from starling.gossip.api import Phase
 from starling.gossip.compress.quantize import Float32, Fp16, Int4
+from starling.gossip.compress.select.approximate import ChunkTopK
 from starling.gossip.compress.select.coordinates import Everything, Mask
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.pet import Pet
+from starling.gossip.mix.sparse_outer import SparseOuter
 from starling.node.simulate.matrix.faults import FEWEST, Change, ExchangeFaults, churn, exchange_faults
 from starling.node.simulate.matrix.schedule import Exchanges
 from starling.node.simulate.matrix.swarm import Swarm
@@ -47,6 +49,12 @@ def exchanges(chance, living, *, repeated=False):
     return Exchanges(np.array(turned, np.int64).reshape(-1, 2).T, np.full((2, len(chosen)), 0.25))
 
 
+def everybody(living):
+    """All pairs."""
+    pairs = [(i, j) for i in living for j in living if i < j]
+    return Exchanges(np.array(pairs, np.int64).T, np.full((2, len(pairs)), 1.0 / len(living)))
+
+
 def drawn(chance, many, loss=0.3):
     return ExchangeFaults(*(chance.random((2, many)) < loss))
 
@@ -71,7 +79,8 @@ def made(mixer, codec, seed, dtype=torch.float64, alive=range(5), **more):
     x = torch.full((ROWS, DIM), 0.5, dtype=dtype)
     at_first = torch.zeros(ROWS, dtype=torch.bool)
     at_first[list(alive)] = True
-    return Swarm(PEERS, x, mixer, codec, Mask(0.3, 8), seed, at_first, **{"settled_edges": MOST} | more)
+    keys = {"selector": Mask(0.3, 8), "settled_edges": MOST} | more
+    return Swarm(PEERS, x, mixer, codec, seed=seed, alive=at_first, **keys)
 
 
 def stories(seed, swarm, other, rounds=12):
@@ -273,6 +282,21 @@ def test_who_joins_has_a_members_model_and_nothing_else():
     assert not swarm.state.c[dead].any()
     assert bool(swarm.alive[dead])
     assert all(dead not in pair for pair in swarm.flows.open)
+
+
+def test_who_joins_broadcasts_begins_at_the_anchor_of_its_source():
+    """Not at the model of its source, which goes on from what that alone has not sent."""
+    swarm, met = made(SparseOuter(), CODED, 3, selector=ChunkTopK(0.1, 64)), everybody(range(5))
+    a, b = bowls()
+    for number in range(3):
+        swarm.round(Phase(number, 1.0, LR), lambda rows, _r, _n, x, _correct: x - LR * a[rows] * (x - b[rows]), 1, met)
+    assert len(swarm.settled[:5].unique(dim=0)) == 1
+    assert len(swarm.x[:5].unique(dim=0)) == 5
+    swarm.change(Change(joined=((5, 0),)))
+    assert torch.equal(swarm.x[5], swarm.settled[0])
+    assert not swarm.state.owed[5].any()
+    swarm.round(Phase(3, 1.0, LR), None, 1, everybody(range(6)))
+    assert len(swarm.settled[:6].unique(dim=0)) == 1
 
 
 def test_exchanges_are_lost_as_often_as_they_should():
