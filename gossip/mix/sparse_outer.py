@@ -65,7 +65,8 @@ class SparseOuter(MixerBase):
     def __post_init__(self) -> None:
         if 0.0 < self.norm_bound < self.outer_lr:
             raise ValueError(
-                f"norm_bound must be 0, which is off, or >= outer_lr = {self.outer_lr:g}, got {self.norm_bound:g}"
+                f"norm_bound must be 0, which is off, or >= outer_lr = {self.outer_lr:g}, got {self.norm_bound:g}; "
+                f"try `--set mix.norm_bound={3 * self.outer_lr:g}`"
             )
 
     @staticmethod

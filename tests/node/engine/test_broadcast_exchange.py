@@ -147,14 +147,14 @@ def test_a_checkpoint_keeps_what_was_not_sent(engines, tmp_path):
     mixed(engines, trained(engines))
     kept = engines["a"].replica
     done(engines["a"], calls.Save(""))
-    again = opened(AGREED, 0, "a", file).replica
+    engine = opened(AGREED, 0, "a", file)
+    again = engine.replica
     assert kept.state.owed.any()
     assert torch.equal(again.state.owed, kept.state.owed)
-    assert torch.equal(again.x, kept.x)
     assert torch.equal(again.anchor, kept.anchor)
-    done(engines["a"], calls.Train(1, 3))
-    engines["a"].trainer.guard.restore()
-    assert torch.equal(engines["a"].replica.x, kept.x)
+    for restore in (lambda: None, engine.trainer.guard.restore):  # as a step does that must not count
+        restore()
+        assert torch.equal(again.x, kept.x)
 
 
 def test_a_checkpoint_of_before_it_kept_that_is_read_and_owes_nothing(engines, tmp_path):
