@@ -16,6 +16,8 @@ from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 
+import msgspec
+
 from benchmarks import facts, never_worse, recipes, results, tracking
 from benchmarks.recipes import NeverWorseRecipe, TrackingRecipe
 from benchmarks.results import Result, Run, Verdict
@@ -128,6 +130,17 @@ def _cells(result: Result, recipe: TrackingRecipe) -> str:
     return _grid(rows)
 
 
+def _changed(result: Result) -> str:
+    """Return what is said of a result whose recipe is another today; "" for the same, and for one that is not among the recipes."""
+    path = recipes.FOLDER / f"{result.name}.toml"
+    if (
+        not path.is_file()
+        or msgspec.structs.replace(recipes.load(path), measures=result.recipe.measures) == result.recipe
+    ):
+        return ""
+    return "Measured by an earlier form of this recipe, with the rules of then; not yet measured anew."
+
+
 def fill(text: str, shown: Sequence[Result], marks: Mapping[str, str] = MappingProxyType({})) -> str:
     """A page of `docs/reproductions` with the tables of the recipes that it names.
 
@@ -142,7 +155,7 @@ def fill(text: str, shown: Sequence[Result], marks: Mapping[str, str] = MappingP
             raise ValueError(f"no result of {name}; there are {', '.join(by_name)}")
         result = by_name[name]
         source = f"From [{results.file_name(result)}](../../benchmarks/results/{results.file_name(result)}): "
-        older = f"\n\n{marks[name]}" if marks.get(name) else ""
+        older = "".join(f"\n\n{words}" for words in (marks.get(name), _changed(result)) if words)
         return f"{begin}\n{source}{circumstances(result)}{older}\n\n" + "\n\n".join(_tables(result)) + f"\n\n{end}"
 
     return PLACE.sub(filled, text)

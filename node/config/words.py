@@ -17,6 +17,7 @@ Words = Mapping[str, str]
 
 MIX: Final[Words] = MappingProxyType({
     "pet": "pairwise edge tracking",
+    "moments": "averages of models and of what optimisers remember",
     "dsgd": "plain averaging",
     "gradient_tracking": "gradient tracking",
     "k_gt": "gradient tracking with local steps (K-GT)",

@@ -1097,9 +1097,8 @@ def test_a_page_shows_what_is_stored_of_recipes_and_pictures_that_exist(path):
     for name in named:
         assert f"python -m benchmarks.run {name}" in text
         assert recipes.find(name).is_file()
-        assert stored[name].recipe == msgspec.structs.replace(
-            recipes.load(recipes.find(name)), measures=stored[name].recipe.measures
-        )
+        now = msgspec.structs.replace(recipes.load(recipes.find(name)), measures=stored[name].recipe.measures)
+        assert stored[name].recipe == now or "Measured by an earlier form of this recipe" in text
         assert bool(plots.panels(stored[name])) == (f"]({name}.png)" in text)
     for picture in re.findall(r"\]\(([a-z0-9_]+\.png)\)", text):
         assert (path.parent / picture).stat().st_size <= MOST_PLOT_BYTES

@@ -2,13 +2,11 @@
 
 import re
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
 
 from starling.gossip.compress.feedback import FEEDBACKS
-from starling.gossip.mix.pet import Pet
 from starling.node.cli.main import COMMANDS
 from starling.node.config.parts import KINDS
 from starling.node.config.schema import Manifest
@@ -55,11 +53,6 @@ def test_every_name_of_a_catalogue_is_listed_once_with_its_file_and_a_test_of_it
 
 def test_the_schemes_of_keys_of_a_kind_are_listed_too():
     assert [name for name, _ in listed("mix.feedback")] == list(FEEDBACKS)
-    assert {name for name, _ in listed("mix.track")} == _choices(get_type_hints(Pet)["track"])
-
-
-def _choices(kind):
-    return {each for part in get_args(kind) for each in (get_args(part) or (part,)) if isinstance(each, str)}
 
 
 @pytest.mark.parametrize("row", rows("By the name in a paper"), ids=lambda row: re.sub(r"\W+", "_", row[0])[:30])

@@ -63,8 +63,8 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         ((*EXACT, "task.hidden=16", "mix.typical_samples=350"), 5),
         ((*EXACT, "task.hidden=16", "mix.typical_samples=350", "optimizer=adamw", "mix=dsgd"), 5),
         # Muon orthogonalises in bfloat16.
-        ((*EXACT, "partition=by_label", "task.hidden=16", "optimizer=muon"), 4),
-        ((*EXACT, "partition=by_label", "task.hidden=16", "optimizer=adamw"), 5),
+        ((*EXACT, "partition=by_label", "task.hidden=16", "optimizer=muon", "mix=dsgd"), 4),
+        # Of memories, m is rounded to the nearest; v by chance, and that of an edge is another among whole nodes.
         ((*EXACT, "partition=by_label", "task.hidden=16", "mix=moments", "optimizer=sgd"), 5),
         ((*EXACT, "task.hidden=16", 'mix.personal=["2.*"]'), 5),
         ((*EXACT, "task.hidden=16", 'mix.personal=["2.*"]', "mix.own=0.3", "mix=dsgd", "overlay=random_matching"), 5),
@@ -95,7 +95,6 @@ SHORT = ("simulate.nodes=4", "simulate.seed=3", "pace.rounds=6", "pace.local_ste
         "weights",
         "weighed_updates",
         "muon",
-        "adamw",
         "moments_of_sgd",
         "heads_at_home",
         "own_shares",

@@ -354,7 +354,8 @@ def test_the_command_line_half_imports_no_torch():
 def test_a_kappa_that_is_too_large_for_so_many_nodes_is_warned_of():
     (note,) = rules.check(cells(scenario("mix.kappa=0.25", "simulate.nodes=16")))
     assert note.startswith("mix.kappa: 0.25 is not below 0.25, from where on flows of 16 nodes may grow without end")
-    assert note.endswith("try `--set mix.kappa=0.15`")
+    assert note.endswith("try `--set mix.kappa=0.23`")
+    assert rules.check(cells(scenario("mix.kappa=0.23", "simulate.nodes=16"))) == []
     assert rules.check(cells(scenario("mix.kappa=0.25", "simulate.nodes=8"))) == []
     assert rules.check(cells(scenario("mix=dsgd", "simulate.nodes=16"))) == []
 
