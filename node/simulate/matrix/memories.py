@@ -17,7 +17,8 @@ from starling.gossip.api import Mixer
 from starling.gossip.compress.header import TRAILER
 from starling.gossip.compress.support import Support
 from starling.gossip.mix.memories import Forged, Learned, Memory, MemoryCodec, MemoryExchange
-from starling.node.engine.memories import OptimizerMemory, pieces_of, view_of
+from starling.node.engine.memories import OptimizerMemory
+from starling.node.engine.memory_pieces import pieces_of, view_of
 from starling.node.engine.moments import Kept
 from starling.node.engine.optimizers import optimizer
 from starling.node.simulate.matrix.batch import Sizes

@@ -5,7 +5,7 @@ import torch
 from msgspec import structs
 
 from starling.node.config.schema import CompressSection, MixSection, NumericsSection, OptimizerSection, PrivacySection
-from starling.node.engine.memories import pieces_of
+from starling.node.engine.memory_pieces import pieces_of
 from starling.node.rpc import calls
 from tests.harness.engines import done, exchange, manifest, opened, opening, run
 from tests.harness.sections import taken
