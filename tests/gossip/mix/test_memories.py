@@ -17,6 +17,8 @@ from tests.strategies import examples, seeds
 
 D = 100
 BETA, SQUARE = BETAS
+GOLDEN = "78133ed70205803f10f20f0000000000001c400a000000"
+"""A payload x, m, v, age and length, of the memory in the last test."""
 
 
 def weights(age):
@@ -236,3 +238,12 @@ def test_the_codes_of_m_are_to_the_nearest_in_small_blocks():
     values = torch.randn(32 * 20, generator=torch.Generator().manual_seed(2))
     error = coded.mean.decode(coded.mean.encode(values, torch.Generator()), len(values)) - values
     assert float(error.abs().max()) <= float(values.abs().max()) / 14 * 1.01
+
+
+def test_the_bytes_of_a_memory_stay():
+    """A golden vector: nodes of other versions read them."""
+    mean, square = torch.tensor([1.0, -0.5, 0.25, 0.0, 0.7]), torch.tensor([1.0, 0.25, 0.0625, 0.0, 1e-12])
+    coded = MemoryCodec(integer(4, nearest=True, bucket=32))
+    said = MemoryExchange(VectorMemory(mean, square, 7), coded).told(Full(), torch.Generator().manual_seed(0))
+    assert memories.joined(b"x", said).hex() == GOLDEN
+    assert memories.parted(bytes.fromhex(GOLDEN)) == (b"x", said.values, 7.0)
