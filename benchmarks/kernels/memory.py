@@ -211,9 +211,9 @@ def exchange(hub: Answers, peer: Answers, name: str, turn: int, *, leads: bool) 
     """One transaction; the peers' process calls itself `name`, and the hub by a name that is as new."""
     one, other, to_one, to_other = (hub, peer, f"hub of {name}", name) if leads else (peer, hub, name, f"hub of {name}")
     offered = cast("calls.Offered", one.done(calls.Offer(to_other, 0, turn + 1, turn, 0.2, 0)))
-    asked = calls.Answer(to_one, 0, turn + 1, turn, 0.2, offered.gain, offered.payload)
+    asked = calls.Answer(to_one, 0, turn + 1, turn, 0.2, offered.gain, offered.payload, borne=offered.borne)
     answered = cast("calls.Answered", other.done(asked))
-    one.done(calls.Apply(to_other, 0, turn + 1, answered.payload))
+    one.done(calls.Apply(to_other, 0, turn + 1, answered.payload, answered.borne))
     other.done(calls.Commit(to_one, 0, turn + 1))
 
 

@@ -139,7 +139,7 @@ LOOP_MODELS = ("mlp", "cnn", "gpt_800k", "gpt_10m")
 """What is trained beside a plain loop: the digits MLP, a CNN on grey images of 28 x 28, and byte GPTs of .8 and 10 million parameters."""
 LOOP_OPTIMIZERS = ("sgd", "adamw", "muon")
 LOOP_MIXES = ("dsgd", "default")
-"""Without corrections, with corrections of differences that always count in full, and as `starling found` chooses."""
+"""Plain averages, and as `starling found` chooses."""
 
 
 class LoopCase(msgspec.Struct, frozen=True, kw_only=True):

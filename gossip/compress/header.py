@@ -7,7 +7,6 @@
     factors  side u8
     fragment part u16 · parts u16
     trailer  number f64 · length of the values before it u32
-    reach    number f64
 
 All little-endian. Kinds are never reused; the version is raised only when an old reader would misread.
 """
@@ -24,7 +23,6 @@ ATOMS = struct.Struct("<H")
 FACTORS = struct.Struct("<B")
 FRAGMENT = struct.Struct("<HH")
 TRAILER = struct.Struct("<dI")
-REACH = struct.Struct("<d")
 
 
 class Kind(IntEnum):

@@ -62,5 +62,5 @@ MIXERS: Catalogue[Mixer, MixerFacts] = Catalogue(
     },
     MixerFacts(),
     members=("edge", "start", "correct", "publish", "shared", "absorb", "corrected"),
-    supplied=("rule", "seed", "steps", "bears"),
+    supplied=("rule", "seed", "steps"),
 )

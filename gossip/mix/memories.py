@@ -15,6 +15,8 @@ exchange both ends take the greater age and scale m and v from the mean weight t
 An answer that is committed s local steps later, m having decayed by β1^s, is added with that factor: m is linear in it, so it is as if it
 had been added in time.
 
+An empty memory says nothing and learns nothing: a node that joins does its local steps first. So no memory rests on one peer's word.
+
 A receiver bounds what one peer does: θ·‖decoded‖ <= max(‖m‖, ¼·√(Σ v/w2)·w1), and Σ v_other/w2 <= 4·Σ v/w2.
 
 Shapes: D numbers of the shared vector, k of one exchange, h of them with a second moment.
@@ -34,7 +36,7 @@ from starling.gossip.compress.support import Full, Support
 from starling.gossip.lazy_torch import Generator, Tensor, torch
 from starling.gossip.vector import stretches
 
-OLDEST = 1 << 40  # age that a peer may have, in local steps
+OLDEST = 1 << 24  # age that is told at the most: float32 counts no further, and no weight differs from 1 by then
 LONGEST_SHARE = 0.25  # of the root of Σ v, that a change of m may be long
 LARGEST = 4.0  # times Σ of our v/w2, that another's may be
 
@@ -197,7 +199,9 @@ class MemoryExchange:
         mean, square = self._said()
         carried = self.codec.mean.encode(_part(mean, support), chance)
         return Told(
-            memory.age, carried, self._square(support, square, chance) if self.codec.squared(memory.met) else b""
+            min(memory.age, OLDEST),
+            carried,
+            self._square(support, square, chance) if self.codec.squared(memory.met) else b"",
         )
 
     def parsed(self, values: bytes, age: float, support: Support, dim: int) -> Told:
@@ -205,10 +209,10 @@ class MemoryExchange:
 
         Raises ValueError: a snake_case reason; "bad_memory": an age that is none, or codes that are too short or too long.
         """
-        if not 0 <= age < OLDEST or age != int(age):
+        if not 0 <= age <= OLDEST or age != int(age) or (age == 0) != (not values):
             raise ValueError("bad_memory")
         if not values:
-            return Told(int(age))
+            return Told(0)
         count, second = support.size(dim), self._seconds(support, dim)
         end = self.codec.mean.size(count)
         if len(values) - end not in (0, self.codec.square.size(second)):
@@ -222,15 +226,13 @@ class MemoryExchange:
     def answer(self, support: Support, theta: float, asked: Told, chance: Generator) -> tuple[Told, Learned | None]:
         """Return a responder's answer, and what the exchange does at its end; None: nothing. Raises ValueError: "not_finite"."""
         memory = self.memory
-        if self.home or (not asked.mean and memory.age == 0):
+        if self.home or not asked.mean or memory.age == 0:
             return Told(0), None
         mean, square = self._said()
         difference = _part(mean, support).cpu().float().clone()
-        if asked.mean:
-            difference -= self.codec.mean.decode(asked.mean, difference.numel())
+        difference -= self.codec.mean.decode(asked.mean, difference.numel())
         codes = self.codec.mean.encode(difference, chance)
-        carries = memory.age > 0 and (bool(asked.square) or asked.age == 0)
-        said = Told(memory.age, codes, self._square(support, square, chance) if carries else b"")
+        said = Told(min(memory.age, OLDEST), codes, self._square(support, square, chance) if asked.square else b"")
         return said, self._learned(support, theta, codes, -1.0, asked)
 
     def answered(self, support: Support, theta: float, said: Told) -> Learned | None:
@@ -255,20 +257,14 @@ class MemoryExchange:
         return support.size(dim) if second is None else int(second.sum())
 
     def learn(self, each: Learned | None) -> None:
-        """Add to the memory what a committed exchange says, if it says anything.
-
-        Nothing changes where the other end remembers nothing, where this end has forgotten since, and where an empty memory would get an m
-        without the v to divide it by.
-        """
+        """Add to the memory what a committed exchange says, if it says anything and nothing was forgotten since."""
         memory = self.memory
-        if each is None or each.life is not memory.life or each.age == 0:
+        if each is None or each.life is not memory.life or memory.age == 0:
             return
         own, since = memory.age, memory.clock - each.clock
-        if own == 0 and not each.square and any(decay.square is not None for decay in memory.decays):
-            return
         memory.met += 1
         mean, square = memory.read()
-        age = max(own, each.age + since) if own == 0 or isinstance(each.support, Full) else own
+        age = max(own, each.age + since) if isinstance(each.support, Full) else own
         ages = _Ages(own, each, since, age, memory.decays)
         index = each.support.index(mean.numel())
         m, v = mean[index], square[index]
@@ -286,9 +282,8 @@ class MemoryExchange:
         change = self.codec.mean.decode(each.difference, m.numel()).to(m)
         change *= each.sign * each.theta
         _times(change, ages.by(lambda decay: decay.mean**ages.since, index, change))
-        if ages.own > 0:
-            length, most = float(change.norm()), _longest(m, v, ages, index)
-            change *= most / length if length > most else 1.0
+        length, most = float(change.norm()), _longest(m, v, ages, index)
+        change *= most / length if length > most else 1.0
         m += change
         _times(m, ages.by(ages.mean, index, m))
 
@@ -330,8 +325,6 @@ def _total(x: Tensor, factor: float | Tensor) -> float:
 
 def _bound(others: Tensor, v: Tensor, ages: _Ages, index: slice | Tensor) -> None:
     """Shorten another's v (k,) in place where its sum is far above that of our v (k,), each over its weight."""
-    if ages.own == 0:
-        return
 
     def total(squares: Tensor, age: int) -> float:
         inverse = ages.by(

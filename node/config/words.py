@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from starling.gossip.mix.moments import averages_memories
 from starling.node.config.overlay import inexact
 from starling.node.config.schema import Manifest
 from starling.node.status import format as show
@@ -119,7 +120,7 @@ def codec(name: str) -> str:
 def method(manifest: Manifest) -> str:
     """One line: pairwise edge tracking over sticky edges, int4, 20 local steps a round."""
     mix, pace = manifest.mix, manifest.pace
-    how = _called(MIX, mix.kind)
+    how = _called(MIX, "moments" if averages_memories(manifest) else mix.kind)
     if mix.kind == "gather":
         how = f"{_called(RULE, manifest.robust.rule)} of pulled models"
     over = "from" if manifest.overlay.kind == "pull" else "over"

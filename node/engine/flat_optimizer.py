@@ -156,15 +156,6 @@ class Optimizer:
         self.share(own)
         self.loaded = True
 
-    def begin(self) -> None:
-        """Fill the state with zeros, as if no gradient had come yet."""
-        self.share(
-            {
-                name: torch.zeros(form.shape, dtype=form.dtype, device=form.device)
-                for name, form in self.template.items()
-            }
-        )
-
     def set_age(self, age: int) -> None:
         """Let the state be of so many steps, where it counts them."""
         for name, each in self.state_dict().items():

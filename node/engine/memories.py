@@ -14,10 +14,12 @@ from torch import Generator, Tensor
 from starling.gossip.mix.memories import Decay, MemoryExchange
 from starling.gossip.mix.moments import averages_memories
 from starling.gossip.replica import Replica
+from starling.gossip.vector import stretches
 from starling.node.engine.compression import memory_codec
 from starling.node.engine.flat_optimizer import Optimizer
 from starling.node.engine.memory_pieces import AGE, KNOWN, Piece, View, pieces_of, view_of
 from starling.node.engine.moments import Kept
+from starling.node.engine.stretches import STRETCH
 from starling.node.rpc.calls import Open
 
 _LOADED = 1 << 20  # age of a memory that came from a checkpoint without saying how old it is
@@ -43,9 +45,6 @@ class Keeper(Protocol):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state by torch's names, not copied; empty before the first step."""
-
-    def begin(self) -> None:
-        """Fill the state with zeros."""
 
     def set_age(self, age: int) -> None:
         """Let the state be of so many steps."""
@@ -119,18 +118,11 @@ class OptimizerMemory:
     def write(self, mean: Tensor, square: Tensor, age: int) -> None:
         """Copy m and v to where they are kept, unless they are there already, and set the age."""
         optimizer = self.life
-        if not optimizer.state_dict():
-            optimizer.begin()
-        state, kept = optimizer.state_dict(), optimizer.kept
-        chance = self._chance(-1 - self.clock) if kept is not None else None
-        for values, names in (
-            (mean, [piece.mean for piece in self._pieces]),
-            (square, [piece.square for piece in self._pieces]),
-        ):
-            for piece, name in zip(self._pieces, names, strict=True):
+        chance = self._chance(-1 - self.clock) if optimizer.kept is not None else None
+        for piece in self._pieces:
+            for values, name in ((mean, piece.mean), (square, piece.square)):
                 if name is not None:
-                    before = self._read(optimizer, state, piece, name)
-                    _write(kept, state, name, self._view.own(values, piece.where, before), chance)
+                    self._write(optimizer, piece, name, values, chance)
         optimizer.set_age(age)
         self._older = age - optimizer.stepped
 
@@ -140,14 +132,23 @@ class OptimizerMemory:
         count, kept = piece.where.stop - piece.where.start, optimizer.kept
         if name is None or not state:
             return torch.zeros(count, device=optimizer.device)
-        return state[name].view(-1) if kept is None else kept.read(state, name, 0, count)
+        if kept is None:
+            return state[name].view(-1)
+        values = torch.empty(count, device=optimizer.device)
+        for part, _ in stretches(slice(None), count, STRETCH):
+            values[part] = kept.read(state, name, part.start, part.stop)
+        return values
 
-
-def _write(kept: Kept | None, state: Mapping[str, Tensor], name: str, values: Tensor, chance: Generator | None) -> None:
-    if kept is not None:
-        kept.write(state, name, 0, values, chance)
-    elif state[name].data_ptr() != values.data_ptr():
-        state[name].view(-1).copy_(values)
+    def _write(self, optimizer: Keeper, piece: Piece, name: str, values: Tensor, chance: Generator | None) -> None:
+        """Keep what a shared vector (D,) has of a piece under a name."""
+        state, kept = optimizer.state_dict(), optimizer.kept
+        own = self._view.own(values, piece.where, lambda: self._read(optimizer, state, piece, name))
+        if kept is None:
+            if state[name].data_ptr() != own.data_ptr():
+                state[name].view(-1).copy_(own)
+            return
+        for part, _ in stretches(slice(None), own.numel(), STRETCH):
+            kept.write(state, name, part.start, own[part], chance)
 
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:

@@ -8,7 +8,7 @@ Shapes: t parameters, D numbers of the shared vector.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,11 +77,11 @@ class View:
         part = take(values, self.spans) if self.spans else values
         return torch.nn.functional.pad(part, (0, self.behind)) if self.behind else part
 
-    def own(self, shared: Tensor, where: slice, before: Tensor) -> Tensor:
-        """Return parameters `where`, of a shared vector (D,) and, where they are not shared, of what was `before` (n,)."""
+    def own(self, shared: Tensor, where: slice, before: Callable[[], Tensor]) -> Tensor:
+        """Return parameters `where`, of a shared vector (D,) and, where they are not shared, of what `before` gives (n,)."""
         if not self.spans:
             return shared[where]
-        start, found = 0, before.clone()
+        start, found = 0, before().clone()
         for span in self.spans:
             first, last = max(span.start, where.start), min(span.stop, where.stop)
             if first < last:

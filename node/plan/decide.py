@@ -71,10 +71,11 @@ def _cures(world: World, rest: list[int]) -> Iterator[str]:
         return
     most, train = max(world.machine[number].memory_bytes for number in rest), world.train
     tried: list[dict[str, object]] = [{"micro_batch": 1}, {"recompute": True}]
-    tried += [{"degree": degree} for degree in range(train.degree - 1, 0, -1)] if train.mix == "pet" else []
+    flows = train.mix == "pet" and train.optimizer != "adamw"
+    tried += [{"degree": degree} for degree in range(train.degree - 1, 0, -1)] if flows else []
     tried += [{"moments": "bfloat16"}, {"moments": "int8"}] if train.optimizer == "adamw" else []
-    tried += [{"track": "difference"}, {"flows": "bfloat16"}] if train.mix == "pet" else []
-    tried += [{"mix": "dsgd"}, {"optimizer": "momentum"}, {"optimizer": "sgd"}]
+    tried += [{"flows": "bfloat16"}, {"mix": "dsgd"}] if flows else []
+    tried += [{"optimizer": "momentum"}, {"optimizer": "sgd"}]
     seen = set[str]()
     for change in tried:
         ((key, value),) = change.items()

@@ -116,8 +116,10 @@ def exchange(engines, i, j, *, seq, round=0, theta=0.5, inc=0, budget=0):
     """One transaction between engines named by peer id, all four calls; the lesser id initiates. -> request and response"""
     i, j = sorted((i, j))
     offered = done(engines[i], calls.Offer(j, inc, seq, round, theta, budget))
-    answered = done(engines[j], calls.Answer(i, inc, seq, round, theta, offered.gain, offered.payload))
-    done(engines[i], calls.Apply(j, inc, seq, answered.payload))
+    answered = done(
+        engines[j], calls.Answer(i, inc, seq, round, theta, offered.gain, offered.payload, borne=offered.borne)
+    )
+    done(engines[i], calls.Apply(j, inc, seq, answered.payload, answered.borne))
     done(engines[j], calls.Commit(i, inc, seq))
     return offered, answered
 

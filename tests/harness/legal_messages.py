@@ -142,6 +142,9 @@ class Values:
     def theta(self, _kind: object) -> list[float]:
         return [0.5, 0.25, 0.75, 1e-9, 1.0, 0.0]
 
+    def borne(self, _kind: object) -> list[float]:
+        return [1.0, 0.0, 0.5]
+
     def gain(self, _kind: object) -> list[float]:
         return [*(it.gain for it in self.known.of(self.victim.peer_id, wire.Request)[:1]), 0.0, 1e-3, 1.0, 1e9]
 

@@ -97,7 +97,7 @@ def trained(agreed, names="ab", **given):
 def requested(nodes, one="a", other="b", seq=0, round=0):
     """The offer of a transaction, and its answer."""
     offered = nodes[one].call(calls.Offer(other, 0, seq, round, 0.5))
-    answer = calls.Answer(one, 0, seq, round, 0.5, offered.gain, offered.payload)
+    answer = calls.Answer(one, 0, seq, round, 0.5, offered.gain, offered.payload, borne=offered.borne)
     return answer, nodes[other].call(answer)
 
 
@@ -105,7 +105,7 @@ def transact(nodes, one="a", other="b", seq=0, round=0):
     """All four calls."""
     _, answered = requested(nodes, one, other, seq, round)
     return (
-        nodes[one].call(calls.Apply(other, 0, seq, answered.payload)),
+        nodes[one].call(calls.Apply(other, 0, seq, answered.payload, answered.borne)),
         nodes[other].call(calls.Commit(one, 0, seq)),
     )  # fmt: skip
 

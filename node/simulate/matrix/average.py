@@ -9,7 +9,7 @@ node's ledger sums them anew, which rounds differently.
 Shapes: N rows, D numbers of the shared vector, g exchanges of a group, k values and w coordinates of one, h ends.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -58,6 +58,7 @@ class Flows:
     most: int  # settled edges that can still be revoked, per row
     open: EdgeVectors = field(init=False)
     _settled: list[dict[int, Tensor]] = field(init=False)  # by row: the other end -> the flow, oldest first
+    _rest: set[int] = field(init=False, default_factory=set)  # rows with flows that can no longer be revoked
 
     def __post_init__(self) -> None:
         self.open = EdgeVectors(torch.zeros_like(self.totals[0]))
@@ -87,8 +88,15 @@ class Flows:
                 self.totals[other] -= settled.pop(row)
                 others.add(other)
         self._settled[row] = {}
-        self.totals[row] = 0.0  # it may come back, without flows
+        self._rest.discard(row)
+        for each in (row, *self._without(others)):  # the row may come back, without flows
+            self.totals[each] = 0.0
         return sorted(others)
+
+    def _without(self, rows: Iterable[int]) -> list[int]:
+        """Return the rows that have no flow left, whose total is 0 and not what rounding has left of it."""
+        flowing = {row for pair in self.open for row in pair} | self._rest
+        return [row for row in rows if row not in flowing and not self._settled[row]]
 
     def settle(self, pair: Pair) -> None:
         """An edge was closed in order, nothing pending: each end keeps its flow, the latest `most` of them revocable."""
@@ -100,6 +108,7 @@ class Flows:
             settled[other] = own + settled.pop(other, 0.0)
             while len(settled) > self.most:
                 del settled[next(iter(settled))]
+                self._rest.add(me)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,7 @@ A step that would leave a number that is not finite is undone for that row alone
 Shapes: N rows, of which r take a step, d parameters.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -151,18 +151,6 @@ class LocalSteps:
         if not self._by_rows:
             return self._own[row]
         return {name: tensor[row, 0] if name in self._scalars else tensor[row] for name, tensor in self._memory.items()}
-
-    def begin(self, row: int, template: Mapping[str, Tensor]) -> None:
-        """Fill a row's state with zeros, like the tensors of a template."""
-        self._steps[row] = 1
-        if not self._by_rows:
-            self._own[row] = {name: tensor.clone() for name, tensor in template.items()}
-            return
-        for name, tensor in template.items():
-            if name not in self._memory:
-                self._memory[name] = tensor.new_zeros(len(self.like), *(tensor.shape or (1,)))
-                self._scalars |= frozenset() if tensor.dim() else {name}
-            self._memory[name][row] = 0
 
     def set_age(self, row: int, age: int) -> None:
         """Let a row's state be of so many steps."""

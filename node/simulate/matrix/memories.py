@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
@@ -32,8 +31,8 @@ class RowState:
     kept: Kept | None = None
     loaded = False
 
-    def __init__(self, local: LocalSteps, row: int, template: dict[str, Tensor]) -> None:
-        self._local, self._row, self._template = local, row, template
+    def __init__(self, local: LocalSteps, row: int) -> None:
+        self._local, self._row = local, row
         self.lives, self._began = local.life(row)
         self.device = local.like.device
 
@@ -45,10 +44,6 @@ class RowState:
     def state_dict(self) -> dict[str, Tensor]:
         """Return the row's."""
         return self._local.state_of(self._row)
-
-    def begin(self) -> None:
-        """Fill it with zeros."""
-        self._local.begin(self._row, self._template)
 
     def set_age(self, age: int) -> None:
         """Let it be of so many steps."""
@@ -64,11 +59,10 @@ class RowMemories:
     ) -> None:  # fmt: skip
         """`forged`: by row, of those that lie."""
         made = optimizer(local.section, local.like[0], model=local.problem.model)
-        template = {name: torch.zeros(form.shape, dtype=form.dtype) for name, form in made.template.items()}
         pieces, view = pieces_of(made), view_of(mixer, local.problem.layout.trained, dim)
         self._ends: list[MemoryExchange] = []
         for row in range(len(local.like)):
-            memory: Memory = OptimizerMemory(_lives(local, row, template), pieces, view, lambda _: None)
+            memory: Memory = OptimizerMemory(_lives(local, row), pieces, view, lambda _: None)
             self._ends.append(MemoryExchange(memory, codec, home=not memory.decays, forged=forged.get(row)))
         self._due: list[tuple[int, int, Learned]] = []
         self._pending: dict[Pair, tuple[int, int, Learned]] = {}
@@ -110,14 +104,14 @@ class RowMemories:
             self._ends[row].learn(learned)
 
 
-def _lives(local: LocalSteps, row: int, template: dict[str, Tensor]) -> Callable[[], RowState]:
+def _lives(local: LocalSteps, row: int) -> Callable[[], RowState]:
     """Return what gives the state of a row, another one after it was emptied."""
-    state = RowState(local, row, template)
+    state = RowState(local, row)
 
     def current() -> RowState:
         nonlocal state
         if local.life(row)[0] != state.lives:
-            state = RowState(local, row, template)
+            state = RowState(local, row)
         return state
 
     return current

@@ -215,13 +215,23 @@ def _memories() -> Iterator[bytes]:
     for setting, support in enumerate(COORDINATES):
         for kind in (0, 8, 16, 24, 32, 40, 48, 56):
             said = _end(kind & 8).told(support, generator(0))
-            for told in (said, Told(said.age, said.mean), Told(said.age), Told(0), Told(0, said.mean, said.square)):
+            for told in (said, Told(said.age, said.mean), Told(0)):
                 yield bytes([setting + kind]) + joined(b"payload", told)
 
 
 def _memory_lures() -> Iterator[bytes]:
     said = _end(0).told(Full(), generator(0))
-    for age, length in ((math.nan, 0), (-1.0, 0), (math.inf, 0), (0.5, 0), (1.0, 2**32 - 1), (2.0**40, 0), (-0.0, 0)):
+    for told in (Told(said.age), Told(0, said.mean, said.square)):
+        yield b"\0" + joined(b"payload", told)
+    for age, length in (
+        (math.nan, 0),
+        (-1.0, 0),
+        (math.inf, 0),
+        (0.5, 0),
+        (1.0, 2**32 - 1),
+        (2.0**24 + 1, 0),
+        (-0.0, 0),
+    ):
         yield b"\0" + TRAILER.pack(age, length)
         yield b"\0" + said.values + TRAILER.pack(age, min(length, len(said.values)))
     for setting in (0, 16, 32, 48):

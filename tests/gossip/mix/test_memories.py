@@ -83,35 +83,28 @@ def test_of_equal_ages_the_sum_of_both_means_stays(seed, age):
     assert float((one.mean - other.mean).norm()) < 0.05 * float(before.norm()) + 1e-6
 
 
-def test_who_joins_takes_over_the_memory_of_its_first_partner_at_either_end():
-    """And the partner's stays as it is: an empty memory has no weight."""
+def test_a_young_memory_is_its_elders_after_an_exchange_and_the_elders_hardly_changes():
+    """Who joins has done its local steps by then: few gradients have little weight, so the elder's v counts."""
     for end in range(2):
         chance = torch.Generator().manual_seed(end)
-        old, new = drawn(D, 700, chance), VectorMemory(torch.zeros(D), torch.zeros(D), 0)
-        before = old.mean.clone(), old.square.clone()
+        old, new = drawn(D, 700, chance), drawn(D, 5, chance)
+        before = old.square.clone()
         learned(*((new, old) if end else (old, new)))
         assert new.age == old.age == 700
-        assert torch.equal(old.mean, before[0])
-        assert torch.equal(old.square, before[1])
-        torch.testing.assert_close(new.mean, old.mean, atol=0.02, rtol=0.1)
         assert 0.5 < float(new.square.sum() / old.square.sum()) < 2.0
+        assert 0.5 < float(old.square.sum() / before.sum()) < 2.0
 
 
-def test_an_empty_memory_learns_no_mean_without_the_square_to_divide_it_by():
-    old, new = drawn(D, 50, torch.Generator().manual_seed(1)), VectorMemory(torch.zeros(D), torch.zeros(D), 0)
-    old.met = 5  # its turn to leave v out
-    asked, _ = learned(old, new)
-    assert asked.mean
-    assert not asked.square
-    assert new.age == new.met == 0
-    assert not new.mean.any()
-
-
-def test_two_empty_memories_say_nothing():
-    one, other = (VectorMemory(torch.zeros(D), torch.zeros(D), 0) for _ in range(2))
-    asked, said = learned(one, other)
-    assert asked == said == Told(0)
-    assert one.age == other.age == 0
+@pytest.mark.parametrize("ages", [(0, 50), (50, 0), (0, 0)], ids=str)
+def test_an_empty_memory_says_nothing_and_learns_nothing(ages):
+    """Else the first peer's word would be all that it rests on."""
+    one, other = (drawn(D, age, torch.Generator().manual_seed(age)) for age in ages)
+    before = [(each.mean.clone(), each.square.clone(), each.age) for each in (one, other)]
+    learned(one, other)
+    for each, (mean, square, age) in zip((one, other), before, strict=True):
+        assert torch.equal(each.mean, mean)
+        assert torch.equal(each.square, square)
+        assert (each.age, each.met) == (age, 0)
 
 
 @given(seed=seeds, age=st.integers(1, 40), since=st.integers(0, 30))
@@ -170,14 +163,14 @@ def test_one_liar_moves_a_memory_by_its_own_length_and_its_squares_by_a_few_time
 
 
 @pytest.mark.parametrize("support", [Blocks(3, 1, 4, 16), Indices(torch.arange(5, 60, 3))], ids=["blocks", "indices"])
-@pytest.mark.parametrize("ages", [(30, 30), (5, 400), (0, 30)], ids=str)
+@pytest.mark.parametrize("ages", [(30, 30), (5, 400)], ids=str)
 def test_of_a_part_only_that_part_is_averaged_and_an_age_stays(support, ages):
     one, other = (drawn(D, age, torch.Generator().manual_seed(age + k)) for k, age in enumerate(ages))
     outside = torch.ones(D, dtype=torch.bool)
     outside[support.index(D)] = False
     before = one.mean.clone(), one.square.clone()
     learned(one, other, support=support)
-    assert one.age == (ages[0] or ages[1])
+    assert one.age == ages[0]
     assert torch.equal(one.mean[outside], before[0][outside])
     assert torch.equal(one.square[outside], before[1][outside])
     assert not torch.equal(one.mean[~outside], before[0][~outside])
@@ -208,7 +201,7 @@ def test_who_keeps_its_memory_at_home_says_nothing_and_learns_nothing():
     assert torch.equal(other.mean, before[1])
 
 
-@pytest.mark.parametrize("age", [-1.0, 0.5, math.nan, math.inf, 2.0**40, 1e300])
+@pytest.mark.parametrize("age", [-1.0, 0.5, 3.0, math.nan, math.inf, 2.0**24 + 1, 1e300])
 def test_an_age_that_is_none_is_refused(age):
     end = MemoryExchange(drawn(D, 3, torch.Generator()), CODEC)
     with pytest.raises(ValueError, match="bad_memory"):

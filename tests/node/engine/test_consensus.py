@@ -43,7 +43,7 @@ def test_two_nodes_that_exchange_all_of_their_models_learn_how_far_apart_they_ar
     engines = pair(mix)
     apart = true_distance(engines)
     exchange(engines, "a", "b", seq=1)
-    assert apart > 1e-3
+    assert apart > 1e-3 or mix == "psgd"  # whose model waits for the round, as what was learned is in its message
     for engine in engines.values():
         assert done(engine, calls.Mix(0)).distance == (None if mix == "psgd" else pytest.approx(apart))
 

@@ -15,7 +15,7 @@ from tests.harness.engines import Inside, opening
 
 D = 150_000
 DEGREE = 3
-MOST = {"default": 36.0, "leanest+mask": 24.0, "lean+fragment": 24.0}
+MOST = {"default": 20.0, "leanest+mask": 24.0, "flows+whole": 32.0}
 HELD = {"default": 12.0, "whole": 12.0, "lean+mask": 8.0, "leanest+mask": 6.0, "flows": 18.0, "flows+whole": 24.0}
 
 
