@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast, get_args
 
 from starling.gossip.compress.budget import SHARE
 from starling.gossip.errors import ConfigError, GossipError
@@ -37,7 +37,9 @@ from starling.node.rpc import calls, pipe
 ROUNDS = 2  # of whole vectors; of masks as many as visit every coordinate, so that all flows are there
 STEPS = 4  # local steps of a round
 LEAST = 50_000  # d of the engine that everything is compared with
-SETTINGS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = MappingProxyType(
+Layout = Literal["default", "whole", "mask", "lean+mask", "leanest+mask", "flows", "flows+whole", "flows+mask"]
+"""A setting whose memory is measured."""
+SETTINGS: Mapping[Layout, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = MappingProxyType(
     {
         "default": ("adamw", {}, {}),
         "whole": ("adamw", {"select": "full"}, {}),
@@ -49,7 +51,7 @@ SETTINGS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = Mappi
         "flows+mask": ("sgd", {"select": "mask", "ratio": 0.1}, {}),
     }
 )
-"""Name -> optimiser, keys of compress, and of numerics."""
+"""Layout -> optimiser, keys of compress, and of numerics."""
 
 
 class Answers(Protocol):
@@ -120,7 +122,7 @@ def engines(agreed: Manifest, folder: Path, numerics: NumericsSection) -> Iterat
         peer.close()
 
 
-def manifest(name: str, d: int, folder: Path) -> Manifest:
+def manifest(name: Layout, d: int, folder: Path) -> Manifest:
     """Of a byte GPT with about d parameters, 12·layers·width², and no activations to speak of."""
     texts = folder / "texts"
     texts.mkdir(exist_ok=True)
@@ -141,7 +143,7 @@ def manifest(name: str, d: int, folder: Path) -> Manifest:
     return large.sealed(agreed)
 
 
-def phases(name: str, d: int, degree: int) -> tuple[int, dict[str, int], int]:
+def phases(name: Layout, d: int, degree: int) -> tuple[int, dict[str, int], int]:
     """The true d, the peak of each phase in bytes, and what is resident between rounds."""
     peaks: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as made:
@@ -191,7 +193,7 @@ def phases(name: str, d: int, degree: int) -> tuple[int, dict[str, int], int]:
         return parameters, peaks, held
 
 
-def rounds(name: str) -> int:
+def rounds(name: Layout) -> int:
     """Rounds after which every coordinate was exchanged on every edge."""
     compress = SETTINGS[name][1]
     share = SHARE if not compress else 1 / compress["parts"] if "parts" in compress else compress.get("ratio", 1.0)
@@ -219,12 +221,13 @@ def exchange(hub: Answers, peer: Answers, name: str, turn: int, *, leads: bool) 
 
 def measure(name: str, d: int, degree: int) -> MemoryCase:
     """Bytes per parameter of a layout. Raises ConfigError: it is unknown, or the machine has no such figures."""
-    if name not in SETTINGS:
-        raise ConfigError(f"NAME: {name!r} is unknown, choose one of {', '.join(SETTINGS)}")
+    if name not in get_args(Layout):
+        raise ConfigError(f"NAME: {name!r} is unknown, choose one of {', '.join(get_args(Layout))}")
+    layout = cast("Layout", name)
     if not Path("/proc/self/clear_refs").exists():
         raise ConfigError("kernels.memory: needs the peaks that Linux keeps in /proc; run it there")
-    _, least, held_least = phases(name, LEAST, degree)
-    true, found, held = phases(name, d, degree)
+    _, least, held_least = phases(layout, LEAST, degree)
+    true, found, held = phases(layout, d, degree)
     each = {phase: round((found[phase] - least[phase]) / true, 2) for phase in found}
     return MemoryCase(
         layout=name, d=true, degree=degree, held=round((held - held_least) / true, 2),

@@ -279,7 +279,7 @@ def _cores(number: int) -> set[int] | None:
 
 def _least(folder: Path) -> int:
     """Bytes resident of an engine with next to no parameters."""
-    engine = Engine(manifest("plain", LEAST, folder), "hub", "", NumericsSection())
+    engine = Engine(manifest("default", LEAST, folder), "hub", "", NumericsSection())
     try:
         return engine.resident()[0]
     finally:

@@ -33,6 +33,7 @@ class Rows:
     finite: Callable[[Number], Any]
     any: Callable[[Number], bool]  # whether that of any row is not 0
     pick: Callable[[Any, Number, Number], Number]  # the first number where something holds, else the second
+    subtract: Callable[[Tensor, Tensor, Number], object]  # x <- x − a·y, for x, y (…, d) and a number a
 
 
 def _one_of(first: Any, one: Number, other: Number) -> Number:
@@ -43,7 +44,15 @@ def _each_of(first: Any, one: Number, other: Number) -> Number:
     return torch.where(first, one, other)
 
 
-ONE = Rows(methodcaller("tolist"), methodcaller("item"), max, min, math.isfinite, bool, _one_of)
+def _take_one(x: Tensor, y: Tensor, share: Number) -> None:
+    x.sub_(y, alpha=share)
+
+
+def _take_each(x: Tensor, y: Tensor, share: Number) -> None:
+    x.addcmul_(y, torch.as_tensor(share, dtype=x.dtype, device=x.device), value=-1.0)
+
+
+ONE = Rows(methodcaller("tolist"), methodcaller("item"), max, min, math.isfinite, bool, _one_of, _take_one)
 """For one vector."""
 MANY = Rows(
     methodcaller("split", 1, -1),
@@ -53,6 +62,7 @@ MANY = Rows(
     lambda number: torch.isfinite(torch.as_tensor(number)),
     lambda number: bool(number.any()),
     _each_of,
+    _take_each,
 )
 """For the rows of an array."""
 
@@ -78,5 +88,7 @@ def written(values: Sequence[Number], like: Tensor) -> Tensor:
 def blocks(*vectors: Tensor) -> Iterator[Sequence[Tensor]]:
     """Cut vectors (…, d) into blocks -> a part of each vector; an array is one block."""
     x = vectors[0]
-    length = x.shape[-1] if x.dim() > 1 else BLOCK if x.device.type == "cpu" else _DEVICE_BLOCK
-    return zip(*(torch.split(each, max(1, length), -1) for each in vectors), strict=True)
+    length = BLOCK if x.device.type == "cpu" else _DEVICE_BLOCK
+    if x.dim() > 1 or x.numel() <= length:
+        return iter((vectors,))
+    return zip(*(torch.split(each, length, -1) for each in vectors), strict=True)
