@@ -84,7 +84,7 @@ MUTANTS = (
     Mutant("gossip/exchange/timeouts.py", "if peer not in self._needs:", "if True:", ("**/test_timeouts.py",)),
     Mutant("gossip/exchange/timeouts.py", "elif ahead and not hurried:", "elif False:", ("**/test_timeouts.py",)),
     Mutant("gossip/exchange/pace.py", "self.progress.lead > self.round", "False", ("**/test_pace_rounds.py",)),
-    Mutant("gossip/mix/borne.py", "rows.subtract(g, c, share)", "rows.subtract(g, c, 1.0)", ("gossip/mix/test_borne.py",)),
+    Mutant("gossip/mix/borne.py", "g.addcmul_(c, taken, value=-1.0)", "g.sub_(c)", ("gossip/mix/test_borne.py",)),
     Mutant("gossip/mix/borne.py", "1.0 - FORGOTTEN * (1.0 - s)", "1.0", ("gossip/mix/test_borne.py",)),
     Mutant("gossip/exchange/timeouts.py", " or self.lately_gone(peer))", ")", ("**/test_timeouts.py",)),
     Mutant("gossip/membership/absences.py", "min(PROBATION * gone_s,", "min(gone_s,", ("**/test_absences.py",)),

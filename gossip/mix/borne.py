@@ -106,10 +106,11 @@ def correct_in_place(state: Total, gradient: Tensor, rows: Rows = ONE) -> tuple[
     known, dot, power = Borne(*rows.read(state.known)), 0.0, 0.0
     share = counted(rows, known)
     if rows.any(known.some):
+        taken = torch.as_tensor(share, dtype=gradient.dtype, device=gradient.device)
         for g, c in blocks(gradient, state.c):
             dot += rows.number(torch.linalg.vecdot(g, c))
             power += rows.number(torch.linalg.vecdot(g, g))
-            rows.subtract(g, c, share)
+            g.addcmul_(c, taken, value=-1.0)
         power = rows.pick(known.squared > 0.0, power, 0.0)  # of an array some rows may have no flows
         finite = rows.finite(dot + power)
         dot, power = (rows.pick(finite, *each) for each in ((dot, known.dot), (power, known.power)))

@@ -33,7 +33,6 @@ class Rows:
     finite: Callable[[Number], Any]
     any: Callable[[Number], bool]  # whether that of any row is not 0
     pick: Callable[[Any, Number, Number], Number]  # the first number where something holds, else the second
-    subtract: Callable[[Tensor, Tensor, Number], object]  # x <- x − a·y, for x, y (…, d) and a number a
 
 
 def _one_of(first: Any, one: Number, other: Number) -> Number:
@@ -44,15 +43,7 @@ def _each_of(first: Any, one: Number, other: Number) -> Number:
     return torch.where(first, one, other)
 
 
-def _take_one(x: Tensor, y: Tensor, share: Number) -> None:
-    x.sub_(y, alpha=share)
-
-
-def _take_each(x: Tensor, y: Tensor, share: Number) -> None:
-    x.addcmul_(y, torch.as_tensor(share, dtype=x.dtype, device=x.device), value=-1.0)
-
-
-ONE = Rows(methodcaller("tolist"), methodcaller("item"), max, min, math.isfinite, bool, _one_of, _take_one)
+ONE = Rows(methodcaller("tolist"), methodcaller("item"), max, min, math.isfinite, bool, _one_of)
 """For one vector."""
 MANY = Rows(
     methodcaller("split", 1, -1),
@@ -62,7 +53,6 @@ MANY = Rows(
     lambda number: torch.isfinite(torch.as_tensor(number)),
     lambda number: bool(number.any()),
     _each_of,
-    _take_each,
 )
 """For the rows of an array."""
 
