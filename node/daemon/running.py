@@ -21,6 +21,7 @@ from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.bootstrap import Bootstrap, to_share
+from starling.node.daemon.membership.contacts import Contacts
 from starling.node.daemon.membership.neighbors import Members, OverlayNeighbors
 from starling.node.daemon.membership.reachability import ReachabilityService
 from starling.node.daemon.membership.service import Membership, OtherControl
@@ -72,6 +73,7 @@ class RunningNode:
         self._cut: dict[str, None] = {}  # peers whose contribution is to be deleted, in order
         self._cut_added = trio.Event()
         self.membership = Membership(context, clock, admission, self._member_changed)
+        self.contacts = Contacts(context, self.membership)
         self.crew: CrewService | None = None
         self.members: Members = self.membership
         """The swarm as exchanges and rounds see it; in a swarm of crews those who hold this node's stage."""
@@ -122,9 +124,9 @@ class RunningNode:
         """Keep in touch through these addresses, and through those that are found later."""
         async with trio.open_nursery() as nursery:
             opens = partial(self.transfer.answers, swarm=self.context.swarm)
-            nursery.start_soon(partial(self.membership.join, addresses, self._bootstrap.given, opens=opens))
+            nursery.start_soon(partial(self.contacts.keep, addresses, self._bootstrap.given, opens=opens))
             async for address in self._bootstrap.additions(addresses):
-                nursery.start_soon(partial(self.membership.join, (address,), (), hints=True))
+                nursery.start_soon(partial(self.contacts.keep, (address,), (), hints=True))
 
     async def train(self, export: str) -> None:
         """Catch up with the swarm, train until the manifest's rounds are done, save (the model to `export` unless ""), and linger."""

@@ -11,6 +11,7 @@ from starling.node.config.manifest import found, swarm_id
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.context import AdmissionStore
 from starling.node.daemon.membership.admission import Admission
+from starling.node.daemon.membership.contacts import Contacts
 from starling.node.daemon.membership.service import Membership
 from starling.node.identity import Identity
 from starling.node.net.memory import MemoryHub, address_of
@@ -102,7 +103,7 @@ class Node:
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.membership.serve, lambda _peer, _message: None)
-                nursery.start_soon(self.membership.join, bootstrap)
+                nursery.start_soon(Contacts(self.context, self.membership).keep, bootstrap)
         except* GossipError as group:
             self.error = str(group.exceptions[0])
             while "admission" not in self.error:

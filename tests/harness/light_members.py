@@ -19,6 +19,7 @@ from starling.gossip.membership.events import Died
 from starling.node.config.schema import Manifest
 from starling.node.daemon.context import AdmissionStore
 from starling.node.daemon.membership.admission import Admission
+from starling.node.daemon.membership.contacts import Contacts
 from starling.node.daemon.membership.service import Membership
 from starling.node.identity import Identity
 from tests.harness.context import context
@@ -54,7 +55,7 @@ async def live(name: str, bootstrap: list[str], until: float, told: int | None =
         setting = context(network=network, report=Remembered(), identity=identity, manifest=AGREED)
         membership = Membership(setting, SwarmClock(), Admission(setting, AdmissionStore()), changed)
         await nursery.start(membership.serve, lambda _peer, _message: None)
-        nursery.start_soon(membership.join, bootstrap)
+        nursery.start_soon(Contacts(setting, membership).keep, bootstrap)
         await trio.sleep(until - time.monotonic())
         nursery.cancel_scope.cancel()
     return Seen(began, tuple(known), died, network.total_traffic.bytes_sent, time.process_time())

@@ -5,6 +5,7 @@ import trio
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.node.daemon.context import AdmissionStore
 from starling.node.daemon.membership.admission import Admission
+from starling.node.daemon.membership.contacts import Contacts
 from starling.node.daemon.membership.service import Membership
 from starling.node.identity import Identity
 from starling.node.net.memory import address_of
@@ -29,6 +30,7 @@ class Node:
         )  # fmt: skip
         self.events = []
         self.membership = Membership(node, self.clock, Admission(node, AdmissionStore()), self.events.append)
+        self.contacts = Contacts(node, self.membership)
         self.scope = trio.CancelScope()
 
     def take_events(self):
@@ -39,5 +41,5 @@ class Node:
         with self.scope:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.membership.serve, lambda _peer, _message: None)
-                nursery.start_soon(self.membership.join, bootstrap)
+                nursery.start_soon(self.contacts.keep, bootstrap)
                 task_status.started()

@@ -6,13 +6,12 @@ sent is dropped, since the detector repeats what matters; the detector is notifi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar
 
 import trio
 
-from starling.gossip.errors import GossipError, PeerUnreachable, RemoteProtocolError
+from starling.gossip.errors import GossipError, RemoteProtocolError
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.membership.detector import Detector, Timing
 from starling.gossip.membership.events import (
@@ -30,7 +29,6 @@ from starling.gossip.membership.events import (
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MAX_MEMBERS, AddressQuota, Member, MemberList
 from starling.gossip.membership.roster import Roster
-from starling.gossip.seeds import derive
 from starling.gossip.wire import frames
 from starling.gossip.wire.schema import (
     Attestations,
@@ -57,14 +55,9 @@ ORIGIN_SHARE, ELSEWHERE_SHARE = 64, 8
 nothing to claim, at most 1/ELSEWHERE_SHARE."""
 MAX_SENDING = 32  # messages being sent to one peer; more are dropped
 NOWHERE = frozenset({None, "named", "relayed"})  # `prefix_of` an address that says nothing of where its peer is
-SILENT_GREETINGS = 4  # in a row, over seven seconds and more
 IDENTITY_TWICE = (
     "another node runs with this node's identity.key, and peers take the two for one that restarts all the time; stop one of them "
     "with `starling leave`, or move the key out of its directory, so that it gets one of its own"
-)
-SILENT = (
-    "the bootstrap peers take our connections and answer nothing: they have banned this node, or another node runs with its identity.key; "
-    "stop that one with `starling leave`"
 )
 NAMED_ONLY = (
     "this node announces host names only, which count as one address prefix (admission.per_prefix) for peers that are not connected to it; "
@@ -73,8 +66,6 @@ NAMED_ONLY = (
 OtherControl = (
     Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed | StopVote
 )  # control messages that are not about membership
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 60.0
 
 
 class Membership:
@@ -91,7 +82,6 @@ class Membership:
         identity, swarm, section = context.identity, context.swarm, context.manifest.membership
         self._network = context.network
         self._report = context.report
-        self._seed = derive(context.manifest.seed, "join", identity.peer_id)
         self._clock = clock
         self._admission = admission
         self._changed = changed
@@ -114,8 +104,6 @@ class Membership:
         self._context, self._rival = context, -1
         self.is_twice = False
         """Another node runs with this node's key."""
-        self.is_ignored = False
-        """Bootstrap peers let us connect and say nothing."""
         announced = context.network.addresses
         if context.manifest.admission.per_prefix and announced and all(it.startswith("/dns") for it in announced):
             context.report.event("named_only", NAMED_ONLY, level="warning")
@@ -278,21 +266,17 @@ class Membership:
         member = self._view.members.get(peer)
         return () if member is None else member.record.addresses
 
-    async def join(
-        self, addresses: Sequence[str], given: Sequence[str] | None = None, *, hints: bool = False,
-        opens: Callable[[str], Awaitable[bool]] | None = None,
-    ) -> None:  # fmt: skip
-        """Keep in touch with the swarm through bootstrap peers at multiaddrs with /p2p/ID, until cancelled.
+    def greet(self, peer: str, *, given: bool) -> None:
+        """Tell a peer that has been dialled that this node is here; `given`: its owner named the peer."""
+        if given:
+            self._records.greeted.add(peer)
+        self._do(self._core.update(now := trio.current_time(), addresses=self._network.announced))
+        self._do(self._core.greet(peer, now))
 
-        Those `given`, all unless told, are the owner's; the others are of peers that were met in an earlier run, or `hints`, of which
-        nothing is said if they lead nowhere.
-        One that does not answer is dialled again after growing pauses, with one event when that begins and one when it ends.
-
-        opens: whether a peer that says nothing as a member answers as one whose engine still opens; never, unless given.
-        """
-        async with trio.open_nursery() as nursery:
-            for address in sorted(set(addresses)):
-                nursery.start_soon(self._keep_in_touch, address, given is None or address in given, hints, opens)
+    def begin_anew(self) -> None:
+        """Take a new incarnation: a node that has our place hears of it, and says so too."""
+        later = max(int(self._context.unix_time() * 1000), self._core.own.incarnation + 1)
+        self._do(self._core.update(trio.current_time(), incarnation=later, version=0))
 
     async def leave(self) -> None:
         """Notify all members that we leave for good. The caller sets the deadline."""
@@ -393,44 +377,6 @@ class Membership:
                 self._clock.forget(peer)
         self._roster.observe(event, trio.current_time())
         self._changed(event)
-
-    async def _keep_in_touch(
-        self, address: str, given: bool, hint: bool, opens: Callable[[str], Awaitable[bool]] | None
-    ) -> None:  # fmt: skip
-        """Greet one bootstrap peer whenever it is not among the members."""
-        peer, pause, complained, silent = address.rpartition("/p2p/")[2], FIRST_PAUSE_S, False, 0
-        for attempt in count(1):
-            present = peer in self.members
-            reached = present or await self._greet(address, given=given, complain=not (complained or hint))
-            if reached and complained:
-                self._report.event("bootstrap_reached", f"bootstrap peer {address} answers again", address=address)
-            complained = not (reached or hint)
-            silent = silent + 1 if reached and not (present or hint) else 0
-            if silent == SILENT_GREETINGS and opens is not None and await opens(peer):
-                silent = 0
-            self.is_ignored = silent >= SILENT_GREETINGS and len(self.members) == 1
-            if self.is_ignored and silent == SILENT_GREETINGS:
-                self._report.event("bootstrap_silent", SILENT, level="warning", address=address)
-                # Begin anew: a node that has our place hears of it, and says so too.
-                later = max(int(self._context.unix_time() * 1000), self._core.own.incarnation + 1)
-                self._do(self._core.update(trio.current_time(), incarnation=later, version=0))
-            jitter = 0.75 + 0.5 * derive(self._seed, address, attempt) / 2**63
-            await trio.sleep(jitter * (LONGEST_PAUSE_S if present else pause))
-            pause = FIRST_PAUSE_S if present else min(2 * pause, LONGEST_PAUSE_S)
-
-    async def _greet(self, address: str, *, given: bool, complain: bool) -> bool:
-        try:
-            peer = await self._network.dial(address, given=given)
-            if given:
-                self._records.greeted.add(peer)
-        except PeerUnreachable as error:
-            if complain:
-                text = f"bootstrap peer {address} does not answer ({error.reason}); this node goes on and keeps trying"
-                self._report.event("bootstrap_unreachable", text, level="warning", address=address)
-            return False
-        self._do(self._core.update(now := trio.current_time(), addresses=self._network.announced))
-        self._do(self._core.greet(peer, now))
-        return True
 
 
 async def _ended(what: str) -> None:

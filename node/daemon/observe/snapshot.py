@@ -9,8 +9,9 @@ from msgspec import structs
 from starling.node.config import attack_consent, words
 from starling.node.config.schema import Manifest
 from starling.node.daemon.app import Joining, Node, Opening, Starting
+from starling.node.daemon.membership.contacts import SILENT
 from starling.node.daemon.membership.neighbors import LinkMap
-from starling.node.daemon.membership.service import IDENTITY_TWICE, SILENT
+from starling.node.daemon.membership.service import IDENTITY_TWICE
 from starling.node.daemon.running import RunningNode
 from starling.node.daemon.training.housekeeping import UNDONE_ROUNDS
 from starling.node.net.api import Traffic
@@ -132,7 +133,7 @@ def _problem(node: Node) -> str | None:
             members = len(running.membership.members)
             if running.membership.is_twice:
                 return IDENTITY_TWICE
-            if running.membership.is_ignored:
+            if running.contacts.ignored:
                 return SILENT
             if running.is_cut_off:
                 port = node.network.port if node.network is not None else None

@@ -15,8 +15,8 @@ from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Probe, Record, Spread
 from starling.node.config.schema import AdmissionSection, Manifest
 from starling.node.daemon.membership.bootstrap import Bootstrap
+from starling.node.daemon.membership.contacts import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from starling.node.daemon.membership.neighbors import RandomNeighbors
-from starling.node.daemon.membership.service import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from starling.node.identity import Identity
 from starling.node.net.faults import Drop
 from starling.node.net.memory import MemoryHub, address_of
@@ -63,7 +63,7 @@ async def test_only_an_address_that_the_owner_gave_lets_its_peer_name_any_number
         nodes = member, joiner = Node(hub, 0), Node(hub, 1)
         for node in nodes:
             await nursery.start(node.live)
-        nursery.start_soon(joiner.membership.join, [member.address], [member.address] if given else [])
+        nursery.start_soon(joiner.contacts.keep, [member.address], [member.address] if given else [])
         await until(lambda: agreed(nodes), 3.0)
         assert joiner.membership._records.greeted == ({member.peer} if given else set())
         nursery.cancel_scope.cancel()
@@ -260,9 +260,9 @@ async def test_a_bootstrap_peer_that_takes_connections_and_says_nothing_is_said_
     async with trio.open_nursery() as nursery:
         await nursery.start(node.live, [address_of(SILENT_ONE.peer_id)])
         await trio.sleep(2.0)
-        assert not node.membership.is_ignored
+        assert not node.contacts.ignored
         await trio.sleep(120.0)
-        assert node.membership.is_ignored
+        assert node.contacts.ignored
         assert node.told.names == ["bootstrap_silent"]
         assert "identity.key" in node.told.texts[0]
         assert node.membership._core.own.incarnation == 10**12, "which a node in our place hears of, and says so too"
@@ -281,9 +281,9 @@ async def test_a_bootstrap_peer_whose_engine_still_opens_is_accused_of_nothing(a
 
     async with trio.open_nursery() as nursery:
         await nursery.start(node.live, [])
-        nursery.start_soon(partial(node.membership.join, [address_of(SILENT_ONE.peer_id)], opens=opens))
+        nursery.start_soon(partial(node.contacts.keep, [address_of(SILENT_ONE.peer_id)], opens=opens))
         await trio.sleep(600.0)
-        assert not node.membership.is_ignored
+        assert not node.contacts.ignored
         assert node.told.names == []
         opening = False
         await trio.sleep(600.0)

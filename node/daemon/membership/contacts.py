@@ -1,0 +1,102 @@
+"""Keeps a node in touch with its swarm through bootstrap peers: greets those that are not among the members, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
+
+import trio
+
+from starling.gossip.errors import PeerUnreachable
+from starling.gossip.seeds import derive
+from starling.node.daemon.context import NodeContext
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between greetings
+SILENT_GREETINGS = 4  # in a row, over seven seconds and more
+SILENT = (
+    "the bootstrap peers take our connections and answer nothing: they have banned this node, or another node runs with its identity.key; "
+    "stop that one with `starling leave`"
+)
+Opens = Callable[[str], Awaitable[bool]]
+"""Whether a peer that says nothing as a member answers as one whose engine still opens."""
+
+
+class Greeting(Protocol):
+    """The membership of this node, as far as bootstrap peers are greeted for it."""
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Peers believed alive, this node included."""
+
+    def greet(self, peer: str, *, given: bool) -> None:
+        """Tell a peer that has been dialled that this node is here; `given`: its owner named the peer."""
+
+    def begin_anew(self) -> None:
+        """Take a new incarnation: a node that has our place hears of it, and says so too."""
+
+
+@dataclass(slots=True)
+class Contacts:
+    """The bootstrap peers of one node.
+
+    Attributes:
+        ignored: they let us connect and say nothing.
+    """
+
+    context: NodeContext
+    membership: Greeting
+    ignored: bool = False
+    _seed: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._seed = derive(self.context.manifest.seed, "join", self.context.identity.peer_id)
+
+    async def keep(
+        self, addresses: Sequence[str], given: Sequence[str] | None = None, *, hints: bool = False, opens: Opens | None = None
+    ) -> None:  # fmt: skip
+        """Keep in touch through peers at multiaddrs with /p2p/ID, until cancelled.
+
+        Those `given`, all unless told, are the owner's; the others are of peers that were met in an earlier run, or `hints`, of which
+        nothing is said if they lead nowhere.
+        One that does not answer is dialled again after growing pauses, with one event when that begins and one when it ends.
+
+        opens: never, unless given.
+        """
+        async with trio.open_nursery() as nursery:
+            for address in sorted(set(addresses)):
+                nursery.start_soon(self._keep_one, address, given is None or address in given, hints, opens)
+
+    async def _keep_one(self, address: str, given: bool, hint: bool, opens: Opens | None) -> None:
+        """Greet one bootstrap peer whenever it is not among the members."""
+        report = self.context.report
+        peer, pause, complained, silent = address.rpartition("/p2p/")[2], FIRST_PAUSE_S, False, 0
+        for attempt in count(1):
+            present = peer in self.membership.members
+            reached = present or await self._greet(address, given=given, complain=not (complained or hint))
+            if reached and complained:
+                report.event("bootstrap_reached", f"bootstrap peer {address} answers again", address=address)
+            complained = not (reached or hint)
+            silent = silent + 1 if reached and not (present or hint) else 0
+            if silent == SILENT_GREETINGS and opens is not None and await opens(peer):
+                silent = 0
+            self.ignored = silent >= SILENT_GREETINGS and len(self.membership.members) == 1
+            if self.ignored and silent == SILENT_GREETINGS:
+                report.event("bootstrap_silent", SILENT, level="warning", address=address)
+                self.membership.begin_anew()
+            jitter = 0.75 + 0.5 * derive(self._seed, address, attempt) / 2**63
+            await trio.sleep(jitter * (LONGEST_PAUSE_S if present else pause))
+            pause = FIRST_PAUSE_S if present else min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _greet(self, address: str, *, given: bool, complain: bool) -> bool:
+        """Return whether the peer could be dialled, and was greeted."""
+        try:
+            peer = await self.context.network.dial(address, given=given)
+        except PeerUnreachable as error:
+            if complain:
+                text = f"bootstrap peer {address} does not answer ({error.reason}); this node goes on and keeps trying"
+                self.context.report.event("bootstrap_unreachable", text, level="warning", address=address)
+            return False
+        self.membership.greet(peer, given=given)
+        return True
