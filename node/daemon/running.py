@@ -181,17 +181,17 @@ class RunningNode:
             (peer for peer in self.membership.members if peer != me and self.policy.allows(peer)),
             key=lambda peer: derive(0, "invite", me, peer),  # other members give others' addresses
         )
-        return to_share((*network.relayed, *network.addresses), others, network.answered, self.membership.met)
+        return to_share((*network.relayed, *network.addresses), others, network.answered, self.membership.origins.met)
 
     def may_meet(self, peer: str) -> bool:
         """Whether this node and a peer have a connection, or one of them can be dialled."""
-        return self.reachability.may_meet(peer, self.membership.announced)
+        return self.reachability.may_meet(peer, self.membership.origins.announced)
 
     @property
     def is_cut_off(self) -> bool:
         """No member can be dialled, as far as this node knows, and it is not connected to all of them."""
         others = [peer for peer in self.membership.members if peer != self.context.me]
-        hidden = self.reachability.state == "hidden" and not any(map(self.membership.announced, others))
+        hidden = self.reachability.state == "hidden" and not any(map(self.membership.origins.announced, others))
         return hidden and not all(map(self.may_meet, others))
 
     def _route(self, peer: str, message: OtherControl) -> None:
@@ -235,7 +235,7 @@ class RunningNode:
 
     def inviter_of(self, peer: str) -> str:
         """The inviter that answers for a peer; "" for none, and for the founder, who could else be banned through its invitees."""
-        inviter = self.membership.inviter_of(peer)
+        inviter = self.membership.origins.inviter_of(peer)
         return inviter if inviter is not None and inviter != self.context.manifest.founder else ""
 
     async def _cut_contributions(self) -> None:

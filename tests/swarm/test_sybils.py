@@ -110,7 +110,14 @@ async def test_a_victim_among_ten_times_as_many_sybils_has_a_majority_of_honest_
         await until(lambda: len(members.members) > 8 * len(honest), 20.0)
         for per_prefix, fewest, most in ((1, 1.0, 1.0), (0, 0.0, 0.1)):
             chosen = RandomNeighbors(
-                lambda: members.members, victim.peer, K, members.prefixes, per_prefix, lambda _peer: True, bytes(32), 1
+                lambda: members.members,
+                victim.peer,
+                K,
+                members.origins.prefixes,
+                per_prefix,
+                lambda _peer: True,
+                bytes(32),
+                1,
             )
             rounds = [set(chosen.weights(number)) - {victim.peer} for number in range(200)]
             majorities = sum(len(peers & honest) > len(peers) / 2 for peers in rounds) / len(rounds)

@@ -147,7 +147,9 @@ class Bootstrap:
             self._store(membership)
 
     def _store(self, membership: Membership) -> None:
-        known = tuple(address for peer in membership.members for address in membership.met(peer)[:1])[:MAX_REMEMBERED]
+        known = tuple(address for peer in membership.members for address in membership.origins.met(peer)[:1])[
+            :MAX_REMEMBERED
+        ]
         if known and self._kept != set(known):
             self._kept = frozenset(known)
             self._remember(known)

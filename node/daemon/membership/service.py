@@ -27,7 +27,7 @@ from starling.gossip.membership.events import (
     Told,
 )
 from starling.gossip.membership.local_record import LocalRecord
-from starling.gossip.membership.member_list import MAX_MEMBERS, AddressQuota, Member, MemberList
+from starling.gossip.membership.member_list import Member, MemberList
 from starling.gossip.membership.roster import Roster
 from starling.gossip.wire import frames
 from starling.gossip.wire.schema import (
@@ -44,17 +44,13 @@ from starling.gossip.wire.schema import (
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.best_effort import BestEffort
+from starling.node.daemon.membership.origins import Origins
 from starling.node.daemon.membership.records import RecordVerifier
 from starling.node.identity import verify_record
 from starling.node.interfaces import TaskStatus
 from starling.node.net.api import Disconnected
-from starling.robust.sampling import labels, prefix_of
 
-ORIGIN_SHARE, ELSEWHERE_SHARE = 64, 8
-"""One public address prefix has at most 1/ORIGIN_SHARE of all places for members; members without a known public address, which costs
-nothing to claim, at most 1/ELSEWHERE_SHARE."""
 MAX_SENDING = 32  # messages being sent to one peer; more are dropped
-NOWHERE = frozenset({None, "named", "relayed"})  # `prefix_of` an address that says nothing of where its peer is
 IDENTITY_TWICE = (
     "another node runs with this node's identity.key, and peers take the two for one that restarts all the time; stop one of them "
     "with `starling leave`, or move the key out of its directory, so that it gets one of its own"
@@ -85,7 +81,8 @@ class Membership:
         self._clock = clock
         self._admission = admission
         self._changed = changed
-        self._view = MemberList(self._is_signed, admission.gate, self._address_quota)
+        self.origins = Origins(context.network, admission.gate, lambda: self.table)
+        self._view = MemberList(self._is_signed, admission.gate, self.origins.quota)
         self._records = RecordVerifier(
             self._view, admission.gate, lambda record: verify_record(record, swarm), admission.offload, self._read
         )  # fmt: skip
@@ -141,24 +138,6 @@ class Membership:
         """Incarnation of an alive peer, None for others."""
         return self._view.members[peer].record.incarnation if peer in self._view.alive else None
 
-    def prefixes(self, peer: str) -> frozenset[str]:
-        """Labels under which peers of one network or operator are limited.
-
-        The public address prefix of its connection, none if that is private, and without a connection those of its record, where all
-        host names are one; and the operator that its credential names.
-        """
-        member = self._view.members.get(peer)
-        if member is None:
-            return frozenset()
-        origin = self._network.origin(peer)
-        named = labels(() if origin is not None else member.record.addresses, self.operator_of(peer))
-        return named | {origin} if origin else named
-
-    def operator_of(self, peer: str) -> str:
-        """The operator that a member's credential names, unverified; "" for none."""
-        member = self._view.members.get(peer)
-        return "" if member is None else self._admission.gate.credential(member.record).operator
-
     def admits(self, peer: str) -> bool:
         """Whether a frame of another lane is to be read, because its sender is a member. Raises RemoteProtocolError: not_a_member.
 
@@ -193,12 +172,6 @@ class Membership:
         Raises RemoteProtocolError: not_a_member.
         """
         return not self._view.gate.closed or self.admits(peer)
-
-    def inviter_of(self, peer: str) -> str | None:
-        """The inviter of a peer; None for the founder, an unknown peer, and in swarms without invitations."""
-        member = self._view.members.get(peer)
-        chain = () if member is None else self._admission.gate.inviters(member.record)
-        return chain[-1] if chain else None
 
     def revoke(self, holder: str) -> tuple[str, ...]:
         """Revoke the invitation of a peer id, or one of ours by its number -> the members that lose their membership.
@@ -254,18 +227,6 @@ class Membership:
         """Say in our record that this is our place in a crew."""
         self._do(self._core.update(trio.current_time(), seat=seat))
 
-    def met(self, peer: str) -> tuple[str, ...]:
-        """Addresses of a member, but not of this node, at which this node met it; first where a dial of ours was answered."""
-        if peer == self.me:
-            return ()
-        answered, met = self._network.answered(peer), self._network.met(peer, self._view.members[peer].record.addresses)
-        return met if answered is None else tuple(dict.fromkeys((answered, *met)))
-
-    def announced(self, peer: str) -> tuple[str, ...]:
-        """Addresses in the record of a member, none of others."""
-        member = self._view.members.get(peer)
-        return () if member is None else member.record.addresses
-
     def greet(self, peer: str, *, given: bool) -> None:
         """Tell a peer that has been dialled that this node is here; `given`: its owner named the peer."""
         if given:
@@ -293,7 +254,7 @@ class Membership:
                 if isinstance(message, OtherControl):
                     if self.admits(peer):
                         other(peer, message)
-                elif (legible := self._records.receive(self._source(peer), peer, message, now)) is not None:
+                elif (legible := self._records.receive(self.origins.source(peer), peer, message, now)) is not None:
                     self._read(peer, legible)
                 else:
                     self._do(self._core.frame_seen(peer, now))
@@ -307,7 +268,7 @@ class Membership:
             self._do(self._core.receive(peer, message, now))
         except RemoteProtocolError as error:
             self._report.fault(error.peer, error.reason)
-        self._admission.queue(self._source(peer), peer, now)
+        self._admission.queue(self.origins.source(peer), peer, now)
         self._check_admission()
         self._note_twin()
 
@@ -323,9 +284,6 @@ class Membership:
 
     def _is_signed(self, record: Record) -> bool:
         return self._records.is_signed(record)
-
-    def _source(self, peer: str) -> str:
-        return self._network.origin(peer) or peer
 
     async def _watch_connections(self) -> None:
         async for event in self._network.events():
@@ -348,12 +306,6 @@ class Membership:
     def _check_admission(self) -> None:
         if self._admission.gate.closed and (why := self._admission.check(self._core.own)) and not self._core.stopped:
             raise GossipError(f"admission: {why}")
-
-    def _address_quota(self, record: Record) -> AddressQuota:
-        origin = self._network.origin(record.peer)
-        claimed = (prefix_of(address) for address in record.addresses)
-        place = origin or next((prefix for prefix in claimed if prefix not in NOWHERE), None) or ""
-        return place, MAX_MEMBERS // (ORIGIN_SHARE if place else ELSEWHERE_SHARE)
 
     def _do(self, outputs: Sequence[Output]) -> None:
         """Carry out the detector's commands. Never waits: a slow peer must not hold up the others."""

@@ -185,7 +185,7 @@ def _peers(node: Node, running: RunningNode) -> tuple[PeerStatus, ...]:
                 standing=standing.state,
                 shut_out_s=_left_s(standing.until, now),
                 **_same(standing, "score", "contribution", "staleness", "clipped", "trusted", "why"),
-                inviter=membership.inviter_of(peer) or "",
+                inviter=membership.origins.inviter_of(peer) or "",
                 way=network.way(peer) or "",
                 relay=network.relay_of(peer),
             )

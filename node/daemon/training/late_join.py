@@ -57,7 +57,7 @@ class PeerModels:
         others = [peer for peer in self.members.members if peer != me and self.allows(peer)]
         others.sort(key=lambda peer: derive(moment, "source", me, peer))  # no peer can arrange to be asked first
         before = set(first)
-        order = disjoint(others, lambda peer: {*membership.prefixes(peer), self.inviter_of(peer)} - {""})
+        order = disjoint(others, lambda peer: {*membership.origins.prefixes(peer), self.inviter_of(peer)} - {""})
         order.sort(key=lambda peer: peer not in before)
         return await self.sync.fetch(order, newer_than, live=live, abreast=before)
 

@@ -145,8 +145,8 @@ def _pulled_steps(services: Services) -> Pace:
     )  # fmt: skip
     neighbors: Neighbors = (
         RandomNeighbors(
-            lambda: members.roster, context.me, section.k, members.prefixes, context.manifest.admission.per_prefix, services.may_use,
-            context.identity.seed, context.incarnation,
+            lambda: members.roster, context.me, section.k, members.origins.prefixes, context.manifest.admission.per_prefix,
+            services.may_use, context.identity.seed, context.incarnation,
         )
         if section.kind == "pull"
         else OverlayNeighbors(

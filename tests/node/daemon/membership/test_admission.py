@@ -15,7 +15,7 @@ from starling.node.admission.credential import Credential, Ticket
 from starling.node.config.schema import AdmissionSection
 from starling.node.daemon.context import in_thread
 from starling.node.daemon.membership.admission import WASTED_AT_ONCE
-from starling.node.daemon.membership.service import ELSEWHERE_SHARE, ORIGIN_SHARE
+from starling.node.daemon.membership.origins import ELSEWHERE_SHARE, ORIGIN_SHARE
 from starling.node.identity import Identity
 from starling.node.net.memory import address_of
 from starling.robust.reputation import SOFT, WEIGHTS
@@ -61,7 +61,7 @@ async def test_those_invited_find_each_other_and_know_who_answers_for_whom(autoj
         await until(lambda: agreed(swarm.nodes), 10.0)
         ids = [node.peer for node in swarm.nodes]
         membership = swarm.nodes[3].membership
-        assert [membership.inviter_of(peer) for peer in ids] == [None, ids[0], ids[1], ids[0]]
+        assert [membership.origins.inviter_of(peer) for peer in ids] == [None, ids[0], ids[1], ids[0]]
         assert all(node.told.faults == [] for node in swarm.nodes)
 
 
@@ -312,7 +312,7 @@ async def test_a_peer_counts_where_it_is_seen_and_with_its_operator(autojump_clo
         peer = (await swarm.start(1, operator="acme")).peer
         membership = swarm.nodes[0].membership
         await until(lambda: peer in membership.members, 5.0)
-        assert membership.operator_of(peer) == "acme"
-        assert "operator acme" in membership.prefixes(peer)
+        assert membership.origins.operator_of(peer) == "acme"
+        assert "operator acme" in membership.origins.prefixes(peer)
         swarm.hub.origins[peer] = "8.8.8.0/24"
-        assert membership.prefixes(peer) == {"8.8.8.0/24", "operator acme"}
+        assert membership.origins.prefixes(peer) == {"8.8.8.0/24", "operator acme"}

@@ -298,7 +298,7 @@ async def test_peers_with_host_names_are_limited_by_the_address_they_are_connect
         me, *others = nodes
         await until(lambda: all(me.network.origin(node.peer) is not None for node in others), 60.0)
         drawn = RandomNeighbors(
-            lambda: me.membership.members, me.peer, 6, me.membership.prefixes, 1, lambda _: True, b"secret", 1
+            lambda: me.membership.members, me.peer, 6, me.membership.origins.prefixes, 1, lambda _: True, b"secret", 1
         )
         assert len(drawn.weights(0)) == 6
         for node in others[:2]:

@@ -1,0 +1,74 @@
+"""Where members are, and who answers for them: what peers of one network, operator or inviter are limited by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from starling.gossip.membership.member_list import MAX_MEMBERS, AddressQuota, Member
+from starling.gossip.wire.schema import Record
+from starling.node.admission.gate import Gatekeeper
+from starling.node.net.api import Network
+from starling.robust.sampling import labels, prefix_of
+
+ORIGIN_SHARE, ELSEWHERE_SHARE = 64, 8
+"""One public address prefix has at most 1/ORIGIN_SHARE of all places for members; members without a known public address, which costs
+nothing to claim, at most 1/ELSEWHERE_SHARE."""
+NOWHERE = frozenset({None, "named", "relayed"})  # `prefix_of` an address that says nothing of where its peer is
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Addresses, networks, operators and inviters of one node's members."""
+
+    network: Network
+    gate: Gatekeeper
+    table: Callable[[], Mapping[str, Member]]
+    """Gives all members known."""
+
+    def prefixes(self, peer: str) -> frozenset[str]:
+        """Labels under which peers of one network or operator are limited.
+
+        The public address prefix of its connection, none if that is private, and without a connection those of its record, where all
+        host names are one; and the operator that its credential names.
+        """
+        member = self.table().get(peer)
+        if member is None:
+            return frozenset()
+        origin = self.network.origin(peer)
+        named = labels(() if origin is not None else member.record.addresses, self.operator_of(peer))
+        return named | {origin} if origin else named
+
+    def operator_of(self, peer: str) -> str:
+        """The operator that a member's credential names, unverified; "" for none."""
+        member = self.table().get(peer)
+        return "" if member is None else self.gate.credential(member.record).operator
+
+    def inviter_of(self, peer: str) -> str | None:
+        """The inviter of a peer; None for the founder, an unknown peer, and in swarms without invitations."""
+        member = self.table().get(peer)
+        chain = () if member is None else self.gate.inviters(member.record)
+        return chain[-1] if chain else None
+
+    def met(self, peer: str) -> tuple[str, ...]:
+        """Addresses of a member, but not of this node, at which this node met it; first where a dial of ours was answered."""
+        if peer == self.network.peer_id:
+            return ()
+        answered, met = self.network.answered(peer), self.network.met(peer, self.table()[peer].record.addresses)
+        return met if answered is None else tuple(dict.fromkeys((answered, *met)))
+
+    def announced(self, peer: str) -> tuple[str, ...]:
+        """Addresses in the record of a member, none of others."""
+        member = self.table().get(peer)
+        return () if member is None else member.record.addresses
+
+    def source(self, peer: str) -> str:
+        """The public address prefix of a peer's connection; its id where that is unknown or private."""
+        return self.network.origin(peer) or peer
+
+    def quota(self, record: Record) -> AddressQuota:
+        """The network that a record counts for, and how many members of it there may be."""
+        origin = self.network.origin(record.peer)
+        claimed = (prefix_of(address) for address in record.addresses)
+        place = origin or next((prefix for prefix in claimed if prefix not in NOWHERE), None) or ""
+        return place, MAX_MEMBERS // (ORIGIN_SHARE if place else ELSEWHERE_SHARE)
