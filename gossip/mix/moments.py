@@ -14,14 +14,15 @@ NOT_COORDINATES = frozenset({"low_rank", "dct_top_k"})
 """Selectors of exchanges about a subspace, in which v has no mean: these average models alone."""
 
 
-def averages_memories(agreed: Any) -> bool:
-    """Return whether nodes of a manifest or scenario average what their optimisers remember.
+def in_place_of_flows(agreed: Any) -> bool:
+    """Return whether the mix "pet" of a manifest or scenario is `Moments`: flows are for sgd, whose steps are linear in the gradient."""
+    return bool(agreed.mix.kind == "pet" and agreed.optimizer.kind != "sgd")
 
-    They do with the mix "moments", and with "pet" where the optimiser is not sgd: flows are for steps that are linear in the gradient.
-    """
-    mix = agreed.mix
-    remembers = mix.kind == "moments" or (mix.kind == "pet" and agreed.optimizer.kind != "sgd")
-    return remembers and agreed.compress.select not in NOT_COORDINATES
+
+def averages_memories(agreed: Any) -> bool:
+    """Return whether nodes of a manifest or scenario average what their optimisers remember."""
+    named = agreed.mix.kind == "moments" or in_place_of_flows(agreed)
+    return named and agreed.compress.select not in NOT_COORDINATES
 
 
 @parameters

@@ -18,6 +18,7 @@ from starling.gossip.mix import borne
 from starling.gossip.mix.base import MixerBase, PlainAveraging
 from starling.gossip.mix.borne import Total
 from starling.gossip.mix.flows import KNOWN_KAPPA, Bound, Flows
+from starling.gossip.mix.moments import in_place_of_flows
 
 FLOW_LIMIT, SETTLED_EDGES = 100.0, 8
 MAX_GAIN = 1e9  # of a message (`starling.gossip.wire.schema.Request`)
@@ -74,7 +75,7 @@ class Pet(MixerBase):
     def check(agreed: Any) -> list[str]:
         """Rules for the manifest; warnings."""
         mix, kind = agreed.mix, agreed.optimizer.kind
-        if kind != "sgd":
+        if in_place_of_flows(agreed):
             given = [key for key, default in _OF_FLOWS.items() if getattr(mix, key) != default]
             if given:
                 raise ConfigError(

@@ -7,7 +7,7 @@ from starling.gossip.api import Mixer, Rule
 from starling.gossip.mix import turns
 from starling.gossip.mix.carried import carrying
 from starling.gossip.mix.catalogue import MIXERS
-from starling.gossip.mix.moments import Moments
+from starling.gossip.mix.moments import Moments, in_place_of_flows
 from starling.gossip.mix.personal import Personal, at_home, shared_layout, shared_spans
 from starling.gossip.mix.pet import SETTLED_EDGES
 from starling.gossip.mix.turns import Turns, blocks_of
@@ -20,7 +20,7 @@ from starling.robust import catalogue
 def mixer(manifest: Manifest) -> Mixer:
     """The mixing algorithm, from the keys of the section `mix` that it takes. Raises ConfigError for an unknown kind or value."""
     section = manifest.mix
-    if section.kind == "pet" and manifest.optimizer.kind != "sgd":
+    if in_place_of_flows(manifest):
         return Moments()
     params = section.params()
     if "rule" in MIXERS.parameters(section.kind, trusted=True):
