@@ -16,6 +16,7 @@ import msgspec
 
 from starling.gossip.errors import ConfigError
 from starling.kernels.schema import NeverWorseCase
+from starling.node.storage import private
 
 if TYPE_CHECKING:
     from starling.node.simulate.results import Outcome
@@ -139,8 +140,6 @@ class Results:
         stored = _Stored(asked=dict(asked), pairs=[pairs[seed] for seed in sorted(pairs)])
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            beside = path.with_suffix(".new")
-            beside.write_bytes(msgspec.json.encode(stored))
-            beside.replace(path)
+            private.replace(path, msgspec.json.encode(stored))
         except OSError as error:
             raise ConfigError(f"--keep: {path} cannot be written: {error.strerror}; name another folder") from error

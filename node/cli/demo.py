@@ -30,6 +30,7 @@ from starling.node.cli.common import (
     set_option,
     table,
 )
+from starling.node.cli.exit_codes import INTERRUPTED
 from starling.node.cli.help import command, meant
 from starling.node.cli.progress import Terminal, on_stderr
 from starling.node.config.schema import Manifest
@@ -116,7 +117,7 @@ def demo(as_json: bool, no_tui: bool, **options: Any) -> int:
                     failed[number] = RunDir(running.members[number].run_dir).last_words()
     except KeyboardInterrupt:
         say("starling: interrupted, all nodes are gone")
-        return 130
+        return INTERRUPTED
     for number, words in failed.items():
         say(f"starling: node {number} failed: {words}")
     result(summary, as_json, _print)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import click
 
 from starling.gossip.errors import ConfigError, GossipError
+from starling.node.cli.exit_codes import INTERRUPTED
 from starling.node.cli.help import Group, write_examples
 from starling.node.status.control import ControlError
 
@@ -161,14 +162,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _misused(error)
     except (KeyboardInterrupt, click.Abort):
-        return 130
+        return INTERRUPTED
     except (GossipError, ControlError) as error:
         return _failed(error)
     except BaseExceptionGroup as group:
         # A trio nursery wraps what ended it, Ctrl-C too.
         leaves = _leaves(group)
         if any(isinstance(error, KeyboardInterrupt) for error in leaves):
-            return 130
+            return INTERRUPTED
         if not all(isinstance(error, GossipError | ControlError) for error in leaves):
             raise
         return max(map(_failed, leaves))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 import msgspec
+from click.testing import CliRunner
 
 from starling.node.admission.invite import Invite, encode
 from starling.node.cli.main import main
@@ -98,3 +99,11 @@ def leaves(command, name=()):
             yield from leaves(command.get_command(context, inner), (*name, inner))
     else:
         yield "-".join(name), command
+
+
+def invoked(command, executor, *arguments):
+    """A command with an executor of ours -> (exit code, standard output, standard error)."""
+    result = CliRunner().invoke(command, [str(each) for each in arguments], obj=executor, standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    return result.return_value, result.stdout, result.stderr

@@ -12,6 +12,7 @@ import click
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.node.cli.common import PATH, console, emit, json_option, say, table
+from starling.node.cli.exit_codes import INTERRUPTED
 from starling.node.cli.help import command
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from starling.kernels.schema import NeverWorseCase
 
-INTERRUPTED = 130
 LEAST_ROUNDS, MOST_ROUNDS, MOST_SEEDS, MOST_JOBS = 4, 100_000, 1000, 1024
 KEEP = Path("starling-never-worse")
 

@@ -16,6 +16,7 @@ import click
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.node.cli.common import PATH, console, file_option, json_option, preset_option, say, set_option, table
+from starling.node.cli.exit_codes import INTERRUPTED
 from starling.node.cli.help import command
 from starling.node.cli.progress import Display, on_stderr, slow
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from starling.node.simulate.runs import Runs, Sweep
     from starling.node.simulate.sweep import Cell
 
-INTERRUPTED = 130
 SHOWS_A_NODE, SHOWS_A_SCENARIO = "`starling config show`", "`starling config show scenario`"
 
 

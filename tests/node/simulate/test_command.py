@@ -8,11 +8,11 @@ import subprocess
 import sys
 import time
 from concurrent.futures import Executor, Future
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
-from click.testing import CliRunner
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.node.cli.main import main
@@ -26,6 +26,7 @@ from starling.node.simulate.runs import Sweep
 from starling.node.simulate.schema import Scenario
 from starling.node.simulate.sweep import cells
 from starling.node.simulate.worker import Failure
+from tests.harness.cli_doubles import invoked
 
 SCENARIO = """
 name = "a small one"
@@ -82,14 +83,7 @@ class Canned(Executor):
         return future
 
 
-def invoke(executor, *arguments):
-    """The command with an executor of ours -> (exit code, standard output, standard error)."""
-    result = CliRunner().invoke(
-        command.simulate, [str(each) for each in arguments], obj=executor, standalone_mode=False
-    )
-    if result.exception is not None:
-        raise result.exception
-    return result.return_value, result.stdout, result.stderr
+invoke = partial(invoked, command.simulate)
 
 
 @pytest.fixture

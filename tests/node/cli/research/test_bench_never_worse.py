@@ -4,10 +4,10 @@ import json
 import math
 import re
 from concurrent.futures import Executor, Future
+from functools import partial
 from statistics import fmean
 
 import pytest
-from click.testing import CliRunner
 
 from starling.gossip.errors import ConfigError
 from starling.kernels import texts
@@ -21,6 +21,7 @@ from starling.node.simulate import rules, worker
 from starling.node.simulate.engines import simulate as run_here
 from starling.node.simulate.results import Outcome, Row
 from starling.node.simulate.worker import Failure
+from tests.harness.cli_doubles import invoked
 from tests.harness.schemas import valid
 
 DIGITS = Cell("by_label", "sgd", "cosine", "normal", "calm")
@@ -71,14 +72,7 @@ class Canned(Executor):
         return future
 
 
-def invoke(executor, *arguments):
-    """The command with an executor of ours -> (exit code, standard output, standard error)."""
-    result = CliRunner().invoke(
-        command.never_worse, [str(each) for each in arguments], obj=executor, standalone_mode=False
-    )
-    if result.exception is not None:
-        raise result.exception
-    return result.return_value, result.stdout, result.stderr
+invoke = partial(invoked, command.never_worse)
 
 
 # --- cells --------------------------------------------------------------------------------------------------
