@@ -1,8 +1,8 @@
 """One connection to one peer: a reading and a writing task around the yamux session, and its streams.
 
-Only the writing task writes to the socket, so a cancelled `Stream.write` breaks its own stream only. Streams queue one piece at a time
-while the queue is short, and what is a short queue goes by how fast the link takes it: a long frame on one lane delays another by about
-twice WRITE_S, or, under a cap on sending, half a second.
+Only the writing task writes to the socket, so a cancelled `Stream.write` breaks its own stream only. Streams queue one piece at a time,
+in turn, while the queue is short, and what is a short queue goes by how fast the link takes it: a long frame on one lane delays another
+by about twice WRITE_S, or, under a cap on sending, half a second.
 """
 
 from collections import deque
@@ -61,7 +61,7 @@ class Stream:
         self._chunks: deque[bytes | memoryview] = deque()
         self._finished = False
         self._arrived = trio.lowlevel.ParkingLot()
-        self._room = trio.lowlevel.ParkingLot()
+        self._credited = trio.lowlevel.ParkingLot()
 
     async def read(self) -> bytes | memoryview:
         """Received bytes, at least one; b"" at the end; StreamBroken if it was reset or the connection is gone.
@@ -83,12 +83,14 @@ class Stream:
         """Queue all of `data`, waiting for the peer's credit and for room in the queue; StreamBroken as `read`."""
         view = memoryview(data)
         while view:
-            most = self.connection.queue_bytes
-            while self._session.outgoing_bytes >= most or self._session.room(self.number) == 0 or self.broken:
+            while not self.broken and self._session.room(self.number) == 0:
+                await self._credited.park()
+            async with self.connection.turn:
+                while not self.broken and self.connection.is_full:
+                    await self.connection.room.park()
                 if self.broken:
                     raise StreamBroken
-                await self._room.park()
-            view = view[self._session.send(self.number, view[:most]) :]
+                view = view[self._session.send(self.number, view[: self.connection.queue_bytes]) :]
             self.connection.queued()
 
     def finish(self) -> None:
@@ -135,13 +137,14 @@ class Stream:
         self.broken = self.broken or broken
         if broken:
             self._chunks.clear()
+            self.connection.room.unpark_all()
         self._arrived.unpark_all()
-        self._room.unpark_all()
+        self._credited.unpark_all()
 
-    def wake(self) -> None:
-        """There may be room to write."""
-        if self._room:
-            self._room.unpark_all()
+    def credited(self) -> None:
+        """The peer takes more."""
+        if self._credited:
+            self._credited.unpark_all()
 
 
 class Connection:
@@ -176,6 +179,8 @@ class Connection:
         self._counted_bytes, self._counted_s = 0, 0.0
         self._queued = trio.lowlevel.ParkingLot()
         self._drained = trio.lowlevel.ParkingLot()
+        self.turn = trio.StrictFIFOLock()  # held by the stream that queues the next piece
+        self.room = trio.lowlevel.ParkingLot()  # where it waits while the queue is full
 
     async def run(self, accept: Callable[[Stream], Awaitable[None]]) -> None:
         """Serve until either end closes, the peer misbehaves or this is cancelled. Then every stream is broken.
@@ -212,6 +217,11 @@ class Connection:
         """Wake the writing task if there is something to send; for streams."""
         if self._queued and self.session.outgoing_bytes:
             self._queued.unpark_all()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether streams have to wait before they queue more."""
+        return self.session.outgoing_bytes >= self.queue_bytes
 
     def forget_if_closed(self, number: int) -> bool:
         """Drop a stream that is closed in both directions, and wake the writing task -> whether there was one; for streams."""
@@ -284,7 +294,7 @@ class Connection:
                 stream.ended(broken=True)
                 del self._streams[event.stream]
             case yamux.Credited():
-                stream.wake()
+                stream.credited()
 
     async def _write(self, scope: trio.CancelScope) -> None:
         try:
@@ -309,8 +319,7 @@ class Connection:
             await trio.lowlevel.wait_writable(self._paced.fileno())
         amount = min(self.session.outgoing_bytes, self.queue_bytes, self._up.piece_bytes)
         pieces, self._writing = self.session.take(amount), True
-        for stream in self._streams.values():
-            stream.wake()
+        self.room.unpark_all()
         await self._up.passed(amount)
         stall.deadline = trio.current_time() + WRITE_STALL_S
         await self._channel.write(*pieces)

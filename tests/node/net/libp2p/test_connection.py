@@ -1,6 +1,6 @@
 """Streams and lanes over one connection, in virtual time: a slow end breaks nothing, nothing leaks."""
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from math import inf
 from types import SimpleNamespace
@@ -123,6 +123,12 @@ async def lane_between(ends, lane="exchange"):
     return opened[0], far
 
 
+async def read_all(stream):
+    with suppress(StreamBroken):
+        while await stream.read():
+            pass
+
+
 async def probed_s(nursery, near, far):
     """How long a short frame takes."""
     began = trio.current_time()
@@ -150,18 +156,49 @@ async def test_what_a_slow_link_takes_at_once_now_and_then_does_not_make_it_a_fa
         long, sink = await lane_between(ends)
         short, far = await lane_between(ends, "control")
 
-        async def read_all():
-            while await sink.read():
-                pass
-
-        nursery.start_soon(read_all)
+        nursery.start_soon(read_all, sink)
         for _ in range(300):
             await write_frame(long, bytes(12 << 10))
             await trio.sleep(0.2)
         ends.one._channel.bytes_per_s = 125_000
         nursery.start_soon(write_frame, long, bytes(1 << 20))
         await trio.sleep(0.5)
-        assert await probed_s(nursery, short, far) < 0.15
+        assert await probed_s(nursery, short, far) < 0.1
+
+
+@virtual
+async def test_streams_write_in_turn():
+    """A short frame waits for one piece of each long one, never for the luck of being woken first."""
+    async with connected(1e6) as (ends, nursery):
+        for _ in range(8):
+            long, sink = await lane_between(ends)
+            nursery.start_soon(read_all, sink)
+            nursery.start_soon(write_frame, long, bytes(8 << 20))
+        short, far = await lane_between(ends, "control")
+        await trio.sleep(1.0)
+        piece_s = ends.one.queue_bytes / 1e6
+        for _ in range(20):
+            assert await probed_s(nursery, short, far) < 12 * piece_s
+
+
+@virtual
+async def test_a_stream_that_is_cancelled_in_its_turn_leaves_it_to_the_next():
+    async with connected(1e6) as (ends, nursery):
+        cancelled = trio.CancelScope()
+
+        async def write_for_a_while():
+            stream, sink = await lane_between(ends)
+            nursery.start_soon(read_all, sink)
+            with cancelled:
+                await write_frame(stream, bytes(64 << 20))
+
+        nursery.start_soon(write_for_a_while)
+        await trio.sleep(1.0)
+        short, far = await lane_between(ends, "control")
+        nursery.start_soon(write_frame, short, bytes(1 << 10))
+        cancelled.cancel()
+        with trio.fail_after(1.0):
+            assert await far.read()
 
 
 @virtual
