@@ -232,6 +232,7 @@ TASKS: Catalogue[Task, None] = Catalogue(
         "logistic": Entry("starling.node.tasks.convex:Logistic", keys="starling.node.tasks.keys:Logistic"),
         "text": Entry("starling.node.tasks.text:Text", keys="starling.node.tasks.keys:Text"),
         "synthetic": Entry("starling.node.tasks.synthetic:Synthetic", keys="starling.node.tasks.keys:Synthetic"),
+        "script": Entry("starling.node.tasks.script:Script", keys="starling.node.tasks.keys:Script"),
     },
     members=("metric", "higher_is_better", "model", "data", "loss", "score"),
     heavy=True,

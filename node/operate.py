@@ -25,7 +25,7 @@ from starling.node.config.schema import Manifest, MetricsSection, NodeConfig
 from starling.node.forks import FOLDER, Forked, Servers, available
 from starling.node.identity import Identity
 from starling.node.status.control import typed
-from starling.node.storage import private
+from starling.node.storage import private, start_file
 from starling.node.storage.run_dir import RunDir
 
 DAYS = 30.0  # that the invitation of a second node of this machine holds
@@ -42,6 +42,8 @@ def found(path: Path, manifest: Manifest, config: NodeConfig) -> tuple[RunDir, s
 
     The directory is made if it is missing; its key is used if it has one. A manifest signed by another founder is a template.
 
+    In a swarm of scripts the file of `task.start` is copied into it, and `task.fingerprint` is as the caller wrote it.
+
     Raises ConfigError: the directory holds a node already or cannot be written, `config.shard` is not a shard of `manifest`, the file of
     its `task.start` cannot be read, or a task that is not built in cannot be made here.
     """
@@ -54,6 +56,9 @@ def found(path: Path, manifest: Manifest, config: NodeConfig) -> tuple[RunDir, s
     manifest = large.sealed(fingerprint.sealed(manifest, str(Path.cwd()) if config.trust else ""))
     place = RunDir.create(path)
     signed = manifests.found(manifest, Identity.load_or_create(place.key), int(time.time() * 1000))
+    if (wanted := start_of.sent(signed)) is not None:
+        start_file.keep(Path(config.start), place.start, wanted)
+        config = structs.replace(config, start="")
     place.write_config(config)
     return place, place.write_manifest(signed)
 

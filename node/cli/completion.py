@@ -147,12 +147,13 @@ def _matching(values: Iterable[str], incomplete: str, kind: str = "plain") -> li
     return [CompletionItem(value, type=kind) for value in sorted(values) if value.startswith(incomplete)]
 
 
-def names(table: str) -> Lookup:
-    """Names of a "module:TABLE", imported when they are asked for."""
+def names(table: str, but: tuple[str, ...] = ()) -> Lookup:
+    """Names of a "module:TABLE", imported when they are asked for, without those in `but`."""
 
     def look_up(_ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem[str]]:
         module, _, attribute = table.partition(":")
-        return _matching(getattr(importlib.import_module(module), attribute), incomplete)
+        known = getattr(importlib.import_module(module), attribute)
+        return _matching((name for name in known if name not in but), incomplete)
 
     return look_up
 

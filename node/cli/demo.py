@@ -62,7 +62,7 @@ HELP = "see `starling demo --help`"
 @click.option("--nodes", type=int, default=8, help="How many nodes, at least 2.")
 @click.option(
     "--task", default="digits", help="A built-in task or module:function.",
-    shell_complete=completion.names("starling.node.catalogues:TASKS"),
+    shell_complete=completion.names("starling.node.catalogues:TASKS", but=("script",)),
 )  # fmt: skip
 @click.option("--rounds", type=int, help=f"Length of the run in rounds; default: {ROUNDS}.")
 @click.option("--seconds", type=float, help="Length of the run in seconds instead.")
@@ -240,8 +240,11 @@ def _kill(text: str, nodes: int) -> tuple[int, float]:
 
 def _check_manifest(manifest: Manifest, nodes: int, seconds: float | None) -> None:
     """What only a demo needs of a manifest."""
+    from starling.node.config import script
     from starling.node.simulate.rules import check_files
 
+    if script.trains(manifest):
+        raise script.refused("--task", "a demo needs a task of its own, try `starling demo --task digits`")
     pace = manifest.pace
     if pace.rounds == 0 and seconds is None:
         raise ConfigError("pace.rounds: 0 is endless, but a demo ends; try `starling demo --seconds 60`")

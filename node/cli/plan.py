@@ -73,11 +73,15 @@ def _of_task(file: Path) -> Plan:
     """This machine as the only one, with what its processor takes for a local step on one thread."""
     import msgspec
 
-    from starling.node.config import presets, room
+    from starling.node.config import presets, room, script
     from starling.node.config.schema import Manifest, NodeConfig
     from starling.node.plan.results import Member, Plan, Unused
 
     manifest, config = presets.load(Manifest, file), NodeConfig(device="cpu")
+    if script.trains(manifest):
+        raise script.refused(
+            "task.kind", "describe the model instead, `starling examples plan-crowd` is a file to begin with"
+        )
     dim, free = room.parameters(manifest), room.here(config)
     if dim is None or ":" in manifest.task.kind:
         raise ConfigError(

@@ -30,6 +30,12 @@ def check(kind: str, data: str | None) -> None:
 
     The code runs on this machine, in a process of its own. Exit 2 if a step fails.
     """
+    from starling.node.config import script
+
+    if kind == script.KIND:
+        raise script.refused(
+            kind, "try the script by itself, and then with `starling.Swarm(DIR, model=…, optimizer=…)`"
+        )
     if data is not None and not Path(data).exists():
         raise ConfigError(f"--data: {data} is not there")
     words = [str(Path.cwd()), kind, *([] if data is None else [str(Path(data).resolve())])]

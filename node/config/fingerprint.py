@@ -1,6 +1,6 @@
 """The fingerprint of a task of people's own, which founding puts into the manifest. Torch-free: a program of its own makes the model.
 
-Of built-in tasks the manifest's keys already say all, so they need none.
+Of built-in tasks the manifest's keys already say all, so they need none. That of a swarm of scripts is written by the founder's script.
 """
 
 import subprocess
@@ -11,15 +11,19 @@ from msgspec import structs
 
 from starling.gossip.errors import ConfigError
 from starling.node.catalogues import TASKS
+from starling.node.config import script
 from starling.node.config.schema import Manifest
 
 
 def sealed(manifest: Manifest, folder: str) -> Manifest:
-    """With the fingerprint of its task as it is on this machine (`starling.node.engine.fingerprint`), whatever it had before.
+    """With the fingerprint of its task as it is on this machine (`starling.node.engine.fingerprint`), whatever it had before; a swarm of
+    scripts keeps what it has.
 
     `folder`: where a "module:Class" is looked for after installed packages; "" without consent. Raises ConfigError: the task cannot be
     made here.
     """
+    if script.trains(manifest):
+        return manifest
     own = manifest.task.kind not in TASKS.built_in
     return structs.replace(manifest, task=manifest.task.changed(fingerprint=_made(manifest, folder) if own else ()))
 

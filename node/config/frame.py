@@ -7,7 +7,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.moments import averages_memories
 from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES
-from starling.node.catalogues import TASKS
+from starling.node.config import size as sizes
 from starling.node.config.schema import Manifest
 from starling.node.status.format import size as shown
 
@@ -70,15 +70,13 @@ def _longest(manifest: Manifest, dim: int, count: int | None) -> int:
 
 
 def parameters(manifest: Manifest) -> int | None:
-    """Of what is shared of the model, where its task is built in or the founder's node wrote down what it is."""
+    """Of what is shared of the model, where the task's keys say it or the founder's node wrote it down."""
     if manifest.mix.params().get("fragments", 1) > 1 or manifest.mix.personal or manifest.mix.turns:
         return None  # of which a share is exchanged
     if manifest.mix.kind == "seeds":
         return manifest.pace.local_steps
-    if keyed := TASKS.keyed(manifest.task.kind):
-        built: int = keyed(**manifest.task.params()).size().parameters
-        return built
-    return written(manifest)
+    built = sizes.of(manifest.task)
+    return written(manifest) if built is None else built.parameters
 
 
 def written(manifest: Manifest) -> int | None:

@@ -28,6 +28,7 @@ from starling.node.config import (
     presets,
     robustness,
     sampled,
+    script,
     start,
     stored,
     turns,
@@ -155,6 +156,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
             f"membership.suspicion_s: must be >= 2 membership.timeout_s = {2 * timing.timeout_s:g}, got {timing.suspicion_s:g}, "
             f"else a live member has no time to refute; try `--set membership.suspicion_s={4 * timing.timeout_s:g}`"
         )
+    script.check(manifest)
     start.check(manifest)
     if pace.kind == "sampled":
         sampled.check(manifest)

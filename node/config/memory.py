@@ -15,9 +15,8 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-from starling.gossip.catalogue import construct
 from starling.gossip.errors import ConfigError
-from starling.node.catalogues import TASKS
+from starling.node.config import size as sizes
 from starling.node.config.schema import Manifest
 from starling.node.status.format import size as shown
 
@@ -78,10 +77,9 @@ def check_part(
 
 def _sizes(manifest: Manifest, model_bytes: int | None) -> tuple[int, int, int, int]:
     """Bytes of the parameters, of what a sample keeps in training and in evaluation, and of what is always there; 0: nobody knows."""
-    task = manifest.task
-    if not (keyed := TASKS.keyed(task.kind)):
+    task, size = manifest.task, sizes.of(manifest.task)
+    if size is None:
         return model_bytes or 0, 0, 0, 0
-    size = construct("task", task.kind, keyed, task.params()).size()
     each = 8 if task.params().get("dtype") == "float64" else 4
     return each * size.parameters, each * size.trained, each * size.tested, 8 * size.fixed
 

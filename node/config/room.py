@@ -8,13 +8,12 @@ from pathlib import Path
 
 import psutil
 
-from starling.gossip.catalogue import construct
 from starling.gossip.compress.budget import affordable
 from starling.gossip.compress.catalogue import BUDGET
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.moments import averages_memories
-from starling.node.catalogues import TASKS
-from starling.node.config import frame, memory
+from starling.node.config import frame, memory, start
+from starling.node.config import size as sizes
 from starling.node.config.schema import Manifest, NodeConfig, NumericsSection
 from starling.node.status.format import size as shown
 
@@ -67,11 +66,11 @@ def expected(manifest: Manifest, numerics: NumericsSection, dim: int) -> int:
 
 
 def parameters(manifest: Manifest) -> int | None:
-    """Of the whole model, where its task is built in or the founder's node wrote down what it is."""
-    if keyed := TASKS.keyed(manifest.task.kind):
-        built: int = construct("task", manifest.task.kind, keyed, manifest.task.params()).size().parameters
-        return built
-    return frame.written(manifest)
+    """Of the whole model, where the task's keys say it or the founder's node wrote it down; of scripts' what its start holds."""
+    if (built := sizes.of(manifest.task)) is not None:
+        return built.parameters
+    held = start.sent(manifest)
+    return frame.written(manifest) or (None if held is None else held.size // MODEL)
 
 
 def bytes_per_parameter(manifest: Manifest, numerics: NumericsSection, dim: int) -> float:
@@ -104,8 +103,7 @@ def share(manifest: Manifest, dim: int) -> float:
 
 def _batch(manifest: Manifest, numerics: NumericsSection) -> int:
     """Bytes of what a batch's samples keep; 0 where nobody knows."""
-    task = manifest.task
-    if not (keyed := TASKS.keyed(task.kind)):
+    task, size = manifest.task, sizes.of(manifest.task)
+    if size is None:
         return 0
-    size = 4 * int(construct("task", task.kind, keyed, task.params()).size().trained)
-    return size * min(task.batch_size, numerics.micro_batch or task.batch_size)
+    return 4 * size.trained * min(task.batch_size, numerics.micro_batch or task.batch_size)

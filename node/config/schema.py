@@ -52,12 +52,13 @@ class TaskSection(PartSection, frozen=True):
 
     SECTION = "task"
     kind: Name = "digits"
-    """digits, images, text, synthetic, quadratic, diagonal, logistic, or `module:function` of something installed; docs/extending.md."""
+    """digits, images, text, synthetic, quadratic, diagonal, logistic, or `module:function` of something installed; docs/extending.md.
+    script: what its members' own training scripts train, who begin with `starling.Swarm`."""
     batch_size: Annotated[int, Meta(ge=1, le=1 << 16)] = 32
     """Samples per local step."""
     start: Annotated[str, Meta(max_length=1024)] = ""
     """A safetensors file of the model that all nodes begin with, as `starling export` writes it; "": a random one. `starling found` puts
-    its digest there, and members join with `--set start=FILE`."""
+    its digest there, and members join with `--set start=FILE`. In a swarm of scripts, which needs one, they get it from each other."""
     fingerprint: Fingerprint = ()
     """What nodes compare of a task that is not built in: version, metric, loss, parameters of the model; filled by `starling found`."""
     buffers: Literal["local", "average"] | Patterns | None = None
@@ -375,6 +376,8 @@ class NodeConfig(Section, frozen=True):
     """Where the engine computes; auto takes a GPU if there is one."""
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     """Torch threads of local steps; 0: as many as are fastest at present. With a number equal runs give equal bits."""
+    script: bool = False
+    """Local steps are done by a training script of yours, which meets the node through `starling.Swarm` and sets this."""
     stage: Annotated[int, Meta(ge=-1, le=15)] = -1
     """In a swarm of crews: which part of the model this machine holds; -1: the one that is wanted most when it joins."""
     ranks: Annotated[int, Meta(ge=1, le=64)] = 1

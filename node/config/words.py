@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from starling.gossip.mix.moments import averages_memories
+from starling.node.config import script
 from starling.node.config.overlay import inexact
 from starling.node.config.schema import Manifest
 from starling.node.status import format as show
@@ -87,6 +88,7 @@ BEFORE: Final[Words] = MappingProxyType({"nnm": "nearest-neighbour mixing", "buc
 TASK: Final[Words] = MappingProxyType({
     "digits": "handwritten digits", "images": "images by class", "text": "text, byte by byte", "synthetic": "synthetic classes",
     "quadratic": "a quadratic", "diagonal": "a diagonal quadratic", "logistic": "logistic regression",
+    "script": "what its members' scripts train",
 })  # fmt: skip
 PARTITION: Final[Words] = MappingProxyType({
     "iid": "split at random", "dirichlet": "labels in unequal shares", "by_label": "few labels each", "by_file": "whole files each",
@@ -156,13 +158,16 @@ def _learns(manifest: Manifest) -> str:
     home = f"; {', '.join(manifest.mix.personal)} stay at home" if manifest.mix.personal else ""
     home += f"; {', '.join(manifest.mix.turns)} in turns" if manifest.mix.turns else ""
     own = "; each takes what helps its own model" if manifest.mix.own else ""
+    if script.trains(manifest):
+        return f"{_called(TASK, task.kind)}{start}{home}"
     return f"{_called(TASK, task.kind)}, {_called(PARTITION, parts.kind)}{alpha}, {parts.shards:,} shards{start}{home}{own}"
 
 
 def _steps(manifest: Manifest) -> str:
     optimizer = manifest.optimizer
     schedule = "" if optimizer.schedule == "constant" else f", {optimizer.schedule} schedule"
-    return f"{_called(OPTIMIZER, optimizer.kind)}, rate {optimizer.lr:g}{schedule}, {manifest.task.batch_size:,} samples a step"
+    samples = "batches of the scripts" if script.trains(manifest) else f"{manifest.task.batch_size:,} samples a step"
+    return f"{_called(OPTIMIZER, optimizer.kind)}, rate {optimizer.lr:g}{schedule}, {samples}"
 
 
 def _length(manifest: Manifest) -> str:

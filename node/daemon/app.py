@@ -1,7 +1,7 @@
 """One node, running once: the phases of its life in the nursery in which its services live.
 
     Starting ── network opens ──▶ Joining ── manifest ──▶ Opening ── engine, credential ──▶ RunningNode
-                                                                                              │
+                                     └──────▶ Fetching ──▶ ┘ the model of a swarm of scripts  │
     members ─▶ a late joiner's model ─▶ quorum ─▶ training ─▶ finished ─▶ linger ─▶ leave ◀───┘
 
 `Node.phase` holds what exists now, so that nothing is optional within a phase; status and commands match on it.
@@ -9,15 +9,16 @@ The same object runs in production (`starling.node.daemon.main`: libp2p, an engi
 (`starling.node.simulate.virtual`: memory network, inline engine, virtual time).
 """
 
+import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import trio
 
-from starling.gossip.errors import ConfigError, GossipError
-from starling.node.config import attack_consent, consent, crew, hours, room
+from starling.gossip.errors import GossipError
+from starling.node.config import attack_consent, hours, room, script, start
 from starling.node.config import manifest as manifests
-from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.config.schema import Manifest
+from starling.node.daemon.agreed import check_agreed, code_of
 from starling.node.daemon.context import Limits, NodeContext, NodeSetup
 from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.events import Events
@@ -27,6 +28,7 @@ from starling.node.daemon.membership.bootstrap import Bootstrap
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.running import RunningNode
 from starling.node.daemon.schedule import Schedule
+from starling.node.daemon.state.start_model import StartModel, Ways
 from starling.node.daemon.state.transfer import Transfer
 from starling.node.daemon.trust.peer_policy import Enforcement, PeerPolicy
 from starling.node.net.api import Network
@@ -44,6 +46,14 @@ class Joining:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetching:
+    """The manifest of a swarm of scripts is known; the model that it begins with is being fetched, unless it is here."""
+
+    manifest: Manifest
+    transfer: Transfer
+
+
+@dataclass(frozen=True, slots=True)
 class Opening:
     """The manifest is known; the engine opens the task, and a credential is obtained."""
 
@@ -51,7 +61,7 @@ class Opening:
     engine: EngineSupervisor
 
 
-Phase = Starting | Joining | Opening | RunningNode
+Phase = Starting | Joining | Fetching | Opening | RunningNode
 
 
 class Node:
@@ -121,7 +131,7 @@ class Node:
     async def _live(self, network: Network, nursery: trio.Nursery) -> None:
         setup, report = self.setup, self.policy
         bootstrap = Bootstrap(setup.config.bootstrap, setup.known, setup.remember, report)
-        transfer = Transfer(network=network, report=report, manifest=self._manifest_bytes, partial=setup.partial_state)
+        transfer = Transfer(network=network, report=report, manifest=self._manifest_bytes, partial=setup.places.partial)
         await nursery.start(transfer.serve)
         if setup.config.lan and network.port is not None:
             from starling.node.net.lan import Lan  # noqa: PLC0415 — simulated nodes have no local network
@@ -137,8 +147,9 @@ class Node:
             nursery.start_soon(PortLease(lambda: network.local, network.leased, report).serve)
         manifest = await self._agree(network, transfer, bootstrap)
         stage = await self._stage(network, transfer, bootstrap, manifest)
+        begins = await self._start(network, transfer, bootstrap, manifest)
         engine = EngineSupervisor(
-            start=setup.start_engine, opening=_opening(setup, manifest, stage), silence_s=setup.config.engine_timeout_s, report=report
+            start=setup.start_engine, opening=_opening(setup, manifest, stage, begins), silence_s=_silence_s(setup, manifest), report=report
         )  # fmt: skip
         context = NodeContext(
             setup.identity, setup.config, manifest, setup.swarm, int(setup.unix_time() * 1000), network, engine, report,
@@ -179,6 +190,20 @@ class Node:
         self.setup.keep_stage(stage)
         return stage
 
+    async def _start(self, network: Network, transfer: Transfer, bootstrap: Bootstrap, manifest: Manifest) -> str:
+        """Where the file is that the swarm begins with; in a swarm of scripts it is fetched if it is missing, and lent from then on."""
+        setup, wanted, place = self.setup, start.sent(manifest), self.setup.places.start
+        if wanted is None or place is None:
+            return setup.config.start
+        self.phase = Fetching(manifest, transfer)
+        model = StartModel(place, wanted, setup.swarm, network, transfer, self.policy, setup.admission.offload)
+
+        async def dial(address: str) -> str:
+            return await network.dial(address, given=address in bootstrap.given)
+
+        await model.obtain(setup.config.start, Ways(lambda: bootstrap.addresses, dial))
+        return str(place)
+
     async def _agree(self, network: Network, transfer: Transfer, bootstrap: Bootstrap) -> Manifest:
         """The swarm's manifest, fetched if we do not have it."""
         self.progress.enter("joining")
@@ -195,6 +220,8 @@ class Node:
         match self.phase:
             case Opening(context=context) | RunningNode(context=context) if swarm == context.swarm:
                 return manifests.to_bytes(context.manifest)
+            case Fetching(manifest=manifest) if swarm == self.setup.swarm:
+                return manifests.to_bytes(manifest)
             case _:
                 known = self.setup.manifest
                 return manifests.to_bytes(known) if known is not None and swarm == self.setup.swarm else None
@@ -214,36 +241,16 @@ class Node:
         self.events.event("left", "left the swarm in order")
 
 
-def check_agreed(manifest: Manifest, config: NodeConfig, *, ours: bool) -> None:
-    """Check that this node may, and can, run the code that a manifest names, which has been checked as far as possible without it.
-
-    `ours`: this node founded the swarm: its owner wrote the manifest. Raises ConfigError: the owner has not agreed, a part is not found, or
-    it is incompatible with the rest.
-    """
-    if not ours:
-        consent.check(manifest, config)
-    if consent.names_code(manifest):  # whose rules could not be checked before
-        consent.find(manifest, _code(config))
-        manifests.check(manifest, trusted=True)
-    manifests.check_shard(manifest, config.shard)
-    crew.check_node(config, manifest)
-    if config.evaluate_alone and manifest.pace.kind != "steps":
-        raise ConfigError(
-            f"evaluate_alone: has no effect with pace={manifest.pace.kind}, where models are mixed between any two local steps; "
-            "leave it out, `--set evaluate_alone=false`"
-        )
+def _silence_s(setup: NodeSetup, manifest: Manifest) -> float:
+    """After how long an engine that answers nothing is given up; one that waits for a script waits for as long as that computes."""
+    return math.inf if script.does_steps(setup.config, manifest) else setup.config.engine_timeout_s
 
 
-def _code(config: NodeConfig) -> str:
-    """The folder in which code of the manifest and of the owner's attack is looked for; "" without consent to either."""
-    return str(Path.cwd()) if config.trust or config.attack_agreed else ""
-
-
-def _opening(setup: NodeSetup, manifest: Manifest, stage: int) -> calls.Open:
+def _opening(setup: NodeSetup, manifest: Manifest, stage: int, begins: str) -> calls.Open:
     config, me = setup.config, setup.identity.peer_id
     return calls.Open(
         manifest=manifest, data=config.data, shard=manifests.shard_of(manifest, config.shard, me), device=config.device,
         threads=config.threads, checkpoint=setup.checkpoint, node=me, privacy=config.privacy, numerics=config.numerics,
-        attack=config.attack, attack_params=config.attack_params, code=_code(config), start=config.start,
-        nice=config.nice, ranks=config.ranks, parallel=config.parallel, stage=stage,
+        attack=config.attack, attack_params=config.attack_params, code=code_of(config), start=begins,
+        nice=config.nice, ranks=config.ranks, parallel=config.parallel, stage=stage, script=script.does_steps(config, manifest),
     )  # fmt: skip

@@ -75,6 +75,16 @@ class SecondNodes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Places:
+    """Where a node keeps models that it receives, in its run directory; None, as in simulation: nowhere."""
+
+    partial: Path | None = None  # what came of a late joiner's, over restarts
+    start: Path | None = (
+        None  # that which a swarm of scripts begins with; None: `start` of the settings says where it is
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSetup:
     """How a node gets its network, its engine and its files; each `keep_*` and `remember` store for the next run."""
 
@@ -93,7 +103,7 @@ class NodeSetup:
     decisions: tuple[Decision, ...] = ()  # bans and trust of earlier runs, times in unix seconds
     keep_decisions: Callable[[tuple[Decision, ...]], object] = lambda _decisions: None  # with all, when they change
     admission: AdmissionStore = AdmissionStore()
-    partial_state: Path | None = None  # where to keep what was received of a model; None: nowhere
+    places: Places = Places()
     on_battery: Callable[[], bool] = lambda: False  # whether the machine has no mains
     keep_stage: Callable[[int], object] = lambda _stage: None  # the stage of a crew that this node has from now on
     seconds: SecondNodes | None = None  # for stages whose machines are lost; None: there are no such

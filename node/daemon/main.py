@@ -18,7 +18,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.admission.issue import take_up
 from starling.node.config.schema import NodeConfig
 from starling.node.daemon.app import Node
-from starling.node.daemon.context import AdmissionStore, NodeSetup, SecondNodes
+from starling.node.daemon.context import AdmissionStore, NodeSetup, Places, SecondNodes
 from starling.node.daemon.engine.client import open_engine
 from starling.node.daemon.events import Events
 from starling.node.daemon.observe.control_commands import carry_out
@@ -67,7 +67,7 @@ def run(
             export=str(run_dir.model), open_network=partial(_open_network, identity, config, run_dir), start_engine=open_engine,
             unix_time=time.time, keep_manifest=run_dir.write_manifest, known=run_dir.known_peers(), remember=run_dir.remember_peers,
             decisions=run_dir.known_decisions(), keep_decisions=run_dir.keep_decisions, usage=_usage(run_dir.path),
-            on_battery=on_battery, partial_state=run_dir.partial, seconds=seconds,
+            on_battery=on_battery, places=Places(run_dir.partial, run_dir.start), seconds=seconds,
             keep_stage=lambda stage: run_dir.write_config(structs.replace(config, stage=stage)),
             admission=AdmissionStore(
                 admitted, run_dir.known_revoked(), run_dir.keep_revoked, run_dir.known_ticket(), run_dir.keep_ticket

@@ -29,6 +29,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.node.catalogues import task
 from starling.node.config import manifest as manifests
+from starling.node.config import script
 from starling.node.config.schema import Manifest, NodeConfig, PrivacySection
 from starling.node.engine import formats, model_file, tensor_file
 from starling.node.engine.devices import device
@@ -55,7 +56,8 @@ def export(run_dir: Path, file: Path) -> None:
         engine = Worker()
         opening = calls.Open(
             manifest=manifest, data=config.data, shard=shard, device=config.device, threads=config.threads, checkpoint=str(copied),
-            node=me, privacy=PrivacySection(), start=config.start,
+            node=me, privacy=PrivacySection(),
+            start=str(place.start) if script.trains(manifest) else config.start, script=script.trains(manifest),
         )  # fmt: skip
         for call in (opening, calls.Save(str(file))):
             reply = engine.handle(call)
@@ -127,7 +129,9 @@ def ask(run_dir: Path, model: Path, prompt: str, *, tokens: int, temperature: fl
 
 
 def _loaded(manifest: Manifest, file: Path) -> tuple[Task, nn.Module, dict[str, str | int]]:
-    """The task, the model of a file on the CPU, and the file's facts. Raises ConfigError: it is not a model of this swarm."""
+    """The task, the model of a file on the CPU, and the file's facts. Raises ConfigError: it is no model of this swarm, or a script's."""
+    if script.trains(manifest):
+        raise script.refused("task.kind", "load the parameters there, which `starling export MODEL.safetensors` writes")
     learned = task(manifest.task.kind, manifest.task.params())
     network = learned.model(generator(manifest.seed, "model"))
     try:

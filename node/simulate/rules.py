@@ -7,7 +7,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.mix.flows import chosen_kappa, steady_kappa
 from starling.gossip.mix.moments import averages_memories
-from starling.node.config import consent, presets
+from starling.node.config import consent, presets, script
 from starling.node.config import manifest as manifests
 from starling.node.config.buffers import averaged
 from starling.node.config.overlay import check_members
@@ -39,6 +39,8 @@ def check(cells: tuple[Cell, ...]) -> list[str]:
 def check_one(scenario: Scenario) -> list[str]:
     """Rules of one run: those of its manifest, and those of simulation."""
     simulate, faults, pace = scenario.simulate, scenario.faults, scenario.pace
+    if script.trains(scenario):
+        raise script.refused("task.kind", "a simulation needs a task of its own, try `--set task.kind=digits`")
     if pace.rounds == 0:
         raise ConfigError("pace.rounds: must be >= 1, got 0: a simulation ends; try `--set pace.rounds=200`")
     if faults.loss == 1.0:

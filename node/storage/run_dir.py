@@ -9,6 +9,8 @@ decisions.json     peers that this node or its owner banned or trusts
 port, peers        the port that was picked and where members were, for the next run
 revoked, ticket    invitations known to be void, and the last proof of work, for the next run
 final.json         how the last run ended, with the node's last status (`starling.node.status.final`)
+start.safetensors  in a swarm of scripts: the model that all nodes begin with, which this node has or fetched, and sends to others
+start.part         the same while it is received (`starling.node.storage.start_file`)
 model-*.part       a model being received, until the engine has it
 state.part         chunks received of a swarm's model, until it is whole (`starling.node.daemon.state.partial`)
 format             version of this directory as a whole, from 2 on; see `starling.node.versions`
@@ -82,6 +84,7 @@ class RunDir:
         self.checkpoint = path / "checkpoint.safetensors"
         self.model = path / "model.safetensors"  # the model alone, exported when the run is finished
         self.partial = path / "state.part"
+        self.start = path / "start.safetensors"  # in a swarm of scripts, the model that all nodes begin with
         self.best = path / "best.safetensors"  # the model with the best evaluation so far; `starling.node.engine.best`
         self.output = path / "output.log"  # printed by a demo's node
         self._decisions_file = path / "decisions.json"

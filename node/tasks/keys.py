@@ -1,6 +1,7 @@
 """Keys of the built-in tasks, as constructors check them and manifests give them. Torch-free."""
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -15,6 +16,8 @@ Some = Annotated[int, Meta(ge=1, le=4096)]
 Many = Annotated[int, Meta(ge=1, le=1 << 16)]
 Precision = Literal["float32", "float64"]
 Scale = Annotated[float, Meta(ge=0, le=1e6)]
+Word = Annotated[str, Meta(min_length=1, max_length=32)]
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,3 +210,22 @@ class Logistic:
     def size(self) -> Size:
         """The samples of all nodes, as drawn, together, and times their weight."""
         return Size(self.dim, fixed=3 * self.nodes * self.samples * self.dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Keys of a swarm that its members' own scripts train. They have no size: only the scripts know their model.
+
+    Args:
+        metric: what scripts measure, a word of 1 to 32 letters, digits and underscores that begins with a letter.
+        higher_is_better: whether a higher value of it is better.
+    """
+
+    metric: Word = "loss"
+    higher_is_better: bool = False
+
+    def __post_init__(self) -> None:
+        if _WORD.fullmatch(str(self.metric)) is None:
+            raise ValueError(
+                f"metric must be a word of 1 to 32 letters, digits and underscores that begins with a letter, got {self.metric!r:.80}"
+            )

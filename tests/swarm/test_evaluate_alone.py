@@ -4,7 +4,7 @@ import pytest
 
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import NodeConfig
-from starling.node.daemon.app import check_agreed
+from starling.node.daemon.agreed import check_agreed
 from starling.node.daemon.observe.snapshot import take_snapshot
 from tests.harness.stories import virtual
 from tests.harness.swarms import digits, story

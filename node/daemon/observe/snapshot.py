@@ -8,7 +8,7 @@ from msgspec import structs
 
 from starling.node.config import attack_consent, words
 from starling.node.config.schema import Manifest
-from starling.node.daemon.app import Joining, Node, Opening, Starting
+from starling.node.daemon.app import Fetching, Joining, Node, Opening, Starting
 from starling.node.daemon.membership.contacts import SILENT
 from starling.node.daemon.membership.neighbors import LinkMap
 from starling.node.daemon.membership.service import IDENTITY_TWICE
@@ -31,6 +31,9 @@ def take_snapshot(node: Node) -> StatusSnapshot:
             fields = _own(node, None)
         case Joining():
             fields = _own(node, None) | _manifest(node.setup.manifest) | _traffic(node)
+        case Fetching(manifest=manifest, transfer=transfer):
+            fields = _own(node, None) | _manifest(manifest) | _traffic(node)
+            fields |= {"activity": "fetching the model that the swarm begins with", "transfers": transfer.incoming}
         case Opening(context=context, engine=engine):
             fields = _own(node, engine.pid) | _manifest(context.manifest) | _traffic(node)
             fields["activity"] = engine.activity

@@ -10,17 +10,25 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import trio
 
 from starling.gossip.chunks import Download
-from starling.node.daemon.state.partial import ModelFile, Partial
+from starling.node.daemon.state.partial import Partial
 from starling.node.interfaces import Reporter
 
 WINDOW = 4  # chunks of one peer under way; what it answers at a time
 AHEAD_S = 2.0
 LOOK_S = 1.0  # between two looks whether a chunk of another peer is late
 PROGRESS_S = 10.0
+
+
+class File(Protocol):
+    """A file, mapped into memory, that chunks are put into."""
+
+    def release(self) -> None:
+        """Let go of the pages that were written."""
 
 
 @dataclass(slots=True)
@@ -32,7 +40,7 @@ class Fetching:
     ask: Callable[[str, int], Awaitable[bytes]]
     report: Reporter
     partial: Partial | None = None  # where to keep what came
-    file: ModelFile | None = None  # where the chunks are put, unless in memory
+    file: File | None = None  # where the chunks are put, unless in memory
     _beside: Counter[str] = field(default_factory=Counter)  # chunks under way beyond the first, by peer
     _changed: trio.Event = field(default_factory=trio.Event)
     _reported_at: float = field(default_factory=trio.current_time)

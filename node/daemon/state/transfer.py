@@ -2,7 +2,8 @@
 
 Serving: a query makes the engine hold a snapshot; chunks and their digests are read from it by offset. There is one snapshot at a time: it
 is kept while it is fresh, and while it is being read for as long as reading takes on a slow line, so that a new query does not interrupt a
-download. A node that fetches a model itself offers none.
+download. A node that fetches a model itself offers none. Under other numbers there may be what is lent to all who know them, as
+`starling.node.daemon.state.start_model` does.
 Fetching: peers make offers of a schema, size and root of digests (`starling.gossip.chunks`). The digests of all chunks are checked against
 the root and each chunk against its digest, before the engine sees a byte. Of a model that several members hold the chunks come from all of
 them at once (`fetching`), and those received are kept over restarts (`partial`). `starling.node.daemon.state.model_sync` decides which of
@@ -14,11 +15,11 @@ a download over a slow line takes.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import cast
 
 import trio
 
@@ -40,6 +41,7 @@ from starling.gossip.wire.schema import (
     StateOffer,
     StateQuery,
 )
+from starling.node.daemon.state.asking import REPLY_S, Asking
 from starling.node.daemon.state.fetching import AHEAD_S, Fetching
 from starling.node.daemon.state.partial import ModelFile, Partial
 from starling.node.interfaces import EngineHandle, Reporter, TaskStatus
@@ -49,9 +51,6 @@ from starling.node.status.snapshot import Transfer as TransferStatus
 
 SNAPSHOT_FRESH_S = 1.0
 OFFER_GRACE_S = 1.0
-REPLY_S = 10.0
-# after so long a request is repeated, each time after twice the wait, up to the second
-FIRST_ASK_S, ASK_AGAIN_S = 0.125, 1.0
 MAX_REPLIES = 4  # to one peer at a time; its further queries meanwhile are dropped, and an honest one repeats them
 SLOW_BYTES_PER_S = 64 << 10  # and longer by what a long answer takes on a slow line, until it is known what it takes
 SNAPSHOT_BYTES_PER_S = 16 << 20  # that a busy engine packs and hashes at the least, its local step in between
@@ -59,11 +58,12 @@ WIDEST_SCALAR = 8  # bytes of a float64
 STATE_HEADER_BYTES = 64 << 10
 
 Query = ManifestQuery | StateQuery | ChunkQuery | DigestsQuery | SeatQuery
-Reply = TypeVar("Reply", ManifestReply, StateOffer, Chunk, Digests, SeatReply)
+Lent = Callable[[str, ChunkQuery | DigestsQuery], Awaitable[None]]
+"""Answers a peer's query by itself."""
 
 
 @dataclass(slots=True)
-class _Incoming:
+class Incoming:
     """A model being downloaded."""
 
     began: float
@@ -72,6 +72,7 @@ class _Incoming:
 
     @property
     def received(self) -> int:
+        """Bytes that are here."""
         return 0 if self.chunks is None else self.chunks.received
 
 
@@ -104,13 +105,13 @@ class Transfer:
         self._holding = trio.Lock()
         self._read_at = -math.inf
         self._replying: Counter[str] = Counter()
-        self._waiting: dict[tuple[str, type, int], trio.MemorySendChannel[Message]] = {}
+        self._lent: dict[int, Lent] = {}
+        self.asking = Asking(network)
         self._nonce = 0
-        self._incoming: dict[str, _Incoming] = {}
+        self._incoming: dict[str, Incoming] = {}
         self._may: Callable[[str], bool] = lambda _peer: True
-        self.seats: Callable[[str], int] | None = (
-            None  # which stage of a crew a newcomer should take; None: not known, or there are no crews
-        )
+        # which stage of a crew a newcomer should take; None: not known, or there are no crews
+        self.seats: Callable[[str], int] | None = None
 
     def expect(self, opened: calls.Opened) -> None:
         """Refuse offers of models with another schema than this engine's, or of more bytes."""
@@ -126,6 +127,13 @@ class Transfer:
         """From now on serve this engine's model to peers for which `may` returns True."""
         self._engine, self._held, self._may = engine, None, may
 
+    def lend(self, snapshot: int, lent: Lent) -> None:
+        """From now on have `lent` answer whoever knows the number of this snapshot."""
+        self._lent[snapshot] = lent
+
+    def _lent_by(self, query: Message) -> Lent | None:
+        return self._lent.get(query.snapshot) if isinstance(query, ChunkQuery | DigestsQuery) else None
+
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Answer and route frames until cancelled."""
         inbound = self._network.inbound("state")
@@ -134,7 +142,8 @@ class Transfer:
             async for item in inbound:
                 try:
                     message = frames.decode("state", item.peer, item.frame)
-                    if isinstance(message, StateQuery | ChunkQuery | DigestsQuery) and not self._may(item.peer):
+                    of_model = isinstance(message, StateQuery | ChunkQuery | DigestsQuery)
+                    if of_model and not self._may(item.peer) and self._lent_by(message) is None:
                         continue
                     if isinstance(message, SeatQuery) and self.seats is None:
                         continue  # who asks tries again
@@ -145,12 +154,15 @@ class Transfer:
                     if self._replying[item.peer] < MAX_REPLIES:
                         self._replying[item.peer] += 1
                         nursery.start_soon(self._respond, item.peer, message)
-                elif (waiting := self._waiting.get((item.peer, type(message), _key(message)))) is not None:
-                    with suppress(trio.WouldBlock):  # asked twice, answered twice
-                        waiting.send_nowait(message)
+                else:
+                    self.asking.route(item.peer, message)
 
     async def _respond(self, peer: str, query: Query) -> None:
         try:
+            if isinstance(query, ChunkQuery | DigestsQuery) and (lent := self._lent_by(query)) is not None:
+                with trio.fail_after(REPLY_S):
+                    await lent(peer, query)
+                return
             reply = await self._reply(peer, query)
             with trio.fail_after(REPLY_S):
                 await self._network.send(peer, "state", frames.encode(reply))
@@ -209,7 +221,7 @@ class Transfer:
 
         Raises TransportError, trio.TooSlowError: no answer; RemoteProtocolError: the peer does not know this swarm.
         """
-        reply = await self._ask(peer, ManifestReply, ManifestQuery(swarm))
+        reply = await self.asking.ask(peer, ManifestReply, ManifestQuery(swarm))
         if not reply.manifest:
             raise RemoteProtocolError(peer, "unknown_swarm")
         return reply.manifest
@@ -218,7 +230,7 @@ class Transfer:
         """The stage of a crew that a member says is wanted most. Raises TransportError, trio.TooSlowError: no answer."""
         self._nonce += 1
         nonce = derive(self._nonce, "seat_query", self._network.peer_id) >> 1
-        return (await self._ask(peer, SeatReply, SeatQuery(nonce))).stage
+        return (await self.asking.ask(peer, SeatReply, SeatQuery(nonce))).stage
 
     async def answers(self, peer: str, swarm: str) -> bool:
         """Whether a peer answers as any node does that is on the network, also while its engine opens and it is no member."""
@@ -243,7 +255,7 @@ class Transfer:
             self._nonce += 1
             nonce = derive(self._nonce, "state_query", self._network.peer_id) >> 1
             try:
-                reply = await self._ask(peer, StateOffer, StateQuery(nonce), patience_s=self._patience_s)
+                reply = await self.asking.ask(peer, StateOffer, StateQuery(nonce), patience_s=self._patience_s)
             except (TransportError, trio.TooSlowError):
                 return
             if reply.size > self._max_state_bytes or (reply.size and reply.schema != self._schema):
@@ -257,6 +269,15 @@ class Transfer:
             for peer in peers:
                 nursery.start_soon(ask, peer, nursery.cancel_scope)
         return sorted(offers, key=lambda item: item.peer)
+
+    @contextmanager
+    def receiving(self, peer: str, size: int) -> Iterator[Incoming]:
+        """Show a download among those under way, while it is."""
+        self._incoming[peer] = incoming = Incoming(trio.current_time(), size)
+        try:
+            yield incoming
+        finally:
+            del self._incoming[peer]
 
     @property
     def incoming(self) -> tuple[TransferStatus, ...]:
@@ -277,7 +298,7 @@ class Transfer:
             chosen.offer,
             {it.peer: it.offer for it in (chosen, *holders) if it.offer.digest == chosen.offer.digest},
         )
-        self._incoming[chosen.peer] = incoming = _Incoming(trio.current_time(), offer.size)
+        self._incoming[chosen.peer] = incoming = Incoming(trio.current_time(), offer.size)
         listed = partial = file = None
         whole = False
         try:
@@ -296,7 +317,7 @@ class Transfer:
             async def ask(peer: str, index: int) -> bytes:
                 query = ChunkQuery(sources[peer].snapshot, index * MAX_CHUNK_BYTES)
                 try:
-                    reply = await self._ask(peer, Chunk, query, chunks.late_s(peer, index))
+                    reply = await self.asking.ask(peer, Chunk, query, chunks.late_s(peer, index))
                 except (TransportError, trio.TooSlowError):
                     return b""
                 return reply.data if reply.snapshot == query.snapshot else b""
@@ -334,7 +355,7 @@ class Transfer:
                 while len(listed) < size:
                     query = DigestsQuery(source.snapshot, len(listed))
                     expected = min(MAX_CHUNK_BYTES, size - len(listed))
-                    reply = await self._ask(peer, Digests, query, expected / SLOW_BYTES_PER_S)
+                    reply = await self.asking.ask(peer, Digests, query, expected / SLOW_BYTES_PER_S)
                     if reply.snapshot != query.snapshot or len(reply.data) != expected:
                         break
                     listed += reply.data
@@ -363,33 +384,3 @@ class Transfer:
             text = f"{chunks.received / 1e6:,.1f} MB of a model of {chunks.size / 1e6:,.1f} MB are here from before"
             self._report.event("state_resumed", text, received=chunks.received, size=chunks.size)
         return partial
-
-    async def _ask(
-        self, peer: str, kind: type[Reply], query: Message, late_s: float = 0.0, *, patience_s: float = REPLY_S
-    ) -> Reply:
-        """The peer's reply of that kind to a query, which is repeated until then. Raises TransportError, trio.TooSlowError: no answer.
-
-        A reply that is under way for less than `late_s` is not asked for again; `patience_s` is what the peer may take to make it.
-        """
-        send, receive = trio.open_memory_channel[Any](1)
-        key = (peer, kind, _key(query))
-        self._waiting[key] = send
-        wait_s = FIRST_ASK_S
-        try:
-            with trio.fail_after(patience_s + 2.0 * late_s):
-                while True:
-                    await self._network.send(peer, "state", frames.encode(query))
-                    again_s, wait_s = wait_s, min(2.0 * wait_s, ASK_AGAIN_S)
-                    with trio.move_on_after(again_s + late_s):
-                        reply: Reply = await receive.receive()
-                        return reply
-        finally:
-            self._waiting.pop(key, None)
-            send.close()
-            receive.close()
-
-
-def _key(message: Message) -> int:
-    """Equal for a query and its reply."""
-    number: int = getattr(message, "nonce", getattr(message, "offset", 0))
-    return number

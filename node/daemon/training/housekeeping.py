@@ -45,7 +45,7 @@ class Housekeeping:
         """Write the checkpoint and, if `export` is a path, the model; a failure is reported once and stays in `cannot_save`."""
         self._saved_at = trio.current_time()
         try:
-            done = await self.engine.call(calls.Save(export))
+            done = await self.engine.call(calls.Save(export, final=bool(export)))
             reason = done.reason if isinstance(done, calls.Refused) else ""
         except EngineError as error:
             reason = str(error)

@@ -220,7 +220,7 @@ async def _fetch(choices: Choices) -> int | None:
         began = trio.current_time()
         joining = ModelSync(transfer=transfer, engine=_Engine(choices), report=report)
         fetched = await joining.fetch(PEERS[: 1 + choices.below(4)], choices.number())
-        assert not transfer._waiting
+        assert transfer.asking.under_way == 0
         longest_s = 2 * REPLY_S * len(PEERS) * (1 + chunks.count(MOST_STATE_BYTES) + chunks.TRIES * ASKED)
         assert trio.current_time() - began <= longest_s, (
             "a joiner is held up for as many chunks as there are, and no more"

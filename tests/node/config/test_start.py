@@ -4,10 +4,11 @@ import hashlib
 
 import pytest
 
+from starling.gossip.chunks import digests, root
 from starling.gossip.errors import ConfigError
 from starling.node.config import manifest as manifests
 from starling.node.config import start, toml
-from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.config.schema import Manifest, NodeConfig, TaskSection
 from starling.node.identity import Identity
 
 FOUNDER = Identity.from_seed(bytes(32))
@@ -77,3 +78,98 @@ def test_a_file_that_is_not_the_one_is_named_in_one_line_with_the_next_command(f
     with pytest.raises(ConfigError, match=words) as raised:
         start.read(begins, given)
     assert "\n" not in str(raised.value)
+
+
+def scripts(begin="", **keys):
+    return Manifest(task=TaskSection(kind="script", start=str(begin), **keys))
+
+
+def form(data):
+    return f"chunks:{root(digests(data)).hex()}:{len(data)}"
+
+
+@pytest.fixture
+def large(tmp_path):
+    data = b"".join(number.to_bytes(4, "little") for number in range(600_000))  # three chunks, the last one short
+    (tmp_path / "large.safetensors").write_bytes(data)
+    return tmp_path / "large.safetensors"
+
+
+def test_a_swarm_of_scripts_names_its_file_by_the_root_of_its_chunks_and_its_size(large):
+    manifest, config = start.sealed(scripts(large), NodeConfig(shard=1))
+    data = large.read_bytes()
+    assert manifest.task.start == form(data)
+    assert (config.start, config.shard) == (str(large), 1)
+    assert start.sent(manifest) == start.Chunked(root(digests(data)), len(data))
+    assert start.read(manifest.task.start, config.start) == (str(large), data)
+    assert start.place(manifest) == ""
+    founded = manifests.found(manifest, FOUNDER, 1)
+    assert manifests.from_bytes(manifests.to_bytes(founded), manifests.swarm_id(founded), "peer") == founded
+
+
+def test_a_swarm_of_scripts_without_a_start_is_refused_in_one_line():
+    with pytest.raises(ConfigError, match=r"task\.start: .*none is named; .*`starling\.Swarm\(DIR, model") as raised:
+        start.sealed(scripts(), NodeConfig())
+    assert "\n" not in str(raised.value)
+    with pytest.raises(ConfigError, match=r"task\.start: of a founded swarm of scripts must be chunks:"):
+        manifests.found(scripts(), FOUNDER, 1)
+
+
+def test_a_template_needs_the_file_that_it_began_with(large, file):
+    template, _ = start.sealed(scripts(large), NodeConfig())
+    assert start.sealed(template, NodeConfig(start=str(large))) == (template, NodeConfig(start=str(large)))
+    with pytest.raises(ConfigError, match="none is named"):
+        start.sealed(template, NodeConfig())
+    with pytest.raises(ConfigError, match=r"start: .* is chunks:\w+:7, must be chunks:"):
+        start.sealed(template, NodeConfig(start=str(file)))
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "/etc/hosts", DIGEST, f"chunks:{'ab' * 32}", f"chunks:{'ab' * 32}:0", f"chunks:{'ab' * 32}:012", f"chunks:{'AB' * 32}:12",
+        f"chunks:{'ab' * 32}:{start.MAX_BYTES + 1}", f"chunks:{'ab' * 31}:12", f"chunks:{'ab' * 32}:12\n", f"chunks:{'ab' * 32}:-1",
+    ],
+)  # fmt: skip
+def test_a_founded_swarm_of_scripts_names_no_path_and_nothing_too_large(begin):
+    with pytest.raises(ConfigError, match=r"task\.start: of a founded swarm of scripts must be chunks:") as raised:
+        manifests.found(scripts(begin), FOUNDER, 1)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_only_a_swarm_of_scripts_names_a_file_by_its_chunks():
+    with pytest.raises(ConfigError, match=r"task\.start: of a founded manifest must be sha256:"):
+        manifests.found(named(form(b"a model")), FOUNDER, 1)
+    assert start.sent(named(form(b"a model"))) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"x" + data[1:], lambda data: data[:-1], lambda data: data + b"x", lambda data: b"",
+        lambda data: data[1 << 20 : 2 << 20] + data[: 1 << 20] + data[2 << 20 :],
+    ],
+    ids=["another byte", "truncated", "too long", "empty", "chunks in another order"],
+)  # fmt: skip
+def test_a_file_that_is_not_the_one_that_scripts_begin_with_is_refused(large, damage):
+    manifest, _ = start.sealed(scripts(large), NodeConfig())
+    large.write_bytes(damage(large.read_bytes()))
+    with pytest.raises(ConfigError, match=r"^start: ") as raised:
+        start.read(manifest.task.start, str(large))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [("", "which is not here; members send it"), ("none", "cannot be read: No such file or directory")],
+)
+def test_a_file_that_scripts_begin_with_and_is_not_here_is_named(given, words):
+    with pytest.raises(ConfigError, match=words):
+        start.read(form(b"a model"), given)
+
+
+def test_a_file_that_is_larger_than_members_send_is_refused_before_it_is_read(tmp_path):
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(start.MAX_BYTES + 1)
+    with pytest.raises(ConfigError, match=r"task\.start: .* must be of 1 to 34,359,738,368 bytes, has 34,359,738,369"):
+        start.sealed(scripts(tmp_path / "sparse"), NodeConfig())

@@ -4,7 +4,7 @@ import pytest
 
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import Manifest, MixSection, NodeConfig, PartitionSection
-from starling.node.daemon.app import check_agreed
+from starling.node.daemon.agreed import check_agreed
 
 MIX = """
 from starling.gossip.mix.base import MixerBase

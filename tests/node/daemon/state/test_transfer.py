@@ -18,7 +18,7 @@ from starling.gossip.wire.schema import (
     StateOffer,
     StateQuery,
 )
-from starling.node.daemon.state import fetching
+from starling.node.daemon.state import asking, fetching
 from starling.node.daemon.state import transfer as lanes
 from starling.node.daemon.state.partial import ModelFile
 from starling.node.daemon.state.transfer import Offered, Transfer
@@ -143,11 +143,11 @@ def test_what_is_lost_is_asked_again_soon_and_who_is_busy_is_not_pestered():
     assert found == []
     pauses = [later - earlier for earlier, later in itertools.pairwise(lane.asked["silent"])]
     assert pauses[:4] == pytest.approx(
-        [lanes.FIRST_ASK_S, 2 * lanes.FIRST_ASK_S, 4 * lanes.FIRST_ASK_S, lanes.ASK_AGAIN_S]
+        [asking.FIRST_ASK_S, 2 * asking.FIRST_ASK_S, 4 * asking.FIRST_ASK_S, asking.ASK_AGAIN_S]
     )
-    assert set(pauses[3:]) == {lanes.ASK_AGAIN_S}
-    assert lanes.FIRST_ASK_S <= 0.25
-    assert len(pauses) <= lanes.REPLY_S / lanes.ASK_AGAIN_S + 3
+    assert set(pauses[3:]) == {asking.ASK_AGAIN_S}
+    assert asking.FIRST_ASK_S <= 0.25
+    assert len(pauses) <= asking.REPLY_S / asking.ASK_AGAIN_S + 3
 
 
 @pytest.mark.parametrize("took_s", [0.0, 2.0])

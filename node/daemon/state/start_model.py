@@ -1,0 +1,213 @@
+"""The model that a swarm of scripts begins with: fetched from members before the engine is opened, and lent to newcomers from then on.
+
+The manifest says the root of its digests and its size (`starling.node.config.start`), so it does not matter who sends it. It is asked for
+by the queries of any snapshot, under a number that follows from the swarm's id: newcomers need the file before they are members, and who
+has no invite does not know the number.
+
+    peer              holder
+    DigestsQuery  ->
+                  <-  Digests: of all chunks, in one message
+    ChunkQuery    ->
+                  <-  Chunk
+
+All bootstrap peers are asked for the digests at once. Those that give the right ones are asked for the chunks, several at a time
+(`starling.node.daemon.state.fetching`); who gives wrong ones is at fault. A peer that does not have the file itself gives empty digests.
+If no peer is left that gives the rest, all are asked again, after pauses, until the file is whole.
+
+What a peer can cause: MAX_REPLIES chunks of 1 MiB for it under way, and MOST_REPLIES for all peers together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from starling.gossip.chunks import DIGEST_BYTES, Download, count, digests, root
+from starling.gossip.errors import GossipError, TransportError
+from starling.gossip.seeds import derive
+from starling.gossip.wire import frames
+from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, Digests, DigestsQuery
+from starling.node.config.start import Chunked
+from starling.node.daemon.context import Offload
+from starling.node.daemon.state.fetching import AHEAD_S, Fetching
+from starling.node.daemon.state.transfer import SLOW_BYTES_PER_S, Transfer
+from starling.node.interfaces import Reporter
+from starling.node.net.api import Network
+from starling.node.storage import start_file
+from starling.node.storage.start_file import Received
+
+T = TypeVar("T")
+
+MOST_REPLIES = 16  # under way to all peers together
+LOOKS = 16  # addresses that are tried at a time
+SOURCES = 8  # peers that chunks come from at a time
+GRACE_S = 1.0  # beyond twice the time of the first that has the file, for others that may have it
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between attempts
+
+
+def number(swarm: str) -> int:
+    """Return the number of the snapshot by which the file is asked for, in a swarm of this id."""
+    return derive(0, "start", swarm) >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How bootstrap peers are reached."""
+
+    addresses: Callable[[], Sequence[str]]  # those known at present
+    dial: Callable[[str], Awaitable[str]]  # address -> peer; raises TransportError
+
+
+@dataclass(slots=True)
+class StartModel:
+    """The file of one swarm.
+
+    Args:
+        path: where it is, or will be; `start.part` beside it is used while it is received.
+        wanted: what the manifest says of it.
+        swarm: the swarm's id.
+        offload: runs what reads and hashes files.
+    """
+
+    path: Path
+    wanted: Chunked
+    swarm: str
+    network: Network
+    transfer: Transfer
+    report: Reporter
+    offload: Offload
+    _listed: bytes = b""
+    _replies: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MOST_REPLIES))
+
+    async def obtain(self, given: str, ways: Ways) -> None:
+        """Have the file in its place, and lend it from then on; returns once it is there and right.
+
+        `given`: a file of the owner's that is copied, "" for none: then it is fetched.
+
+        Raises ConfigError: that file is another one; GossipError: the disk does not take it.
+        """
+        listed = await self.offload(lambda: start_file.listed(self.path, self.wanted))
+        if listed is None and given:
+            listed = await self.offload(lambda: start_file.keep(Path(given), self.path, self.wanted))
+        self._listed = await self._fetched(ways) if listed is None else listed
+        self.transfer.lend(number(self.swarm), self._answer)
+
+    async def _answer(self, peer: str, query: ChunkQuery | DigestsQuery) -> None:
+        """Raises TransportError: the answer cannot be sent."""
+        async with self._replies:
+            if isinstance(query, DigestsQuery):
+                there = self._listed[query.offset :][:MAX_CHUNK_BYTES]
+                reply: Chunk | Digests = Digests(query.snapshot, query.offset, there)
+            else:
+                reply = Chunk(query.snapshot, query.offset, await self.offload(lambda: self._chunk(query.offset)))
+            await self.network.send(peer, "state", frames.encode(reply))
+
+    def _chunk(self, offset: int) -> bytes:
+        """The chunk that begins there; b"" if there is none, or the file has been damaged: no peer is told what is wrong."""
+        data, at = start_file.chunk(self.path, offset), offset // MAX_CHUNK_BYTES * DIGEST_BYTES
+        return data if data and digests(data) == self._listed[at : at + DIGEST_BYTES] else b""
+
+    async def _fetched(self, ways: Ways) -> bytes:
+        """Fetch the file; tries until it is whole -> the digests of its chunks."""
+        size, began, pause, warned = self.wanted.size, trio.current_time(), FIRST_PAUSE_S, False
+        text = f"fetching the model that the swarm begins with, {size / 1e6:,.1f} MB"
+        self.report.event("start_fetching", text, size=size)
+        file = await self._on_disk(lambda: Received(self.path, size))
+        while (found := await self._attempt(file, ways) or await self._laid(file)) is None:
+            if not warned:
+                text = f"no bootstrap peer gives all of the model that the swarm begins with; still trying, or copy it to {self.path}"
+                self.report.event("start_missing", text, level="warning")
+                warned = True
+            await trio.sleep(pause)
+            pause = min(2.0 * pause, LONGEST_PAUSE_S)
+        took_s = trio.current_time() - began
+        text = f"the model that the swarm begins with is here, {size / 1e6:,.1f} MB in {took_s:,.1f} s"
+        self.report.event("start_fetched", text, size=size)
+        return found
+
+    async def _on_disk(self, work: Callable[[], T]) -> T:
+        """Raises GossipError: the disk does not take it."""
+        try:
+            return await self.offload(work)
+        except OSError as error:
+            raise GossipError(
+                f"the model that the swarm begins with cannot be written to {self.path}: {error.strerror}; free disk space (df -h) and "
+                "`starling run` again"
+            ) from error
+
+    async def _attempt(self, file: Received, ways: Ways) -> bytes | None:
+        """Ask the peers there are for what is missing -> the digests of all chunks; None: some are still missing."""
+        holders, listed = await self._holders(ways)
+        if not holders:
+            return None
+        size = self.wanted.size
+        queued_s = 2.0 * AHEAD_S if size > MAX_CHUNK_BYTES else 0.0  # the only chunk waits behind no other
+        chunks = Download(
+            size, self.wanted.root, listed, slow_bytes_per_s=SLOW_BYTES_PER_S, least_s=queued_s, data=file.pages
+        )
+        if file.begun:
+            await self.offload(lambda: chunks.recover(file.chunks()))
+        file.begun = True
+
+        async def ask(peer: str, index: int) -> bytes:
+            query = ChunkQuery(number(self.swarm), index * MAX_CHUNK_BYTES)
+            try:
+                reply = await self.transfer.asking.ask(peer, Chunk, query, chunks.late_s(peer, index))
+            except (TransportError, trio.TooSlowError):
+                return b""
+            return reply.data if reply.snapshot == query.snapshot else b""
+
+        with self.transfer.receiving(holders[0], size) as incoming:
+            incoming.chunks = chunks
+            whole = await Fetching(chunks, holders, ask, self.report, file=file).run()
+        if not whole:
+            return None
+        await self._on_disk(file.finish)
+        return listed
+
+    async def _laid(self, file: Received) -> bytes | None:
+        """The digests of the file, if its owner has put it in its place meanwhile."""
+        listed = await self.offload(lambda: start_file.listed(self.path, self.wanted))
+        if listed is not None:
+            file.discard()
+        return listed
+
+    async def _holders(self, ways: Ways) -> tuple[list[str], bytes]:
+        """Peers that have the file, SOURCES at most, and the digests that they give."""
+        found: dict[str, bytes] = {}
+        asked: set[str] = set()  # several addresses may be of one peer
+        looks, began = trio.Semaphore(LOOKS), trio.current_time()
+
+        async def look(address: str, scope: trio.CancelScope) -> None:
+            async with looks:
+                with suppress(TransportError, trio.TooSlowError):
+                    peer = await ways.dial(address)
+                    if peer in asked:
+                        return
+                    asked.add(peer)
+                    if listed := await self._digests_of(peer):
+                        found[peer] = listed
+                        if len(found) == 1:
+                            scope.deadline = 2.0 * trio.current_time() - began + GRACE_S
+
+        async with trio.open_nursery() as nursery:
+            for address in ways.addresses():
+                nursery.start_soon(look, address, nursery.cancel_scope)
+        holders = sorted(found)[:SOURCES]
+        return holders, found[holders[0]] if holders else b""
+
+    async def _digests_of(self, peer: str) -> bytes:
+        """The digests of all chunks, from this peer; b"": it has none, or gives others. Raises TransportError, trio.TooSlowError."""
+        query, length = DigestsQuery(number(self.swarm), 0), DIGEST_BYTES * count(self.wanted.size)
+        reply = await self.transfer.asking.ask(peer, Digests, query, length / SLOW_BYTES_PER_S)
+        if reply.snapshot != query.snapshot or not reply.data:
+            return b""
+        if len(reply.data) == length and root(reply.data) == self.wanted.root:
+            return reply.data
+        self.report.fault(peer, "state_digest_mismatch")
+        return b""

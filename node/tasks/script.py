@@ -1,0 +1,41 @@
+"""The task of a swarm that its members' own training scripts train: the engine knows parameters alone, and none of this is ever computed.
+
+What asks for a model, samples or a loss all the same is a node or a command without a script, and is told so.
+"""
+
+from typing import Any, NoReturn
+
+from torch import Generator, Tensor, nn
+
+from starling.gossip.errors import ConfigError
+from starling.node.tasks import keys
+from starling.node.tasks.api import Data, Source
+
+
+class Script(keys.Script):
+    """Satisfies `starling.node.tasks.api.Task` by refusing. Its keys are those of `starling.node.tasks.keys.Script`."""
+
+    __slots__ = ()
+
+    def model(self, generator: Generator) -> nn.Module:
+        """Raises ConfigError: the model is the scripts' own."""
+        _refuse()
+
+    def data(self, source: Source, device: str) -> Data:
+        """Raises ConfigError: samples are the scripts' own."""
+        _refuse()
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Raises ConfigError: the loss is the scripts' own."""
+        _refuse()
+
+    def score(self, model: nn.Module, batch: Any) -> tuple[float, float, int]:
+        """Raises ConfigError: scripts evaluate."""
+        _refuse()
+
+
+def _refuse() -> NoReturn:
+    raise ConfigError(
+        "task.kind: this swarm is trained by its members' own scripts; give it yours with "
+        "`starling.Swarm(DIR, INVITE, model=…, optimizer=…)`"
+    )

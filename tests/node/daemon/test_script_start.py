@@ -1,0 +1,209 @@
+"""Whole nodes of a swarm of scripts, up to the call that opens the engine: it is given the file that the founder began with."""
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import trio
+from msgspec import structs
+
+from starling.gossip.errors import ConfigError
+from starling.node import operate
+from starling.node.config import manifest as manifests
+from starling.node.config.schema import Manifest, NodeConfig, TaskSection
+from starling.node.config.toml import apply_set
+from starling.node.daemon.app import Fetching, Node, Opening
+from starling.node.daemon.context import AdmissionStore, NodeSetup, Places
+from starling.node.daemon.events import Events
+from starling.node.daemon.observe.snapshot import take_snapshot
+from starling.node.identity import Identity
+from starling.node.net.memory import MemoryHub, address_of
+from starling.node.rpc import calls
+from starling.node.status.snapshot import decode, encode
+from starling.node.storage.run_dir import RunDir
+from tests.harness.daemons import until
+from tests.harness.virtual import virtual
+
+DATA = b"".join(at.to_bytes(4, "big") for at in range(750_000))  # 3 MB
+LINES = ("metric loss, lower is better", "model 750000 1 " + "ab" * 16, "float32 trained 750000 w")
+
+
+class Engine:
+    """Notes what it is opened with, and is never done with it."""
+
+    def __init__(self):
+        self.opening = None
+
+    async def call(self, request):
+        assert isinstance(request, calls.Open)
+        self.opening = request
+        await trio.sleep_forever()
+
+
+async def inline(work):
+    await trio.sleep(1e-3)
+    return work()
+
+
+def founded(folder, *assignments):
+    """A swarm founded in a directory -> it."""
+    (folder / "begin.safetensors").write_bytes(DATA)
+    manifest = Manifest(task=TaskSection(kind="script", start=str(folder / "begin.safetensors"), fingerprint=LINES))
+    place, _ = operate.found(folder / "founder", apply_set(manifest, assignments), NodeConfig(linger_s=1e6))
+    return place
+
+
+def joined(folder, founder):
+    """A member that has an identity and the swarm's id."""
+    place = RunDir.create(folder)
+    address = address_of(Identity.load_or_create(founder.key).peer_id)
+    place.write_config(NodeConfig(bootstrap=(address,)))
+    return place
+
+
+def node_of(hub, place, swarm):
+    """The node of a run directory on a network in memory -> it, its engine, and what ends it."""
+    identity, engine = Identity.load_or_create(place.key), Engine()
+
+    @asynccontextmanager
+    async def network(_report):
+        try:
+            yield hub.join(identity.peer_id)
+        finally:
+            hub.crash(identity.peer_id)
+
+    @asynccontextmanager
+    async def start_engine():
+        yield engine
+
+    setup = NodeSetup(
+        identity=identity, config=place.read_config(), manifest=place.read_manifest(), swarm=swarm, checkpoint="", export="",
+        open_network=network, start_engine=start_engine, unix_time=lambda: 1.7e9 + trio.current_time(),
+        keep_manifest=place.write_manifest, admission=AdmissionStore(offload=inline), places=Places(start=place.start),
+    )  # fmt: skip
+    return Node(setup, Events(None, clock=setup.unix_time)), engine
+
+
+@asynccontextmanager
+async def running(*nodes):
+    async with trio.open_nursery() as nursery:
+        for node in nodes:
+            nursery.start_soon(node.run)
+            await node.listening()
+        yield
+        nursery.cancel_scope.cancel()
+
+
+def test_a_founded_swarm_of_scripts_is_read_again_as_it_was_founded(tmp_path):
+    place = founded(tmp_path, "task.metric=accuracy", "task.higher_is_better=true")
+    manifest = place.read_manifest()
+    assert manifest.task.fingerprint == LINES
+    assert manifest.task.params() == {"metric": "accuracy", "higher_is_better": True}
+    assert manifest.task.start.startswith("chunks:")
+    assert place.start.read_bytes() == DATA
+    assert place.read_config().start == "", "the run directory has it, wherever the founder's file goes"
+    assert manifests.from_bytes(manifests.to_bytes(manifest), place.swarm(), "peer") == manifest
+    again, _ = operate.found(tmp_path / "again", manifest, NodeConfig(start=str(place.start)))
+    assert again.start.read_bytes() == DATA
+    assert again.read_manifest().task == manifest.task
+
+
+def test_a_file_that_stands_in_the_run_directory_already_is_not_copied(tmp_path):
+    place = RunDir.create(tmp_path / "n")
+    place.start.write_bytes(DATA)
+    before = place.start.stat().st_ino
+    operate.found(tmp_path / "n", Manifest(task=TaskSection(kind="script", start=str(place.start))), NodeConfig())
+    assert place.start.stat().st_ino == before
+
+
+def test_without_a_start_nothing_is_written(tmp_path):
+    with pytest.raises(ConfigError, match=r"task\.start: .*none is named"):
+        operate.found(tmp_path / "n", Manifest(task=TaskSection(kind="script")), NodeConfig())
+    assert not (tmp_path / "n").exists()
+
+
+@virtual
+async def test_a_newcomer_fetches_manifest_and_start_and_opens_its_engine_with_it(tmp_path):
+    founder = founded(tmp_path)
+    hub, swarm = MemoryHub(), founder.swarm()
+    member = joined(tmp_path / "member", founder)
+    (first, _), (second, engine) = node_of(hub, founder, swarm), node_of(hub, member, swarm)
+    async with running(first, second):
+        await until(lambda: engine.opening is not None)
+        assert member.start.read_bytes() == DATA
+        assert engine.opening.start == str(member.start)
+        assert member.read_manifest() == founder.read_manifest()
+        assert [event.name for event in second.events.recent][-2:] == ["start_fetching", "start_fetched"]
+        third = joined(tmp_path / "third", member)  # of which the second is the only peer
+        node, engine = node_of(hub, third, swarm)
+        async with running(node):
+            await until(lambda: engine.opening is not None)
+            assert third.start.read_bytes() == DATA
+
+
+@virtual
+async def test_a_restart_with_a_damaged_start_fetches_what_is_wrong(tmp_path):
+    founder = founded(tmp_path)
+    hub, swarm = MemoryHub(), founder.swarm()
+    member = joined(tmp_path / "member", founder)
+    member.write_manifest(founder.read_manifest())
+    member.start.write_bytes(b"x" + DATA[1:])
+    (first, _), (second, engine) = node_of(hub, founder, swarm), node_of(hub, member, swarm)
+    async with running(first, second):
+        await until(lambda: engine.opening is not None)
+        assert member.start.read_bytes() == DATA
+        assert first.network.total_traffic.bytes_sent < 1.5e6, "one chunk of three"
+
+
+@virtual
+async def test_the_status_says_what_a_newcomer_waits_for(tmp_path):
+    founder = founded(tmp_path)
+    hub, swarm = MemoryHub(), founder.swarm()
+    founder.start.unlink()
+    (first, _), (second, engine) = node_of(hub, founder, swarm), node_of(hub, joined(tmp_path / "m", founder), swarm)
+    async with running(first, second):
+        await until(lambda: isinstance(second.phase, Fetching))
+        shown = decode(encode(take_snapshot(second)))
+        assert (shown.state, shown.activity) == ("joining", "fetching the model that the swarm begins with")
+        assert (shown.task, shown.problem) == ("script", None)
+        await trio.sleep(1000.0)
+        assert isinstance(first.phase, Fetching), "a founder waits for members that have it"
+        assert engine.opening is None
+        founder.start.write_bytes(DATA)  # as the line says
+        await until(lambda: engine.opening is not None)
+        assert isinstance(first.phase, Opening)
+        assert sorted(each.name for each in founder.path.glob("start*")) == ["start.safetensors"]
+
+
+@virtual
+async def test_an_engine_that_waits_for_a_script_is_never_given_up(tmp_path):
+    founder = founded(tmp_path)
+    node, engine = node_of(MemoryHub(), founder, founder.swarm())
+    async with running(node):
+        await trio.sleep(50_000.0)
+        assert isinstance(node.phase, Opening)
+        assert engine.opening is not None
+        assert "engine_restarting" not in {event.name for event in node.events.recent}
+
+
+@virtual
+async def test_where_no_place_for_the_file_is_given_the_settings_say_where_it_is(tmp_path):
+    """As in simulations, whose nodes have no directories."""
+    founder = founded(tmp_path)
+    node, engine = node_of(MemoryHub(), founder, founder.swarm())
+    config = structs.replace(node.setup.config, start="elsewhere")
+    node.setup = replace(node.setup, places=Places(), config=config)
+    async with running(node):
+        await until(lambda: engine.opening is not None)
+        assert engine.opening.start == "elsewhere"
+
+
+@virtual
+async def test_settings_about_local_steps_are_refused_before_anything_is_fetched(tmp_path):
+    founder = founded(tmp_path)
+    node, engine = node_of(MemoryHub(), founder, founder.swarm())
+    node.setup = replace(node.setup, config=apply_set(node.setup.config, ("privacy.noise=1",)))
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await node.run()
+    assert raised.group_contains(ConfigError, match=r"privacy\.noise: ")
+    assert engine.opening is None
