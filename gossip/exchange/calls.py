@@ -48,6 +48,7 @@ class Answer(TransactionCall, frozen=True, tag="answer"):
     give: float | None = None
     take: float | None = None
     borne: float = 1.0  # of the initiator, as in Offered
+    members: int = 1  # as in Offer
 
 
 class Answered(Call, frozen=True, tag="answered"):
@@ -56,6 +57,7 @@ class Answered(Call, frozen=True, tag="answered"):
     payload: bytes
     clip: float | None = None
     borne: float = 1.0  # of the responder, as in Offered
+    share: float = 1.0  # in [0, 1], of the gain: the lesser of both ends' moves flows
 
 
 class Apply(TransactionCall, frozen=True, tag="apply"):
@@ -63,6 +65,7 @@ class Apply(TransactionCall, frozen=True, tag="apply"):
 
     payload: bytes
     borne: float = 1.0  # of the responder, as in Offered
+    share: float = 1.0  # as in Answered
 
 
 class Commit(TransactionCall, frozen=True, tag="commit"):

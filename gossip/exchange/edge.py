@@ -133,7 +133,9 @@ class Edge:
         self.solicited = round
         return self._close() if self.closing else [self._send(Solicit(self.inc, round, view))]
 
-    def accept(self, inc: int, seq: int, give: float | None = None, take: float | None = None) -> list[EdgeCommand]:
+    def accept(
+        self, inc: int, seq: int, give: float | None = None, take: float | None = None, members: int = 1
+    ) -> list[EdgeCommand]:
         """Responder: have the request answered, with the weights of `calls.Answer`."""
         pending = self._pending(inc, seq, "asked")
         if pending is None:
@@ -141,7 +143,7 @@ class Edge:
         it = pending.request
         assert it is not None
         self.pending = replace(pending, phase="answering", request=None)
-        return [Answer(self.peer, inc, seq, it.round, it.theta, it.gain, it.payload, give, take, it.borne)]
+        return [Answer(self.peer, inc, seq, it.round, it.theta, it.gain, it.payload, give, take, it.borne, members)]
 
     def refuse(self, inc: int, seq: int, reason: Refusal, round: int) -> list[EdgeCommand]:
         """Responder: reject the request. `round` is ours."""
@@ -209,12 +211,12 @@ class Edge:
         self.outstanding = replace(out, phase="asking", request=request)
         return [self._send(request)]
 
-    def answered(self, inc: int, seq: int, payload: bytes, borne: float = 1.0) -> list[EdgeCommand]:
+    def answered(self, inc: int, seq: int, payload: bytes, borne: float = 1.0, share: float = 1.0) -> list[EdgeCommand]:
         """The difference is computed and kept: send the Response."""
         pending = self._pending(inc, seq, "answering")
         if pending is None:
             return []
-        response = Response(inc, seq, payload, borne)
+        response = Response(inc, seq, payload, borne, share)
         self.last_seen = seq
         self.pending = replace(pending, phase="answered", response=response)
         return [self._send(response)]
@@ -271,10 +273,10 @@ class Edge:
         match message:
             case Request():
                 return self._take_request(message)
-            case Response(seq=seq, payload=payload, borne=borne):
+            case Response(seq=seq, payload=payload, borne=borne, share=share):
                 if (out := self._outstanding(self.inc, seq, "asking")) is not None:
                     self.outstanding = replace(out, phase="applying")
-                    return [Apply(self.peer, self.inc, seq, payload, borne)]
+                    return [Apply(self.peer, self.inc, seq, payload, borne, share)]
                 return [self._send(Ack(self.inc, seq))] if seq == self.committed else []
             case Ack(seq=seq):
                 return self._commit() if self._pending(self.inc, seq, "answered") else []

@@ -414,7 +414,7 @@ class Pairwise:
         edge = self._edge(peer)
         match decision:
             case Accept() if isinstance(request, Request):
-                self._do(peer, edge.accept(request.inc, request.seq, *self._weights(peer)), now)
+                self._do(peer, edge.accept(request.inc, request.seq, *self._weights(peer), self.members()), now)
             case Accept():
                 if edge.ready and (isinstance(self.pace, Slots) or peer in self.pace.waiting):
                     self._begin(peer, now)
@@ -452,8 +452,8 @@ class Pairwise:
         match call, reply:
             case calls.Offer(inc=inc, seq=seq), calls.Offered(payload, gain, borne):
                 self._do(peer, edge.offered(inc, seq, payload, gain, borne), now)
-            case calls.Answer(inc=inc, seq=seq), calls.Answered(payload, borne=borne):
-                self._do(peer, edge.answered(inc, seq, payload, borne), now)
+            case calls.Answer(inc=inc, seq=seq), calls.Answered(payload, borne=borne, share=share):
+                self._do(peer, edge.answered(inc, seq, payload, borne, share), now)
             case calls.Apply(inc=inc, seq=seq), calls.Done():
                 self._do(peer, edge.applied(inc, seq), now)
             case (calls.Offer(inc=inc, seq=seq) | calls.Answer(inc=inc, seq=seq), _) | (

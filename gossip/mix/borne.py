@@ -133,6 +133,20 @@ def corrected(state: Total, flows: Tensor) -> Total:
     return Total(flows, known)
 
 
+def merged(local: Borne, base: Borne, other: Borne) -> Borne:
+    """Return the numbers of two ends that went on from the same ones: local steps were done at one, exchanges at the other.
+
+    Args:
+        local: of the end with the local steps, now.
+        base: what both had.
+        other: of the end with the exchanges, now.
+    """
+    return other._replace(
+        dot=local.dot, norm=local.norm, power=local.power, sum=other.sum + local.sum - base.sum,
+        steps=other.steps + local.steps - base.steps,
+    )  # fmt: skip
+
+
 def published(state: Total) -> Total:
     """Return the state after the shared vector was published: τ̄ is of the steps before."""
     rows = rows_of(state.c)

@@ -170,6 +170,8 @@ def _part(values: Tensor, support: Support, chosen: Tensor | None = None) -> Ten
     return part if chosen is None else part[chosen.to(part.device)]
 
 
+Memories = tuple[Tensor, Tensor]
+"""M and v (D,)."""
 Forged = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """M and v (D,) -> what an attacker says of them."""
 
@@ -347,6 +349,22 @@ def _lift(m: Tensor, v: Tensor, ages: _Ages, index: slice | Tensor) -> None:
     for part, _ in stretches(slice(None), v.numel()):
         least = m[part].square().mul_(factor if isinstance(factor, float) else factor[part])
         torch.maximum(v[part], least, out=v[part])
+
+
+def carry(
+    mean: Tensor, square: Tensor, other: Memories, base: Memories, decays: Sequence[Decay], steps: int, age: int
+) -> None:
+    """Add to m and v (D,) in place what an exchange did to them elsewhere, `steps` local steps ago: from `base` to `other`, m and v each.
+
+    `age` is that of m and v now. v is raised where a step would be longer than the rate, as after an exchange.
+    """
+    for each in decays:
+        at = each.where
+        mean[at].add_(other[0][at] - base[0][at], alpha=each.mean**steps)
+        if each.square is not None:
+            square[at].add_(other[1][at] - base[1][at], alpha=each.square**steps).clamp_min_(0.0)
+            least = _weight(each.square, age) / _weight(each.mean, age) ** 2
+            torch.maximum(square[at], mean[at].square().mul_(least), out=square[at])
 
 
 def _weight(beta: float, age: int) -> float:

@@ -11,6 +11,7 @@ from starling.node.engine import schedules
 from starling.node.engine.consensus import ConsensusDistance
 from starling.node.engine.exchange.api import Site
 from starling.node.engine.exchange.catalogue import exchange_of
+from starling.node.engine.exchange.shares import Agreed, Lesser
 from starling.node.engine.mixing import mixer_of, settled_edges
 from starling.node.engine.vectors import FrozenVectors, GradientWindow, LiveVectors, Plain
 from starling.node.rpc import calls
@@ -21,7 +22,13 @@ RATE = 0.1
 
 
 class Node:
-    """A replica, its vectors, and its exchanges."""
+    """A replica, its vectors, and its exchanges.
+
+    Attributes:
+        rate: of its local steps, where each node has its own; None: all have that of the manifest.
+    """
+
+    rate = None
 
     def __init__(self, agreed, name, shard=0, dim=DIM, **given):
         whole = Layout(("weight", "bias"), ((4, (dim - 2) // 4), (2,)), torch.float32)
@@ -46,7 +53,8 @@ class Node:
             self.phase,
             None,
             self.distances,
-            self.work,
+            shares=Agreed if self.rate is None else Lesser,
+            work=self.work,
         )
         self.exchange = exchange_of(self.replica, site)
         self._handlers = self.exchange.handlers()
@@ -59,6 +67,8 @@ class Node:
     def phase(self, round, local_steps):
         """Of a round."""
         section = OptimizerSection()
+        if self.rate is not None:
+            section = structs.replace(section, lr=self.rate, schedule="constant")
         return schedules.phase(section, schedules.schedule(section, 50), round, local_steps)
 
     def train(self, round=0, steps=3):

@@ -63,6 +63,7 @@ class Site:
     phase: Callable[[int, float], Phase]  # of (round, local steps), equal at all nodes: without a late joiner's ramp
     losses: Losses | None  # of models, on the batch of the last local step; None where losses would reveal data
     distances: ConsensusDistance
+    shares: Callable[[Vectors], Any]  # of gains, as `starling.node.engine.exchange.shares.Shares`
     work: Callable[[], float]  # processor seconds of the calling thread, for what exchanges take
 
 

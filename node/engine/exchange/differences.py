@@ -6,6 +6,7 @@ Shapes: d parameters, D = width·d coordinates of the shared vector, k of one ex
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -21,12 +22,11 @@ from starling.node.engine.consensus import of_model, rms
 from starling.node.engine.exchange.api import Site
 from starling.node.engine.exchange.besides import Besides, Carried
 from starling.node.engine.exchange.known_peers import Known
+from starling.node.engine.exchange.shares import Shares
 from starling.node.engine.exchange.terms import Terms
 from starling.node.engine.exchange.transactions import Table, fault_of, fault_of_ours
 from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Done, Drop, Offer, Offered
 
-_ROUNDING = 1e-6  # relative difference of a gain between two machines
-_APART = 8  # rounds that an honest initiator may be from us in clock pace; in steps pace none
 _FULL = 0.8  # of the clip: a clipped difference is at least so long after most codecs
 
 
@@ -56,6 +56,7 @@ class Differences:
     def __init__(self, replica: Replica, site: Site, terms: Terms, besides: Besides, known: Known) -> None:
         self._replica, self._site, self._terms, self._besides, self._known = replica, site, terms, besides, known
         self._edge = cast("Averaging", replica.mixer.edge)
+        self._shares: Shares = site.shares(site.vectors)
         self._bears = self._edge.borne(replica.state) is not None
         self._offers = Table[_Offer]("was offered to")
         self._pending = Table[_Pending]("is pending with")
@@ -100,9 +101,9 @@ class Differences:
         shared, terms = self._after(under_way, shared), self._terms
         with fault_of(call.peer):
             support, theirs, carried = self._asked(call)
-            self._check_gain(call, support.ratio(terms.form.dim))
+            share = self._shares.of(call, partial(self._gain, call.theta, support.ratio(terms.form.dim)))
             borne = self._borne()
-            gain, keeps = self._moving(call.gain, borne, call.borne)
+            gain, keeps = self._moving(call.gain * share, borne, call.borne)
             mine = (shared if isinstance(support, Full) else support.take(shared)).cpu()
             torch.sub(mine, theirs, out=theirs)  # the difference, in the memory of what came
             length, apart = self._measured(theirs, support)
@@ -117,7 +118,7 @@ class Differences:
         done = encoded(effect, self._reads(support, difference, -1.0))
         self._pending.put(call, _Pending(done, self._known.remembered(support, shared), apart))
         limit = terms.codec.clip_norm
-        return Answered(payload, limit / length if 0.0 < limit < length else 1.0, borne)
+        return Answered(payload, limit / length if 0.0 < limit < length else 1.0, borne, share)
 
     def apply(self, call: Apply) -> Effect | EncodedEffect:
         """Initiator: return the effect of the response."""
@@ -126,7 +127,7 @@ class Differences:
         with fault_of(call.peer):
             answer, carried = self._besides.split(call.payload)
             v, wish = terms.codec.decode_response(answer, support, terms.form.dim, terms.form.dtype, terms.wished)
-            gain, keeps = self._moving(offer.gain, offer.borne, call.borne)
+            gain, keeps = self._moving(offer.gain * self._shares.checked(call.share), offer.borne, call.borne)
             done = Effect(call.peer, support, terms.form.ours(v), offer.theta, gain, keeps=keeps)
             done = self._besides.answered(carried, done)
         self._offers.pop(call.peer)
@@ -186,15 +187,6 @@ class Differences:
             raise ValueError("borne_out_of_bounds")
         s = min(ours, theirs)
         return gain * s, kept(s)
-
-    def _check_gain(self, call: Answer, ratio: float) -> None:
-        """Raise ValueError for a gain that is not of the exchange's round."""
-        vectors = self._site.vectors
-        credible = min(max(call.round, vectors.round - _APART), vectors.round + _APART)
-        # In clock pace the initiator measures K: the gain is largest for K = 1.
-        most = self._gain(call.theta, ratio, 1.0 if vectors.exclusive else vectors.local_steps, credible)
-        if not 0.0 <= call.gain <= most * (1.0 + _ROUNDING):
-            raise ValueError("gain_out_of_bounds")
 
     def _under_way(self, peer: str) -> list[Effect | EncodedEffect]:
         """Effects of pending answers to others."""

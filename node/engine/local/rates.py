@@ -1,18 +1,33 @@
 """The learning rate of each round at one node, and the phase that exchanges are told."""
 
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
 from starling.gossip.api import Phase
 from starling.node.config.schema import Manifest
 from starling.node.engine import schedules
+from starling.node.engine.exchange.api import Vectors
+from starling.node.engine.exchange.shares import Agreed, Lesser, Shares
 
 
 class Rates:
-    """The manifest's schedule, with a ramp after this node took over another's model."""
+    """The manifest's schedule, with a ramp after this node took over another's model.
+
+    Attributes:
+        shares: makes what both ends of an exchange do of a gain.
+    """
+
+    shares: Callable[[Vectors], Shares] = Agreed
 
     def __init__(self, manifest: Manifest) -> None:
         self._section, self._pace = manifest.optimizer, manifest.pace
         self._schedule = schedules.schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
         self._known = (-1, 0.0)  # the round that was asked for last, and its rate
+
+    def used(self, reach: float) -> None:
+        """Do nothing: the manifest says which rates are used."""
 
     def joined(self, round: int) -> None:
         """Begin the ramp at `round`."""
@@ -36,3 +51,27 @@ class Rates:
         if self._joined_at is None:
             return 1.0
         return schedules.ramp(max(0, round - self._joined_at), self._pace.ramp_rounds)
+
+
+class OwnRates(Rates):
+    """Of a node whose script has a schedule of its own: phases are of the rate that it used last."""
+
+    shares = Lesser
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(manifest)
+        first = super().phase(0, 1.0)
+        self._last, self._highest = first.lr, first.highest_lr
+
+    def used(self, reach: float) -> None:
+        """Note what a local step along a unit direction moved a parameter by, in the long run; what is no such number is left out."""
+        if math.isfinite(reach) and reach > 0.0:
+            self._last, self._highest = reach, max(reach, self._highest)
+
+    def phase(self, round: int, local_steps: float) -> Phase:
+        """Return the phase of `round` at this node."""
+        return replace(super().phase(round, local_steps), lr=self._last, highest_lr=self._highest)
+
+    def shared_phase(self, round: int, local_steps: float) -> Phase:
+        """Return the same: no rate is the same at all nodes."""
+        return self.phase(round, local_steps)

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from starling.gossip.api import Effect
+from starling.gossip.api import Effect, Mixer
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.encoded_effects import EncodedEffect, decoded
 from starling.gossip.mix.kinds import EdgeKind, kind_of
 from starling.gossip.mix.personal import SHARES, Personal, chosen
 from starling.gossip.mix.seeds import MOST_NUMBERS, Seeds
 from starling.gossip.replica import Adjust, Replica
+from starling.gossip.vector import Layout
 from starling.node.config.schema import NumericsSection
 from starling.node.engine.compression import selector_facts
 from starling.node.engine.local.local_model import LocalModel
@@ -26,18 +27,32 @@ from starling.node.tasks.reserved import Reserved
 
 
 def replica_of(opening: Open, model: LocalModel) -> Replica:
-    """Return the replica of a model. Raises ConfigError: its mixing algorithm does not fit the model or the node's settings."""
+    """Return the replica of a task's model. Raises ConfigError: its mixing algorithm does not fit the model or the node's settings."""
+
+    def own_shares(mixer: Mixer) -> Adjust | None:
+        put = mixer.put if isinstance(mixer, Personal) else lambda _x, shared: shared
+        return _own_shares(model, model.data.aside, put) if isinstance(model.data, Reserved) else None
+
+    return replica_around(opening, model.x, model.layout, model.beginning, own_shares)
+
+
+def replica_around(
+    opening: Open, x: Tensor, layout: Layout, beginning: Callable[[], Tensor],
+    adjust: Callable[[Mixer], Adjust | None] = lambda _mixer: None,
+) -> Replica:  # fmt: skip
+    """Return the replica of a model x (d,), which it changes in place; `beginning` makes the model (d,) that all nodes began with.
+
+    `adjust` makes the replica's of its mixing algorithm. Raises ConfigError as `replica_of`.
+    """
     manifest = opening.manifest
-    mixer, shared_layout = mixer_of(manifest, model.layout)
+    mixer, shared_layout = mixer_of(manifest, layout)
     if isinstance(mixer, Seeds):
-        _check_seeds(opening, model.layout.dim)
+        _check_seeds(opening, layout.dim)
     kind = kind_of(mixer.edge)
     compares = kind is EdgeKind.DIFFERENCES and selector_facts(manifest.compress, kind).compares
-    put = mixer.put if isinstance(mixer, Personal) else lambda _x, shared: shared
-    adjust = _own_shares(model, model.data.aside, put) if isinstance(model.data, Reserved) else None
     return Replica(
-        model.x, mixer, shared_layout, model.beginning, settled_edges=settled_edges(manifest), keep_origin=compares,
-        adjust=adjust,
+        x, mixer, shared_layout, beginning, settled_edges=settled_edges(manifest), keep_origin=compares,
+        adjust=adjust(mixer),
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 Shapes: d parameters.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,8 +13,6 @@ from starling.gossip.api import Losses
 from starling.gossip.replica import Replica
 from starling.node.engine.exchange.api import Handlers
 from starling.node.engine.local.rates import Rates
-from starling.node.engine.measured_model import MeasuredModel
-from starling.node.tasks.evaluate import Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +78,6 @@ class Trainer(Protocol):
 
     def take_notes(self) -> tuple[str, ...]:
         """Return what was changed by itself since the last call, each a line for the owner."""
-
-    def evaluation(self) -> tuple[MeasuredModel, Iterator[Result | None]]:
-        """Return the model as it is now, and slices of its evaluation, beside which training may go on."""
 
     def exported(self) -> dict[str, Tensor]:
         """Return a copy of the model as `load_state_dict` takes it, with normalisation statistics estimated anew."""

@@ -34,7 +34,7 @@ SETTINGS = (
 REASONS = {
     "bad_length", "bad_version", "bad_support", "bad_indices", "bad_basis", "bad_wish", "wrong_dim", "unknown_codec",
     "not_finite", "bad_scale", "bad_code", "bad_padding",
-    "theta_out_of_bounds", "gain_out_of_bounds", "clip_norm_exceeded", "bad_memory",
+    "theta_out_of_bounds", "gain_out_of_bounds", "share_out_of_bounds", "clip_norm_exceeded", "bad_memory",
     "too_large", "state_damaged", "state_of_another_model", "state_unusable",
 }  # fmt: skip
 SWAPPING = {"push_sum", "r_fast", "choco"}

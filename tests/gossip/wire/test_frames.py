@@ -24,6 +24,7 @@ EXCHANGE = {
     "request_in_part": wire.Request(2**60 + 7, 3, 2, 41, VIEW, 0.25, 0.75, b"\x00\x01values\xff", 0.625),
     "response": wire.Response(2**60 + 7, 3, b"\x02difference"),
     "response_in_part": wire.Response(2**60 + 7, 3, b"\x02difference", 0.625),
+    "response_of_less": wire.Response(2**60 + 7, 3, b"\x02difference", 0.625, 0.5),
     "ack": wire.Ack(2**60 + 7, 3),
     "busy": wire.Busy(2**60 + 7, 3, "late", 44),
     "busy_to_a_poke": wire.Busy(2**60 + 7, 0, "full", 44),

@@ -19,6 +19,7 @@ from starling.node.config.schema import CompressSection, MixSection, PrivacySect
 from starling.node.engine.exchange.api import Site
 from starling.node.engine.exchange.byzantine import Byzantine
 from starling.node.engine.exchange.catalogue import exchange_of
+from starling.node.engine.exchange.shares import Agreed
 from starling.node.rpc import calls
 from tests.harness.engines import manifest, opening
 from tests.harness.memory_ends import CODEC, drawn
@@ -59,7 +60,7 @@ class Node(Plain):
             memory = drawn(dim, 3, generator(7, "memory", name))
             self.replica.remembered = MemoryExchange(memory, CODEC)
             changed = structs.replace(opening(given, shard, name), **more)
-            site = Site(changed, self.vectors, self.phase, None, self.distances, self.work)
+            site = Site(changed, self.vectors, self.phase, None, self.distances, shares=Agreed, work=self.work)
             self.exchange = exchange_of(self.replica, site)
             self._handlers = self.exchange.handlers()
 
@@ -215,6 +216,66 @@ def test_a_claim_of_more_than_all_or_less_than_nothing_is_the_peers_fault_and_ch
     for both in (nodes, spared):
         talk(both, False)
     assert equal(mixed(nodes), mixed(spared))
+
+
+def own_rates(one, other):
+    """Two nodes with flows and a rate each."""
+
+    class Slow(Node):
+        rate = one
+
+    class Fast(Node):
+        rate = other
+
+    nodes = {
+        "a": Slow(manifest(mix=MixSection(kind="pet"), compress=EXACT), "a"),
+        "b": Fast(manifest(mix=MixSection(kind="pet"), compress=EXACT), "b", 1),
+    }
+    for node in nodes.values():
+        node.train()
+    return nodes
+
+
+@pytest.mark.parametrize(("one", "other"), [(0.02, 0.02), (0.01, 0.05), (0.05, 0.01)])
+def test_of_two_nodes_with_rates_of_their_own_both_use_the_gain_of_the_longer_steps(one, other):
+    """Whichever asks. So flows stay opposite, and neither moves faster than its own steps bear."""
+    nodes, longest = own_rates(one, other), own_rates(max(one, other), max(one, other))
+    for both in (nodes, longest):
+        transact_in_full(both)
+    of_both, of_longest = ([done.gain for done in committed(each)] for each in (nodes, longest))
+    assert of_both[0] == of_both[1]
+    assert of_both == pytest.approx(of_longest, rel=1e-6)
+
+
+def test_a_peer_that_claims_short_steps_moves_flows_no_faster_and_one_that_claims_long_ones_slower():
+    nodes = own_rates(0.02, 0.02)
+    offered = nodes["a"].call(calls.Offer("b", 0, 0, 0, 0.5))
+    answer = calls.Answer("a", 0, 0, 0, 0.5, 1e6 * offered.gain, offered.payload, borne=offered.borne)
+    answered = nodes["b"].call(answer)
+    assert answered.share == pytest.approx(1e-6)
+    nodes["b"].call(calls.Commit("a", 0, 0))
+    (done,) = committed({"b": nodes["b"]})
+    assert done.gain == pytest.approx(offered.gain * offered.borne, rel=1e-6)
+
+
+def test_where_rates_are_agreed_a_share_is_the_peers_fault():
+    nodes = trained(manifest(mix=MixSection(kind="pet"), compress=EXACT))
+    offered = nodes["a"].call(calls.Offer("b", 0, 0, 0, 0.5))
+    answered = nodes["b"].call(calls.Answer("a", 0, 0, 0, 0.5, offered.gain, offered.payload, borne=offered.borne))
+    assert answered.share == 1.0
+    with pytest.raises(RemoteProtocolError, match="share_out_of_bounds"):
+        nodes["a"].call(calls.Apply("b", 0, 0, answered.payload, answered.borne, 0.5))
+
+
+def transact_in_full(nodes):
+    offered = nodes["a"].call(calls.Offer("b", 0, 0, 0, 0.5))
+    answered = nodes["b"].call(calls.Answer("a", 0, 0, 0, 0.5, offered.gain, offered.payload, borne=offered.borne))
+    nodes["a"].call(calls.Apply("b", 0, 0, answered.payload, answered.borne, answered.share))
+    nodes["b"].call(calls.Commit("a", 0, 0))
+
+
+def committed(nodes):
+    return [decoded(done) for node in nodes.values() for done in node.vectors.committed]
 
 
 def test_where_no_flows_are_kept_nothing_but_all_can_be_borne_out():

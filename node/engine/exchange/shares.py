@@ -1,0 +1,65 @@
+"""How much of the gain that an initiator asks for moves flows at both ends: by `Agreed` or `Lesser`, chosen once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from starling.node.engine.exchange.api import Vectors
+from starling.node.rpc.calls import Answer
+
+_ROUNDING = 1e-6  # relative difference of a gain between two machines
+_APART = 8  # rounds that an honest initiator may be from us in clock pace; in steps pace none
+
+_LEAST = 1e-300  # to divide by
+
+Gain = Callable[[float, int, int], float]
+"""(local steps, round, members) -> ours for an exchange."""
+
+
+class Shares(Protocol):
+    """Of gains."""
+
+    def of(self, call: Answer, gain: Gain) -> float:
+        """Return the share in [0, 1] that a responder gives. Raises ValueError with a snake_case reason."""
+
+    def checked(self, share: float) -> float:
+        """Return the share that an initiator was given, in [0, 1]. Raises ValueError with a snake_case reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """All nodes have the manifest's rates: all of a gain, which must be that of the exchange's round."""
+
+    vectors: Vectors
+
+    def of(self, call: Answer, gain: Gain) -> float:
+        """Return 1. Raises ValueError: "gain_out_of_bounds"."""
+        vectors = self.vectors
+        credible = min(max(call.round, vectors.round - _APART), vectors.round + _APART)
+        # In clock pace the initiator measures K: the gain is largest for K = 1.
+        most = gain(1.0 if vectors.exclusive else vectors.local_steps, credible, 1)
+        if not 0.0 <= call.gain <= most * (1.0 + _ROUNDING):
+            raise ValueError("gain_out_of_bounds")
+        return 1.0
+
+    def checked(self, share: float) -> float:
+        """Return 1. Raises ValueError: "share_out_of_bounds"."""
+        if share != 1.0:
+            raise ValueError("share_out_of_bounds")
+        return share
+
+
+@dataclass(frozen=True, slots=True)
+class Lesser:
+    """Each node has rates of its own: the lesser gain, which is that of the longer way K·η."""
+
+    vectors: Vectors
+
+    def of(self, call: Answer, gain: Gain) -> float:
+        """Return what of the other's gain is ours, at most all."""
+        own = gain(self.vectors.local_steps, self.vectors.round, max(1, call.members))
+        return min(1.0, own / max(call.gain, _LEAST))
+
+    def checked(self, share: float) -> float:
+        """Return the share, which the wire bounds."""
+        return share
