@@ -120,10 +120,10 @@ MUTANTS = (
     ),
     Mutant("node/engine/exchange/transactions.py", "exchanged(self._work() - began)", "exchanged(0.0)", ("**/test_large.py",)),
     Mutant(
-        "node/engine/worker.py", "self.window.open and not self.session.rounds.waiting and", "self.window.open and",
+        "node/engine/task_driver.py", "self.window.open and not self.session.rounds.waiting and", "self.window.open and",
         ("**/test_beside.py",),
     ),
-    Mutant("node/engine/worker.py", "return self.window.open and", "return", ("**/test_beside.py",)),
+    Mutant("node/engine/task_driver.py", "return self.window.open and", "return", ("**/test_beside.py",)),
     Mutant("node/engine/beside.py", "if reply is None:", "if False:", ("**/test_beside.py",)),
     Mutant("node/engine/flat_optimizer.py", "x.sub_(shift, alpha=lr)", "x.add_(shift, alpha=lr)", ("**/test_optimizers.py",)),
     Mutant("gossip/mix/flows.py", "min(theta, LARGEST_THETA)", "theta", ("**/test_pet.py",)),

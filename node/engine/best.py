@@ -6,13 +6,26 @@ its copy would be held through the rounds in between.
 """
 
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
 
 from starling.node.engine import tensor_file
-from starling.node.engine.measured_model import MeasuredModel
 
 NAME = "best.safetensors"
+
+
+class Model(Protocol):
+    """A model as it was measured."""
+
+    def entries(self) -> dict[str, Tensor]:
+        """Return what a file of it holds; not copied."""
+
+    def facts(self) -> Mapping[str, str]:
+        """Return what such a file says of it."""
 
 
 class Best:
@@ -37,7 +50,7 @@ class Best:
         self._facts: dict[str, str | int] = {"kind": "export", "swarm": swarm, "schema": schema}
         self._higher = higher_is_better
         self._large = large
-        self._waiting: MeasuredModel | None = None  # until it is written
+        self._waiting: Model | None = None  # until it is written
         self.value: float | None = None
         self.round: int | None = None
         if path is not None:
@@ -50,7 +63,7 @@ class Best:
         if ours and math.isfinite(value) and isinstance(at, int):
             self.value, self.round = value, at
 
-    def offer(self, value: float, round: int, model: MeasuredModel) -> None:
+    def offer(self, value: float, round: int, model: Model) -> None:
         """Keep a model if it is better than all before."""
         if self._path is None or not math.isfinite(value):
             return

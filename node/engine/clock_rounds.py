@@ -70,6 +70,9 @@ class ClockRounds:
         self.vectors.stepped()
         return None
 
+    def cut_short(self) -> None:
+        """Do nothing: nothing waits for local steps."""
+
     def begin(self, round: int) -> None:
         """Do nothing but note the slot."""
         self.vectors.round = round

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from starling.gossip.errors import ConfigError
 from starling.node.engine.own_code import describe, place
-from starling.node.rpc.calls import Evaluate, Evaluated, Open, Opened, Refused, Stop, Train, Trained
+from starling.node.rpc.calls import Evaluate, Open, Opened, Stop, Train, Trained
 from starling.node.rpc.pipe import Failed, Pipe
 
 if TYPE_CHECKING:
@@ -36,18 +36,19 @@ def serve(worker: Worker, pipe: Pipe) -> None:
     try:
         while True:
             if worker.busy and not requests.ready():
-                match worker.step():
-                    case Trained() as reply:
-                        pipe.send(train, reply)
-                    case (Evaluated() | Refused()) as reply:
-                        pipe.send(evaluate, reply)
+                reply = worker.step()
+                if reply is not None:
+                    pipe.send(train if isinstance(reply, Trained) else evaluate, reply)
+                continue
+            if (waiting := worker.sources) and not requests.ready():
+                pipe.wait(waiting, worker.due_s)
                 continue
             call_id, request = requests.receive()
             if isinstance(request, Open) and request.nice:
                 lower_priority(request.nice)
             match request, worker.handle(request):
                 case Open(), Opened() as answer:
-                    if worker.opened.long_steps:
+                    if worker.long_steps:
                         requests = _beside(worker, pipe)
                     pipe.send(call_id, answer)
                 case Train(), None:

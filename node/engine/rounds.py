@@ -76,6 +76,9 @@ class Rounds(Protocol):
     def noted(self, round: int, loss: float | None) -> None:
         """A call did a local step of `round`."""
 
+    def cut_short(self) -> calls.Trained | None:
+        """No more local steps of the granted round are done -> the reply to Train; None: there is none to give."""
+
     def begin(self, round: int) -> None:
         """`round` is next: the model is a checkpoint's, or another node's. Every exchange is void."""
 
@@ -145,6 +148,11 @@ class StepsRounds:
         self.tally.note(loss)
         self._left -= 1
         return self._finished() if self._left == 0 else None
+
+    def cut_short(self) -> calls.Trained | None:
+        """Freeze after the steps that were done."""
+        self._left = 0
+        return self._finished()
 
     def mix(self, call: calls.Mix) -> calls.Done:
         """Combine what was committed or received. What was committed after the last round's Mix counts without another Train."""

@@ -66,6 +66,7 @@ class Open(Call, Generic[M], frozen=True, tag="open"):
     ranks: int = 1  # processes that share the computing of each batch
     stage: int = -1  # of a crew, whose blocks alone are made; -1: the whole model
     parallel: str = "data"  # what ranks share: data, fsdp, tensor
+    script: bool = False  # local steps are done by a script, which meets the engine beside the checkpoint
 
 
 class Opened(Call, frozen=True, tag="opened"):
@@ -163,6 +164,7 @@ class Save(Call, frozen=True, tag="save"):
 
     export: str = ""
     best: bool = False  # export the best model so far, not that of now
+    final: bool = False  # no rounds follow
 
 
 class Snapshot(Call, frozen=True, tag="snapshot"):

@@ -9,6 +9,7 @@ same frames with trio, and the child process with the blocking `Pipe`.
 import select
 import socket
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -93,11 +94,12 @@ class Pipe:
         """`receive` would not wait: there are bytes, or the other end closed."""
         return bool(self._poll.poll(0))
 
-    def wait(self) -> None:
-        """Until `ready`, which another thread may ask meanwhile."""
+    def wait(self, sources: Iterable[int] = (), timeout_s: float | None = None) -> None:
+        """Until `ready`, which another thread may ask meanwhile, or one of further descriptors is, or so long; None: for ever."""
         poll = select.poll()  # a poll object is of one thread at a time
-        poll.register(self._socket, select.POLLIN)
-        poll.poll()
+        for each in (self._socket.fileno(), *sources):
+            poll.register(each, select.POLLIN)
+        poll.poll(None if timeout_s is None else 1000.0 * timeout_s)
 
     def send(self, call_id: int, message: Call) -> None:
         """Write one frame. Raises OSError when the other end is closed."""

@@ -109,7 +109,7 @@ def test_a_turning_back_is_a_stop_in_a_module_that_was_left():
 def test_the_ways_of_a_step_and_of_updates_begin_and_end_where_they_should():
     """A step ends with the optimiser; an update is decoded, clipped, and ends in the model. Properties and the wire are no stops."""
     default, answered, applied = stops.measure().values()
-    assert default.stops[0] == ("node/engine/worker.py", "Worker.step")
+    assert default.stops[0] == ("node/engine/task_driver.py", "TaskDriver.step")
     assert default.stops[-1] == ("node/engine/flat_optimizer.py", "Optimizer.step")
     for way in (answered, applied):
         names = [name for _, name in way.stops]

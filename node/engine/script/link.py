@@ -1,0 +1,113 @@
+"""The engine's end of the socket on which its owner's script talks to it: one script at a time.
+
+Anyone who can open the socket is the owner, as for the control socket. A script that says what cannot be understood is hung up on.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from starling.node.rpc import script as messages
+from starling.node.rpc.script import SOCKET_NAME, Closed, FromEngine, FromScript
+from starling.node.status.control import socket_address
+
+HEARD_S = 10.0  # for the rest of a message that has begun
+
+
+class Link:
+    """Listens in a folder.
+
+    Attributes:
+        others: scripts that came while one was here, and were refused.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises OSError: there is no room for a socket."""
+        self._folder = folder
+        self._path = folder / SOCKET_NAME
+        self._path.unlink(missing_ok=True)
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with socket_address(folder, SOCKET_NAME) as address:
+            self._listening.bind(address)
+        self._path.chmod(0o600)
+        self._listening.listen(4)
+        self._script: socket.socket | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a script is connected."""
+        return self._script is not None
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """Return descriptors that are readable when `ready`."""
+        sockets = (self._listening, self._script)
+        return tuple(each.fileno() for each in sockets if each is not None)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `receive` has something."""
+        poll = select.poll()
+        for source in self.sources:
+            poll.register(source, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def receive(self) -> FromScript | None:
+        """Return what the script says, while `ready`; None: nothing that is for others. Raises Closed: the script is gone."""
+        poll = select.poll()
+        poll.register(self._listening, select.POLLIN)
+        if poll.poll(0):
+            self._accept()
+        script = self._script
+        if script is None:
+            return None
+        poll = select.poll()
+        poll.register(script, select.POLLIN)
+        if not poll.poll(0):
+            return None
+        try:
+            return messages.receive_from_script(script)
+        except Closed:
+            self.hang_up()
+            raise
+
+    def send(self, message: FromEngine, *files: int) -> None:
+        """Tell the script, if one is there. Raises Closed: it is gone."""
+        if self._script is None:
+            raise Closed
+        try:
+            messages.send(self._script, message, *files)
+        except Closed:
+            self.hang_up()
+            raise
+
+    def hang_up(self) -> None:
+        """Close the connection to the script."""
+        if self._script is not None:
+            self._script.close()
+        self._script = None
+
+    def close(self) -> None:
+        """Hang up, and listen no longer."""
+        self.hang_up()
+        self._listening.close()
+        with suppress(OSError):
+            os.unlink(self._path)  # noqa: PTH108 - the socket's name
+
+    def _accept(self) -> None:
+        arrived, _ = self._listening.accept()
+        arrived.settimeout(HEARD_S)
+        if self._script is None:
+            self._script = arrived
+            return
+        with arrived, suppress(Closed):
+            messages.send(
+                arrived,
+                messages.Refusal(
+                    f"{self._folder} is in use by another script; end that one, or name another directory"
+                ),
+            )

@@ -1,0 +1,69 @@
+"""The memory that an engine and its owner's script share: vectors in a file without a name, which both map.
+
+Each end writes its own half, and reads that of the other when a message says that it may.
+
+Shapes: d parameters.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """What one end writes.
+
+    Attributes:
+        x: (d,) parameters.
+        mean: (d,) m of what the optimiser remembers; (0,) where it is not exchanged.
+        square: (d,) v, likewise.
+        correction: (d,) what gradients are corrected by; (0,) where they are not, and in the script's half.
+    """
+
+    x: Tensor
+    mean: Tensor
+    square: Tensor
+    correction: Tensor
+
+
+class SharedVectors:
+    """Two halves in one file.
+
+    Attributes:
+        script, engine: the halves.
+    """
+
+    def __init__(self, file: int, dim: int, dtype: torch.dtype, *, memories: bool, corrects: bool) -> None:
+        """Map an open file, which may be closed afterwards. Raises OSError: it is too short, or there is no memory."""
+        self._map = mmap.mmap(file, _bytes(dim, dtype, memories, corrects))
+        whole = torch.frombuffer(self._map, dtype=dtype) if dim else torch.empty(0, dtype=dtype, device="cpu")
+        remembered, corrected = dim * memories, dim * corrects
+        sizes = [dim, remembered, remembered, 0, dim, remembered, remembered, corrected]
+        parts = whole.split(sizes)
+        self.script, self.engine = Half(*parts[:4]), Half(*parts[4:])
+
+
+def new_file(folder: Path | None, dim: int, dtype: torch.dtype, *, memories: bool, corrects: bool) -> int:
+    """Return the descriptor of a new file of the right length: in memory where the system can do that, else in `folder`.
+
+    Raises OSError: there is no room.
+    """
+    if hasattr(os, "memfd_create"):
+        file = os.memfd_create("starling-script", os.MFD_CLOEXEC)
+    else:
+        file, name = tempfile.mkstemp(prefix="script-", dir=folder)
+        os.unlink(name)  # noqa: PTH108 - a name, not a path
+    os.ftruncate(file, _bytes(dim, dtype, memories, corrects))
+    return file
+
+
+def _bytes(dim: int, dtype: torch.dtype, memories: bool, corrects: bool) -> int:
+    return max(1, dim * dtype.itemsize * (2 + 4 * memories + corrects))
