@@ -1,5 +1,6 @@
 """Train a PyTorch model together, without a server.
 
+    starling.Swarm            a training loop of one's own as a member of a swarm
     starling.found, join      a node that founds or joins a swarm; with `with` it runs in a child process
     starling.Node, run        the node of a run directory, in the background or to its end
     starling.attach           a running or ended node of this machine: status, evaluate, export, invite
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from starling.node.background import Node, attach, found, join, run
     from starling.node.config.parts import CATALOGUES as catalogues  # noqa: N811
     from starling.node.config.schema import Manifest
+    from starling.node.script.swarm import Swarm
     from starling.node.simulate.api import simulate
     from starling.node.status.scalars import scalars
     from starling.node.status.snapshot import StatusSnapshot
@@ -35,6 +37,7 @@ _MODULES = {
     "node.background": ("Node", "attach", "found", "join", "run"),
     "node.config.parts": ("catalogues",),
     "node.config.schema": ("Manifest",),
+    "node.script.swarm": ("Swarm",),
     "node.simulate.api": ("simulate",),
     "node.status.scalars": ("scalars",),
     "node.status.snapshot": ("StatusSnapshot",),
@@ -54,6 +57,7 @@ __all__ = [
     "Node",
     "Source",
     "StatusSnapshot",
+    "Swarm",
     "Task",
     "adapters",
     "attach",

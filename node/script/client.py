@@ -1,0 +1,121 @@
+"""The script's end of the socket to its node's engine (`starling.node.rpc.script`)."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from starling.gossip.errors import ConfigError, GossipError
+from starling.gossip.vector import Layout
+from starling.node.rpc import script as messages
+from starling.node.rpc.script import SOCKET_NAME, Closed, Hello, Welcome
+from starling.node.rpc.shared_vectors import SharedVectors
+from starling.node.status.control import socket_address
+
+POLL_S = 0.05
+UP_S = (
+    600.0  # that a node may take until its engine is there: it may have to fetch the model that the swarm begins with
+)
+
+
+class Client:
+    """A connection to an engine.
+
+    Attributes:
+        welcome: what the engine said.
+        vectors: the memory shared with it.
+    """
+
+    def __init__(
+        self, folder: Path, hello: Hello, layout: Layout, alive: Callable[[], None], said: Callable[[str], None]
+    ) -> None:
+        """Wait for the engine of the node in `folder`.
+
+        `alive` raises an error when the node has ended; `said` is given a line if this takes long. Raises ConfigError: the engine refuses
+        the script; GossipError: it is not there after UP_S.
+        """
+        self._socket = _connected(folder, alive, said)
+        try:
+            self.welcome, self.vectors = self._welcomed(hello, layout)
+        except Closed as error:
+            self.hang_up()
+            raise GossipError(f"the engine of the node in {folder} ended; look at {folder}/output.log") from error
+        except BaseException:
+            self.hang_up()
+            raise
+
+    def _welcomed(self, hello: Hello, layout: Layout) -> tuple[Welcome, SharedVectors]:
+        with suppress(Closed):  # a refusal may be there to be read
+            messages.send(self._socket, hello)
+        answer, file = messages.receive_from_engine(self._socket)
+        if isinstance(answer, messages.Refusal):
+            raise ConfigError(answer.reason)
+        if not isinstance(answer, Welcome) or file is None:
+            raise Closed
+        forms = {"memories": answer.memories, "corrects": answer.corrects}
+        try:
+            return answer, SharedVectors(file, layout.dim, layout.dtype, **forms)
+        finally:
+            os.close(file)
+
+    def send(self, message: messages.FromScript) -> None:
+        """Tell the engine. Raises Closed."""
+        messages.send(self._socket, message)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `receive` would not wait."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def receive(self) -> messages.Grant | messages.Measure:
+        """Wait for what is to be done next. Raises Closed."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.poll()  # here Ctrl-C loses nothing
+        message, _ = messages.receive_from_engine(self._socket)
+        if not isinstance(message, messages.Grant | messages.Measure):
+            raise Closed
+        return message
+
+    def hang_up(self) -> None:
+        """Close the socket, without a word."""
+        self._socket.close()
+
+    def close(self) -> None:
+        """Say goodbye, if the engine is there, and hang up."""
+        try:
+            self.send(messages.Bye())
+        except Closed:
+            pass
+        finally:
+            self._socket.close()
+
+
+def _connected(folder: Path, alive: Callable[[], None], said: Callable[[str], None]) -> socket.socket:
+    began, told = time.monotonic(), False
+    while True:
+        trial = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with socket_address(folder, SOCKET_NAME) as address:
+                trial.connect(address)
+        except OSError:
+            trial.close()
+        else:
+            return trial
+        alive()
+        waited = time.monotonic() - began
+        if waited > UP_S:
+            raise GossipError(
+                f"the node in {folder} is not ready after {UP_S:.0f} s; look with `starling status --dir {folder}`"
+            )
+        if waited > 1.0 and not told:
+            told = True
+            said(f"waiting for the node in {folder}; look with `starling status --dir {folder}`")
+        time.sleep(POLL_S)

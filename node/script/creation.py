@@ -1,0 +1,89 @@
+"""A new swarm of scripts: its manifest, from the creator's model and optimiser, and the file of the model that it begins with."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec import structs
+from torch import nn
+from torch.optim import Optimizer
+
+from starling.gossip.errors import ConfigError
+from starling.gossip.vector import Layout, finite
+from starling.node import operate
+from starling.node.catalogues import OPTIMIZERS
+from starling.node.config import manifest as manifests
+from starling.node.config import presets
+from starling.node.config.assignments import assignments
+from starling.node.config.schema import Manifest, NodeConfig
+from starling.node.engine import fingerprint
+from starling.node.engine.script import start_file
+from starling.node.script.member import Parts
+
+_OF_SGD = ("momentum", "nesterov", "weight_decay")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What tells models apart."""
+
+    name: str
+    higher_is_better: bool
+
+
+def create(
+    folder: Path, parts: Parts, metric: Metric, given: Mapping[str, Any], preset: str | None, config: NodeConfig
+) -> None:
+    """Write a new node's directory. `given`: dotted keys of the manifest, which win over what follows from the optimiser.
+
+    Raises ConfigError: a wrong key or value, or the directory holds a node.
+    """
+    figure = {"task.metric": metric.name, "task.higher_is_better": metric.higher_is_better}
+    chosen = assignments({"task": "script", **figure, **_optimizer(parts.optimizers), **given})
+    agreed: Manifest = presets.load(Manifest, None, presets.asked(preset, chosen))
+    layout = parts.parameters.layout
+    x = torch.empty(layout.dim, dtype=layout.dtype, device="cpu")
+    parts.parameters.read(x)
+    if not finite(x):
+        raise ConfigError("model: its parameters are not finite; a swarm cannot begin with them")
+    with tempfile.TemporaryDirectory() as place:
+        start = Path(place) / "start.safetensors"
+        start_file.write(start, layout, x)
+        lines = fingerprint_of(layout, parts.model, metric)
+        agreed = structs.replace(agreed, task=agreed.task.changed(start=str(start), fingerprint=lines))
+        manifests.check(agreed)
+        operate.found(folder, agreed, config)
+
+
+def fingerprint_of(layout: Layout, model: nn.Module, metric: Metric) -> tuple[str, ...]:
+    """Return the lines by which members compare models: the metric, the values that are not trained, and the trained parameters."""
+    tensors = "\n".join(f"{name} {shape}" for name, shape in zip(layout.names, layout.shapes, strict=True))
+    digest = hashlib.blake2b(tensors.encode(), digest_size=16).hexdigest()
+    frozen = fingerprint.base(model)
+    return (
+        f"metric {metric.name}, {'higher' if metric.higher_is_better else 'lower'} is better",
+        *([f"frozen {frozen}"] if frozen else []),
+        f"model {layout.dim} {len(layout.names)} {digest}",
+    )
+
+
+def _optimizer(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
+    """Return what the manifest says of the optimiser: its kind, by which corrections are chosen, and its rate."""
+    kinds = {type(each).__name__.lower() for each in optimizers}
+    rate = float(optimizers[0].param_groups[0]["lr"])
+    common = {"optimizer.lr": rate if math.isfinite(rate) and rate > 0.0 else None, "optimizer.schedule": "constant"}
+    kind = "muon" if "muon" in kinds else next(iter(kinds)) if len(kinds) == 1 else ""
+    if kind not in OPTIMIZERS.built_in or not all(
+        type(each).__module__.startswith("torch.optim") for each in optimizers
+    ):
+        return {**common, "mix": "dsgd"}
+    group = optimizers[0].param_groups[0]
+    keys = {f"optimizer.{key}": group[key] for key in _OF_SGD if key in group} if kind == "sgd" else {}
+    return {**common, "optimizer": kind, **keys}

@@ -1,0 +1,54 @@
+"""The correction of sgd by flows, which the engine holds, applied to a script's gradients. Satisfies `Correction`.
+
+The arithmetic is that of `starling.gossip.mix.borne`, so a script's steps are those of a task.
+
+Shapes: d parameters, n of a stretch of them.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from starling.gossip.mix.borne import REMEMBERED, Borne, Total, correct_in_place
+
+
+class Flows:
+    """Takes of a correction c (d,) what the last gradients bear out.
+
+    Attributes:
+        active: whether there is one.
+        known: numbers beside it.
+    """
+
+    def __init__(self) -> None:
+        self._c = torch.empty(0, device="cpu")
+        self.active = False
+        self.known = Borne()
+        self._stretches: list[Borne] = []  # what `known` is after each that was taken
+
+    def begin(self, c: Tensor, known: Sequence[float], *, active: bool) -> None:
+        """Go on with c (d,), which is not copied, and the numbers beside it."""
+        self._c, self.known, self.active = c, Borne(*known), active
+        self._stretches = []
+
+    def take(self, gradient: Tensor, start: int) -> None:
+        """Correct a stretch (n,) of the gradient in place, which begins at coordinate `start`."""
+        c = self._c[start : start + gradient.numel()].to(gradient.device)
+        self._stretches.append(self._after(c, gradient))
+
+    def stepped(self) -> None:
+        """Note that a local step is over. The products of its stretches add up, beside what is remembered of those before."""
+        nothing = self._c[:0]
+        first, *others = self._stretches or [self._after(nothing, nothing)]
+        before, known = self.known, first
+        for each in others:
+            known = known._replace(
+                dot=known.dot + each.dot - REMEMBERED * before.dot,
+                power=known.power + each.power - REMEMBERED * before.power,
+            )
+        self.known, self._stretches = known, []
+
+    def _after(self, c: Tensor, gradient: Tensor) -> Borne:
+        known = torch.tensor(self.known, dtype=torch.float64, device="cpu")
+        return Borne(*correct_in_place(Total(c, known), gradient)[1].known.tolist())

@@ -1,0 +1,65 @@
+"""How good a script's model is, when the swarm asks: by the script's function, or what it logged last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from starling.gossip.errors import ConfigError
+from starling.node.rpc.script import Measured
+
+LOSS = "loss"
+
+
+class Measuring:
+    """Of one model.
+
+    Attributes:
+        is_asked: there is a function.
+    """
+
+    def __init__(self, model: nn.Module, evaluate: Callable[[], Any] | None) -> None:
+        self._model, self._evaluate = model, evaluate
+        self._logged: dict[str, float] = {}
+        self.is_asked = evaluate is not None
+
+    def log(self, figures: Mapping[str, Any]) -> None:
+        """Keep figures for the next time that the swarm asks."""
+        self._logged = _numbers(figures)
+
+    def measured(self, round: int) -> Measured:
+        """Return the figures of the model as it is; what the function raises is raised here."""
+        if self._evaluate is None:
+            return _said(self._logged, "the script gave no evaluate= and logged nothing by swarm.log(…)")
+        modes = [(each, each.training) for each in self._model.modules()]
+        self._model.eval()
+        try:
+            with torch.no_grad():
+                given = self._evaluate()
+        finally:
+            for module, mode in modes:
+                module.training = mode
+        return _said(
+            _numbers(given if isinstance(given, Mapping) else {"value": given}),
+            f"evaluate() gave no number after round {round}",
+        )
+
+
+def _numbers(figures: Mapping[str, Any]) -> dict[str, float]:
+    try:
+        return {str(name): float(value) for name, value in figures.items()}
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"evaluate: must give a number, or numbers by name: {error}") from error
+
+
+def _said(figures: Mapping[str, float], reason: str) -> Measured:
+    """Return the first figure as the metric, and the others by name."""
+    known = {name: value for name, value in figures.items() if math.isfinite(value)}
+    if not known:
+        return Measured(None, reason=reason)
+    first, *others = known
+    return Measured(known[first], known.get(LOSS, math.nan), 0, {name: known[name] for name in others if name != LOSS})

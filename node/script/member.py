@@ -1,0 +1,278 @@
+"""A script's part in a node: its local steps are counted, its parameters given to the engine at a round's end, and mixed ones taken over.
+
+Only the thread that calls `step` reads or writes parameters, and only there.
+
+Shapes: d parameters.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from starling.gossip.errors import ConfigError
+from starling.gossip.vector import finite
+from starling.node.engine import fingerprint
+from starling.node.rpc import script as messages
+from starling.node.rpc.script import VERSION, Closed
+from starling.node.script.client import Client
+from starling.node.script.correction import Correction, Nowhere
+from starling.node.script.flows import Flows
+from starling.node.script.handover import Handover, Held, Moving, Replacing
+from starling.node.script.hooks import Hooks
+from starling.node.script.kept_state import KeptState
+from starling.node.script.measuring import Measuring
+from starling.node.script.memories import OptimizerMemories
+from starling.node.script.parameters import Parameters
+
+LOADED = 1 << 20  # age of a memory that was loaded, where it does not say how old it is
+_OVER = messages.Grant(0, 0, 0.0, finished=True)
+"""The node has ended, without a word."""
+Copies = Sequence[str] | Callable[[nn.Parameter], Iterable[Tensor]]
+
+
+class Life(Protocol):
+    """Whether the node of a script runs."""
+
+    def check(self) -> None:
+        """Raises GossipError: it has failed, or is not there."""
+
+    def is_over(self) -> bool:
+        """Return whether it has ended in order. Raises GossipError: it has failed."""
+
+
+@dataclass(slots=True)
+class Parts:
+    """Of a script.
+
+    Args:
+        model: what it trains.
+        optimizers: the innermost ones.
+        evaluate: as of `Swarm`.
+        state: likewise.
+        copies: likewise.
+    """
+
+    model: nn.Module
+    optimizers: Sequence[Optimizer]
+    evaluate: Callable[[], Any] | None = None
+    state: Mapping[str, Any] | None = None
+    copies: Copies = ()
+    parameters: Parameters = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parameters = Parameters(self.model, self.optimizers, copies=self.copies)
+
+
+class Tally:
+    """Local steps of a round."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.steps = self.losses = 0
+        self._sum: Tensor | float = 0.0
+
+    def note(self, loss: Tensor | float | None) -> None:
+        """Count a step; its loss is only looked at by `mean`."""
+        self.steps += 1
+        if loss is not None:
+            self._sum = self._sum + (loss.detach() if isinstance(loss, Tensor) else float(loss))
+            self.losses += 1
+
+    @property
+    def mean(self) -> float | None:
+        """Return the mean loss; None: there was none."""
+        return float(self._sum) / self.losses if self.losses else None
+
+
+class Member:
+    """One script, connected to the engine of the node in a folder.
+
+    Attributes:
+        measuring: evaluates.
+        hooks: around the optimisers' steps.
+        client: the connection.
+        process: the one that joined.
+
+    Raises ConfigError: the model is not the swarm's; GossipError: the node failed.
+    """
+
+    def __init__(self, folder: Path, parts: Parts, life: Life) -> None:
+        self._folder, self._parts, self._life = folder, parts, life
+        self._parameters = parts.parameters
+        self.measuring = Measuring(parts.model, parts.evaluate)
+        self._kept = KeptState(folder, parts.state)
+        self.client = self._connected()
+        welcome = self.client.welcome
+        flows = Flows() if welcome.corrects else None
+        memories = OptimizerMemories(parts.optimizers, parts.parameters) if welcome.memories else None
+        self._held = Held(parts.parameters, self.client.vectors, memories, flows)
+        self._handover: Handover = Moving(self._held) if welcome.ahead else Replacing(self._held)
+        self._ahead = welcome.ahead
+        self._given = False  # the script's half is the engine's until a grant is taken over
+        self._anew = False  # another engine begins
+        correction: Correction = Nowhere() if flows is None else flows
+        self.hooks = Hooks(parts.optimizers, parts.parameters, correction)
+        self.process = os.getpid()
+        self._grant: messages.Grant | None = None  # None: not begun
+        self._own: Mapping[str, int] = {}  # of `load_state_dict`
+        self._tally = Tally()
+
+    @property
+    def grant(self) -> messages.Grant:
+        """Return what is granted; at first wait until training begins, and take over the swarm's parameters."""
+        if self._grant is None:
+            restored = self._kept.restore(self.client.welcome.round)
+            memories = self._held.memories
+            if memories is not None and any(each.state for each in self._parts.optimizers):
+                memories.steps = LOADED
+            grant = self._granted(wait=True)
+            assert grant is not None
+            self._grant = grant
+            own, self._own = self._own, {}
+            stays = own.get("round") == grant.round and restored is None
+            self._handover.begin(grant, parameters=not stays)
+            self._keep(grant)
+            self._tally = Tally()
+            self._tally.steps = own["steps"] if stays else 0
+        return self._grant
+
+    def step(self, loss: Tensor | float | None) -> bool:
+        """As `Swarm.step`."""
+        if os.getpid() != self.process:
+            raise ConfigError(
+                "this process is a fork of the one that joined the swarm: call swarm.step() in the parent only"
+            )
+        stepped = self.hooks.took_step()
+        if self._grant is None:  # a step before the swarm's parameters were here does not count
+            _ = self.grant
+            return False
+        if self._grant.finished:
+            raise ConfigError("the swarm has finished: leave the loop when swarm.finished is true")
+        if not stepped:
+            return False
+        self._tally.note(loss)
+        if self._held.memories is not None:
+            self._held.memories.steps += 1
+        return self._tally.steps >= self._grant.steps and self._end_round(self._grant)
+
+    def state_dict(self) -> dict[str, int]:
+        """As `Swarm.state_dict`."""
+        return {"round": self.grant.round, "steps": self._tally.steps}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """As `Swarm.load_state_dict`."""
+        if self._grant is not None:
+            raise ConfigError(
+                "load_state_dict: call it before the first step and before swarm.finished, swarm.round and swarm.lr()"
+            )
+        self._own = dict(state)
+
+    def close(self) -> None:
+        """Take the hooks away, and say goodbye to the engine."""
+        self.hooks.close()
+        if os.getpid() == self.process:
+            self.client.close()
+
+    def _connected(self) -> Client:
+        layout = self._parameters.layout
+        frozen = fingerprint.base(self._parts.model)
+        hello = messages.Hello(VERSION, os.getpid(), layout.names, layout.shapes, frozen, self.measuring.is_asked)
+        return Client(self._folder, hello, layout, self._life.check, say)
+
+    def _end_round(self, grant: messages.Grant) -> bool:
+        """Give what the script has, and take over what it gets, as soon as it is there -> whether it was."""
+        if self._given and not self._taken(self._granted(wait=self._tally.steps >= self._ahead * grant.steps)):
+            return False
+        if self.grant.finished:
+            return True
+        self._parameters.check_same()
+        given = self._handover.give()
+        if not finite(self.client.vectors.script.x):
+            raise ConfigError(
+                f"the model is no longer finite since a step of round {grant.round}: it is not sent to peers; the state of round "
+                f"{grant.round} is in {self._folder}"
+            )
+        tally, self._tally = self._tally, Tally()
+        seconds = time.monotonic() - tally.began
+        said = messages.Stepped(
+            tally.steps,
+            tally.mean,
+            reach(self.hooks.rate, self._parts.optimizers),
+            seconds,
+            given.age,
+            given.decays,
+            given.known,
+        )
+        with suppress(Closed):  # which is noticed when a grant is read
+            self.client.send(said)
+        self._given = True
+        return self._ahead > 0 or self._taken(self._granted(wait=True))
+
+    def _taken(self, grant: messages.Grant | None) -> bool:
+        """Take over what a grant gives, if there is one."""
+        if grant is None:
+            return False
+        self._grant, self._given, anew, self._anew = grant, False, self._anew, False
+        if grant is _OVER:
+            return True
+        if grant.finished:
+            self._parameters.write(self.client.vectors.engine.x)
+        elif anew:
+            self._handover.begin(grant, parameters=True)
+        else:
+            self._handover.take(grant, self._tally.steps)
+        self._keep(grant)
+        if not self._ahead:
+            self._tally = Tally()
+        return True
+
+    def _granted(self, *, wait: bool) -> messages.Grant | None:
+        """Return the next grant, and evaluate before it if that is wanted; None: there is none yet."""
+        while wait or self.client.ready:
+            try:
+                match self.client.receive():
+                    case messages.Measure(round=number):
+                        if not self._ahead:
+                            self._parameters.write(self.client.vectors.engine.x)
+                        self.client.send(self.measuring.measured(number))
+                    case messages.Grant() as grant:
+                        return grant
+            except Closed:
+                if self._life.is_over():
+                    return _OVER
+                self._reconnect()
+                wait = True
+        return None
+
+    def _keep(self, grant: messages.Grant) -> None:
+        if grant.keep >= 0:
+            self._kept.write(grant.keep)
+
+    def _reconnect(self) -> None:
+        """Meet the node's next engine, which goes on from its checkpoint. Raises GossipError: the node failed."""
+        say("the node's engine was lost; training goes on from its checkpoint")
+        self.client = self._connected()
+        self._held.vectors, self._anew = self.client.vectors, True
+
+
+def reach(rate: float, optimizers: Sequence[Optimizer]) -> float:
+    """Return how far a local step along a unit direction moves a parameter in the long run: with momentum m rate/(1 − m)."""
+    momentum = optimizers[0].param_groups[0].get("momentum", 0.0) if isinstance(optimizers[0], torch.optim.SGD) else 0.0
+    return rate / (1.0 - momentum) if momentum < 1.0 else rate
+
+
+def say(line: str) -> None:
+    """Tell the owner, on standard error."""
+    sys.stderr.write(f"starling: {line}\n")
+    sys.stderr.flush()

@@ -1,0 +1,191 @@
+"""The parameters of a model that a user's own loop trains, read and written as one flat vector between its steps.
+
+Parameters in less precision than the vector, as bfloat16, are rounded when they are written. What rounding took from the last vector
+written is kept, so that mixes too small to move such a parameter add up:
+
+    write(y)   p <- y rounded, lost <- y − p
+    read       x <- p + lost: the last vector written, moved by what the optimiser did to p since
+
+Shapes: d numbers of the vector.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from starling.gossip.errors import ConfigError
+from starling.gossip.vector import Layout, as_named, real
+from starling.node.script.modes import quiet
+
+WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+"""Names under which wrappers (DistributedDataParallel, torch.compile, FSDP, checkpointing) keep what they wrap."""
+COPIES = ("z", "slow", "slow_param", "slow_params", "slow_buffer", "old_p")
+"""Keys of an optimiser's state under which copies of a parameter are known to be kept (schedule-free, Lookahead, SAM)."""
+TRAINED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
+"""Dtypes of parameters that are mixed."""
+
+Copies = Iterable[str] | Callable[[nn.Parameter], Iterable[Tensor]]
+"""More keys of copies, or what gives the tensors that are copies of a parameter, wherever they are kept."""
+
+
+class Parameters:
+    """The parameters of `model` that one of `optimizers` steps.
+
+    Args:
+        model: as the user made it, perhaps wrapped.
+        optimizers: the innermost ones (`starling.node.script.optimizers.unwrapped`).
+        copies: where optimisers keep copies of parameters besides `COPIES`.
+
+    Attributes:
+        named: the parameters by name, in the order of `model.named_parameters()`, shared ones once. Names have no wrappers' prefixes.
+        layout: where each lies in the vector (d,), which is float64 where a parameter is, else float32.
+        lost: by the number of a parameter, what rounding took of the last vector written.
+
+    Raises ConfigError: the model has no trainable parameters, the optimisers hold none of them, or one has a dtype that is not mixed.
+    """
+
+    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], copies: Copies = ()) -> None:
+        trainable = _trainable(model)
+        if not trainable:
+            raise ConfigError(
+                "the model has no trainable parameters: set requires_grad on what is to be learned, before Swarm()"
+            )
+        held = {id(each) for one in optimizers for group in one.param_groups for each in group["params"]}
+        own = {name: each for name, each in trainable.items() if id(each) in held}
+        if not own:
+            raise ConfigError(
+                "the optimizer holds none of the model's trainable parameters: build it from the model given to Swarm"
+            )
+        self._model, self._optimizers = model, tuple(optimizers)
+        self._left_out = [each for each in trainable.values() if id(each) not in held]
+        self.named: dict[str, nn.Parameter] = dict(zip(plain_names(own), own.values(), strict=True))
+        self.layout = _layout(self.named)
+        self._keys = COPIES if callable(copies) else (*COPIES, *((copies,) if isinstance(copies, str) else copies))
+        self._given = copies if callable(copies) else None
+        with quiet():
+            self.lost = {
+                number: torch.zeros(each.shape, dtype=self.layout.dtype, device=each.device)
+                for number, each in enumerate(self._values())
+                if each.dtype != self.layout.dtype
+            }  # by the number of the parameter
+
+    def read(self, into: Tensor) -> None:
+        """Copy the current values to `into` (d,), of the layout's dtype, on any device. Raises ValueError: it has another length."""
+        with quiet():
+            places = self.cut(into)
+            torch._foreach_copy_(places, self._values())
+            if self.lost:
+                lost = [each.to(into.device) for each in self.lost.values()]
+                torch._foreach_add_([places[number] for number in self.lost], lost)
+
+    def write(self, vector: Tensor) -> None:
+        """Give the parameters the values of `vector` (d,), in place, and move the optimisers' copies of them by the same differences.
+
+        Autograd notices: a backward pass of a graph that needs the old values raises RuntimeError.
+
+        Raises ValueError: the vector has another length. ConfigError: `copies` gave a tensor of another shape than its parameter.
+        """
+        with quiet():
+            places, values = self.cut(vector), self._values()
+            copies = list(self._copies())
+            moved = {number: values[number].to(self.layout.dtype, copy=True) for _, number in copies}
+            torch._foreach_copy_(values, places)
+            torch.clear_autocast_cache()  # inside an autocast region it may hold casts of the old values
+            if copies:
+                torch._foreach_sub_(list(moved.values()), [values[number] for number in moved])
+                torch._foreach_sub_(
+                    [each for each, _ in copies], [moved[number].to(each.device) for each, number in copies]
+                )
+            if self.lost:
+                lost = list(self.lost.values())
+                torch._foreach_copy_(lost, [places[number] for number in self.lost])
+                torch._foreach_sub_(lost, [values[number] for number in self.lost])
+
+    def cut(self, flat: Tensor) -> list[Tensor]:
+        """Return views of `flat` (d,), one for each parameter, in its shape. Raises ValueError: it has another length."""
+        return list(as_named(flat, self.layout).values())
+
+    def check_same(self) -> None:
+        """Raises ConfigError: a parameter was replaced or frozen, or one was added, since this was made."""
+        now = _trainable(self._model)
+        held = {id(each) for each in now.values()}
+        for name, each in self.named.items():
+            if id(each) not in held:
+                raise ConfigError(
+                    f"{name} is no longer a trainable parameter of the model (replaced, frozen or wrapped after Swarm()): make the Swarm "
+                    "afterwards"
+                )
+        known = {id(each) for each in (*self.named.values(), *self._left_out)}
+        for name, each in now.items():
+            if id(each) not in known:
+                raise ConfigError(
+                    f"{name} was no trainable parameter of the model when Swarm() was called (added or unfrozen after it): make the Swarm "
+                    "afterwards"
+                )
+
+    def _values(self) -> list[Tensor]:
+        return [local(each) for each in self.named.values()]
+
+    def _copies(self) -> Iterator[tuple[Tensor, int]]:
+        """Yield each tensor that is a copy of a parameter, once, with the parameter's number."""
+        seen = set[int]()
+        for number, (name, parameter) in enumerate(self.named.items()):
+            seen.add(id(parameter))
+            for copy in (*self._in_state(parameter), *self._from_user(name, parameter)):
+                if id(copy) not in seen:
+                    seen.add(id(copy))
+                    yield local(copy), number
+
+    def _in_state(self, parameter: nn.Parameter) -> Iterator[Tensor]:
+        for optimizer in self._optimizers:
+            state = getattr(optimizer, "state", {}).get(parameter, {})
+            for key in self._keys:
+                copy = state.get(key)
+                if isinstance(copy, Tensor) and copy.shape == parameter.shape:
+                    yield copy
+
+    def _from_user(self, name: str, parameter: nn.Parameter) -> Iterator[Tensor]:
+        found = () if self._given is None else self._given(parameter)
+        for copy in (found,) if isinstance(found, Tensor) else found:
+            if copy.shape != parameter.shape:
+                shapes = f"{tuple(copy.shape)}, needed is {tuple(parameter.shape)}"
+                raise ConfigError(f"copies: what it gave for {name} has shape {shapes}; return copies of the parameter")
+            yield copy
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return the numbers that this process holds of a tensor, of a complex one a view in pairs.
+
+    Tensors are whole: sharded ones (DTensor) are to be told apart here.
+    """
+    return real(tensor)
+
+
+def plain_names(names: Iterable[str]) -> list[str]:
+    """Return names without the prefixes of wrappers and without peft's `default`; as they are, where two would become one."""
+    whole = list(names)
+    plain = [_plain(name) for name in whole]
+    return plain if len(set(plain)) == len(plain) else whole
+
+
+def _plain(name: str) -> str:
+    *path, last = name.split(".")
+    return ".".join([*(each for each in path if each not in WRAPPERS), last]).replace(".default.", ".")
+
+
+def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: each for name, each in model.named_parameters() if each.requires_grad}
+
+
+def _layout(named: dict[str, nn.Parameter]) -> Layout:
+    for name, each in named.items():
+        if each.dtype not in TRAINED:
+            names = ", ".join(str(dtype).removeprefix("torch.") for dtype in TRAINED)
+            raise ConfigError(
+                f"{name} is {str(each.dtype).removeprefix('torch.')}, which is not mixed; make it one of {names}, or freeze it"
+            )
+    wide = any(local(each).dtype == torch.float64 for each in named.values())
+    shapes = tuple(tuple(local(each).shape) for each in named.values())
+    return Layout(tuple(named), shapes, torch.float64 if wide else torch.float32)

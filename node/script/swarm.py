@@ -1,0 +1,225 @@
+"""`starling.Swarm`: a training loop of one's own as a member of a swarm.
+
+The node runs beside the script, in processes of its own. At a round's end the script writes its parameters to memory that it shares with
+the engine, which exchanges them, and reads the mixed ones back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from msgspec import structs
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from starling.gossip.errors import ConfigError, GossipError
+from starling.node import background, operate
+from starling.node.attach import Attached
+from starling.node.config import toml
+from starling.node.config.assignments import assignments
+from starling.node.config.schema import NodeConfig
+from starling.node.rpc.script import SOCKET_NAME
+from starling.node.script import creation
+from starling.node.script.hooks import unwrapped
+from starling.node.script.member import Copies, Member, Parts
+from starling.node.script.processes import refuse_workers
+from starling.node.status.snapshot import StatusSnapshot
+from starling.node.storage.run_dir import RunDir
+
+T = TypeVar("T")
+
+
+class Running:
+    """A node that this script has started, or found running. Satisfies `starling.node.script.member.Life`."""
+
+    def __init__(self, folder: Path, node: background.Node | None) -> None:
+        self._folder, self.node = folder, node
+
+    def check(self) -> None:
+        """Raises GossipError: it is not there."""
+        if self.node is not None:
+            self.node.raise_if_ended()
+        elif not Attached(self._folder).running:
+            raise GossipError(f"no node is running in {self._folder}; see `starling status --dir {self._folder}`")
+
+    def is_over(self) -> bool:
+        """Return whether it has ended in order."""
+        process = None if self.node is None else self.node.process
+        if self.node is None or process is None:
+            return not Attached(self._folder).running
+        if Attached(self._folder).running:
+            return False
+        if process.wait(background.GRACE_S):
+            self.node.raise_if_ended()
+        return True
+
+
+class Swarm:
+    """A member of a swarm, whose local steps are those of this script.
+
+    Args:
+        folder: the run directory. It may hold a node of that swarm, which then goes on where it stopped.
+        invite: the line that a member prints; None: the directory holds a node.
+        model: its trainable parameters are exchanged, as far as the optimizer holds them.
+        optimizer: the optimizer that steps it, or several.
+        evaluate: called when the swarm wants a figure: returns a number, or several by name.
+        state: objects with a `state_dict` that are kept beside the node's checkpoints, by name.
+        listen, config: as for `starling.join`.
+        copies: names under which optimisers keep copies of parameters, beside those known, or a function that gives them.
+        by_hand: the script calls `correct` and `corrected` around each step, of an optimizer that has no hooks.
+
+    Raises:
+        ConfigError: the model is not the swarm's, the optimizer does not hold its parameters, or a wrong key or value.
+        GossipError: the node failed.
+    """
+
+    def __init__(
+        self, folder: str | Path, invite: str | None = None, *, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer],
+        evaluate: Callable[[], Any] | None = None, state: Mapping[str, Any] | None = None,
+        listen: str | Sequence[str] | None = None, config: Mapping[str, Any] | None = None, copies: Copies = (),
+        by_hand: bool = False,
+    ) -> None:  # fmt: skip
+        refuse_workers()
+        parts = Parts(model, unwrapped(optimizer, by_hand=by_hand), evaluate, state, copies)
+        self._folder = Path(folder)
+        self._life = Running(self._folder, _started(self._folder, invite, listen, config))
+        try:
+            self._member = Member(self._folder, parts, self._life)
+        except BaseException:
+            self._stop()
+            raise
+
+    @classmethod
+    def create(
+        cls, folder: str | Path, *, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], rounds: int = 200,
+        local_steps: int = 20, quorum: int = 2, metric: str = "loss", higher_is_better: bool | None = None,
+        set: Mapping[str, Any] | None = None, preset: str | None = None, evaluate: Callable[[], Any] | None = None,
+        state: Mapping[str, Any] | None = None, listen: str | Sequence[str] | None = None,
+        config: Mapping[str, Any] | None = None, copies: Copies = (), by_hand: bool = False,
+    ) -> Self:  # fmt: skip
+        """Create a swarm that begins with the parameters that the model has now, and return its first member.
+
+        Args:
+            folder: the run directory; one that holds a node goes on with that.
+            rounds: of the run; 0 is endless.
+            local_steps: steps of the optimizer between exchanges.
+            quorum: members that must be there before training begins.
+            metric: name of what `evaluate` or `log` gives.
+            higher_is_better: which way it improves; left out: not for a loss or an error.
+            set: other keys of the manifest, dotted.
+            preset: "vouched" or "open".
+            model, optimizer, evaluate, state, listen, config, copies, by_hand: as for `Swarm`.
+        """
+        refuse_workers()
+        if not operate.holds_node(Path(folder)):
+            parts = Parts(model, unwrapped(optimizer, by_hand=by_hand), copies=copies)
+            own = {"listen": [listen] if isinstance(listen, str) else listen, **(config or {})}
+            given = {"pace.rounds": rounds, "pace.local_steps": local_steps, "pace.quorum": quorum, **(set or {})}
+            lower = metric in {"loss", "error"} or metric.endswith(("_loss", "_error"))
+            figure = creation.Metric(metric, not lower if higher_is_better is None else higher_is_better)
+            creation.create(Path(folder), parts, figure, given, preset, toml.apply_set(NodeConfig(), assignments(own)))
+        return cls(
+            folder, model=model, optimizer=optimizer, evaluate=evaluate, state=state, copies=copies, by_hand=by_hand
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def invite(self) -> str:
+        """Return the line by which others join, once the node listens."""
+        node = self._life.node
+        return Attached(self._folder).invite() if node is None else node.invite()
+
+    def status(self) -> StatusSnapshot:
+        """Return the node's status."""
+        return Attached(self._folder).status()
+
+    @property
+    def round(self) -> int:
+        """Return the round that is being done. At first it waits until training begins."""
+        return self._member.grant.round
+
+    @property
+    def finished(self) -> bool:
+        """Return whether the swarm has done its rounds, or the node has ended. At first it waits until training begins."""
+        return self._member.grant.finished
+
+    def lr(self) -> float:
+        """Return the learning rate of the manifest's schedule in this round, for scripts without one of their own."""
+        return self._member.grant.rate
+
+    def epochs(self, loader: Iterable[T]) -> Iterator[T]:
+        """Yield the batches of a loader again and again, until the swarm has finished.
+
+        Raises ConfigError: the loader gives none.
+        """
+        while not self.finished:
+            count = 0
+            for batch in loader:
+                count += 1
+                yield batch
+                if self._member.grant.finished:
+                    return
+            if not count:
+                raise ConfigError("epochs: the loader gives no batch; give one with samples")
+
+    def step(self, loss: Tensor | float | None = None) -> bool:
+        """Count a local step, if an optimizer made one -> whether a round ended with it, so that the model is mixed now.
+
+        At a round's end it waits for peers, and replaces the values of the parameters. Raises ConfigError: the model was replaced or is no
+        longer finite, or the swarm has finished; GossipError: the node failed.
+        """
+        return self._member.step(loss)
+
+    def correct(self, optimizer: Optimizer | None = None) -> None:
+        """Correct gradients before the step of an optimizer without hooks; None: of all."""
+        self._member.hooks.correct(optimizer)
+
+    def corrected(self, optimizer: Optimizer | None = None) -> None:
+        """Note that such an optimizer has made its step."""
+        self._member.hooks.corrected(optimizer)
+
+    def log(self, **figures: float) -> None:
+        """Say how good the model is, by name, for the next evaluation that the swarm wants; for scripts without `evaluate`."""
+        self._member.measuring.log(figures)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return where in a round this script is, to be kept with its own checkpoint of the model."""
+        return self._member.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on in the middle of a round from the script's own checkpoint, if the node is still in that round.
+
+        Call it before the first step; the parameters that the model has then stay, unless the node is elsewhere.
+        """
+        self._member.load_state_dict(state)
+
+    def close(self) -> None:
+        """Leave. The node ends in order, if this script started it; one that was running goes on without local steps."""
+        self._member.close()
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._life.node is not None:
+            self._life.node.stop()
+
+
+def _started(
+    folder: Path, invite: str | None, listen: str | Sequence[str] | None, config: Mapping[str, Any] | None
+) -> background.Node | None:
+    """Start the node of a directory -> it; None: it was running. Raises ConfigError: there is none."""
+    if operate.holds_node(folder) and Attached(folder).running:
+        return None
+    if invite is None:
+        node = background.Node(folder)
+        place = RunDir.existing(folder)
+        place.write_config(structs.replace(place.read_config(), script=True))
+    else:
+        node = background.join(folder, invite, listen=listen, config={**(config or {}), "script": True})
+    (folder / SOCKET_NAME).unlink(missing_ok=True)
+    return node.start()

@@ -1,0 +1,354 @@
+"""The parameters of users' models as one vector: which they are, what reading gives, and what writing moves."""
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, AdamW
+
+from starling.gossip.errors import ConfigError
+from starling.gossip.vector import flatten, layout
+from starling.node.script.hooks import unwrapped
+from starling.node.script.parameters import Parameters
+from tests.node.script.loops import KeepsSlow, Lookahead, ScheduleFree, batches, fitted, flat, net, some
+
+
+def whole(model, **keys):
+    """The parameters of a model that one optimiser holds."""
+    return Parameters(model, [SGD(model.parameters(), lr=0.1)], **keys)
+
+
+def read(parameters):
+    into = torch.empty(parameters.layout.dim, dtype=parameters.layout.dtype)
+    parameters.read(into)
+    assert not into.requires_grad
+    return into
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(5, 4)
+        self.out = nn.Linear(4, 5, bias=False)
+        self.out.weight = self.embedding.weight
+
+
+class Wrapped(nn.Module):
+    """As wrappers keep what they wrap."""
+
+    def __init__(self, name, inner):
+        super().__init__()
+        self.add_module(name, inner)
+
+
+@pytest.mark.parametrize("make", [net, Tied, lambda: net(dtype=torch.bfloat16), lambda: net(dtype=torch.float64)])
+def test_the_vector_is_that_of_the_module(make):
+    """Names, shapes, dtype and values, as a task's model of that class has them; shared parameters once."""
+    model = make()
+    parameters = whole(model)
+    assert parameters.layout == layout(model)
+    assert list(parameters.named) == list(parameters.layout.names)
+    assert torch.equal(read(parameters), flatten(model, parameters.layout))
+
+
+def test_parameters_that_no_optimiser_holds_stay_out():
+    model = net()
+    parameters = Parameters(model, [SGD([model[2].weight, nn.Parameter(torch.zeros(3))], lr=0.1)])
+    assert list(parameters.named) == ["2.weight"]
+    parameters.check_same()
+
+
+def test_frozen_parameters_stay_out():
+    model = net()
+    model[0].requires_grad_(requires_grad=False)
+    assert whole(model).layout.names == ("2.weight", "2.bias")
+
+
+@pytest.mark.parametrize(
+    ("model", "other", "words"),
+    [
+        (net(), net(), "^the optimizer holds none of the model's trainable parameters: build it from the model given to Swarm$"),
+        (net().requires_grad_(requires_grad=False), net(), "^the model has no trainable parameters"),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_not_trained_by_the_optimiser_is_refused(model, other, words):
+    with pytest.raises(ConfigError, match=words):
+        Parameters(model, [SGD(other.parameters(), lr=0.1)])
+
+
+def test_a_dtype_that_is_not_mixed_is_refused():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(2, dtype=torch.float8_e5m2))
+
+    with pytest.raises(ConfigError, match="weight is float8_e5m2, which is not mixed; make it one of float32"):
+        whole(Odd())
+
+
+@pytest.mark.parametrize(
+    "name", ["module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"]
+)  # fmt: skip
+def test_names_do_not_depend_on_wrappers(name):
+    inner = Wrapped("layer", Wrapped(name, nn.Linear(2, 1)))
+    model = Wrapped(name, inner)
+    assert whole(model).layout == whole(Wrapped("layer", nn.Linear(2, 1))).layout
+
+
+def test_names_that_only_look_like_a_wrappers_stay():
+    model = Wrapped("submodule", nn.Linear(2, 1))
+    assert whole(model).layout.names == ("submodule.weight", "submodule.bias")
+
+
+def test_the_name_of_pefts_adapter_is_left_out():
+    model = Wrapped("lora_A", nn.ModuleDict({"default": nn.Linear(2, 1, bias=False)}))
+    assert whole(model).layout.names == ("lora_A.weight",)
+
+
+def test_names_that_would_become_one_stay_as_they_are():
+    model = Wrapped("module", nn.Linear(2, 1, bias=False))
+    model.register_parameter("weight", nn.Parameter(torch.zeros(1)))
+    assert whole(model).layout.names == ("weight", "module.weight")
+
+
+def test_complex_parameters_are_pairs():
+    layer = nn.Linear(2, 1, bias=False, dtype=torch.complex64)
+    parameters = whole(layer)
+    assert parameters.layout.shapes == ((1, 2, 2),)
+    parameters.write(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert layer.weight.tolist() == [[1 + 2j, 3 + 4j]]
+    assert read(parameters).tolist() == [1.0, 2.0, 3.0, 4.0]
+    layer = nn.Linear(2, 1, dtype=torch.complex128)
+    assert whole(layer).layout.dtype == torch.float64
+
+
+def test_what_is_written_is_read():
+    model = net()
+    parameters = whole(model)
+    vector = some(parameters.layout.dim)
+    parameters.write(vector)
+    assert torch.equal(flat(model), vector)
+    assert torch.equal(read(parameters), vector)
+    assert all(each.requires_grad and each.is_leaf for each in model.parameters())
+
+
+def test_a_vector_of_another_length_is_refused():
+    parameters = whole(net())
+    with pytest.raises(ValueError, match="flat must be"):
+        parameters.read(torch.zeros(3))
+    with pytest.raises(ValueError, match="flat must be"):
+        parameters.write(torch.zeros(3))
+
+
+def test_reading_and_writing_full_precision_keep_no_tensor_of_their_own():
+    parameters = whole(net())
+    parameters.write(read(parameters))
+    assert not parameters.lost
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_mixes_too_small_for_the_dtype_add_up(dtype):
+    """100 mixes of 1e-4; without what rounding lost they would move it by 0.0002 (measured: own-loop.md §1)."""
+    layer = nn.Linear(100, 10).to(dtype)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(10, 100, generator=torch.Generator().manual_seed(1)))
+    parameters = whole(layer)
+    before = flat(layer).float()
+    for _ in range(100):
+        parameters.write(read(parameters) + 1e-4)
+    assert float((flat(layer).float() - before).mean()) == pytest.approx(0.01, rel=0.03)
+
+
+def test_steps_of_the_optimiser_add_to_what_was_written():
+    """What is read is the last vector written, moved by what the step did; reading twice gives the same."""
+    model = net(dtype=torch.bfloat16)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    parameters = Parameters(model, [optimizer])
+    written = read(parameters) + 1e-4
+    parameters.write(written)
+    before = flat(model).float()
+    assert torch.allclose(read(parameters), written, atol=1e-7)
+    fitted(model, next(iter(batches(1))))
+    optimizer.step()
+    expected = written + (flat(model).float() - before)
+    for _ in range(2):
+        assert torch.allclose(read(parameters), expected, atol=1e-7)
+
+
+def test_a_float32_parameter_beside_a_float64_one_is_kept_in_full():
+    model = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1).double())
+    parameters = whole(model)
+    vector = some(parameters.layout.dim).double() + 1e-12
+    parameters.write(vector)
+    assert torch.allclose(read(parameters), vector, atol=1e-15)
+
+
+def test_a_write_between_forward_and_backward_is_an_error_of_autograd():
+    """Not a wrong gradient, as it would be after writing to `.data`."""
+    model = net()
+    parameters = whole(model)
+    out = model(torch.ones(2, 4)).sum()
+    parameters.write(read(parameters) * 2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()
+
+
+def test_a_write_inside_an_autocast_region_is_seen_by_the_next_forward():
+    model = net()
+    parameters = whole(model)
+    x = torch.ones(2, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model(x).any()
+        parameters.write(torch.zeros(parameters.layout.dim))
+        assert not model(x).any()
+
+
+@pytest.mark.slow  # tracing
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of modules that torch._dynamo imports
+def test_a_write_is_seen_by_a_compiled_model_under_the_names_of_the_plain_one():
+    torch._dynamo.reset()
+    model = net()
+    compiled = torch.compile(model, backend="eager")
+    parameters = whole(compiled)
+    assert parameters.layout == layout(model)
+    x = torch.ones(2, 4)
+    assert compiled(x).any()
+    parameters.write(torch.zeros(parameters.layout.dim))
+    assert not compiled(x).any()
+
+
+def lookahead(model):
+    made = Lookahead(SGD(model.parameters(), lr=0.1))
+    return made, lambda parameter: [made.slow[parameter]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model: (ScheduleFree(model.parameters()), ()),
+        lambda model: (KeepsSlow(model.parameters()), ()),
+        lookahead,
+        lambda model: (AdamW(model.parameters(), weight_decay=0.0), ()),
+    ],
+    ids=["schedule-free", "slow weights in the state", "slow weights in the wrapper", "none"],
+)
+def test_a_mix_is_whole_after_a_hundred_steps_of_an_optimiser_that_keeps_copies(make, dtype):
+    """With zero gradients nothing else moves the parameters."""
+    model = net(dtype=dtype)
+    optimizer, copies = make(model)
+    parameters = Parameters(model, unwrapped(optimizer), copies)
+
+    def steps(count):
+        for _ in range(count):
+            for each in model.parameters():
+                each.grad = torch.zeros_like(each)
+            optimizer.step()
+
+    steps(20)
+    before = read(parameters)
+    parameters.write(before + 1.0)
+    steps(100)
+    assert torch.allclose(read(parameters), before + 1.0, atol=1e-5 if dtype == torch.float32 else 0.02)
+
+
+def test_copies_are_moved_by_the_difference_and_each_once():
+    """Whatever else the state has of the parameter's shape stays."""
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    kept = {
+        "z": torch.full((1, 2), 5.0),
+        "mine": torch.full((1, 2), 7.0),
+        "exp_avg": torch.zeros(1, 2),
+        "slow": torch.zeros(3),
+    }
+    kept["slow_param"] = kept["z"]
+    optimizer.state[model.weight] = kept
+    parameters = Parameters(model, [optimizer], copies="mine")
+    parameters.write(read(parameters) + 1.0)
+    assert torch.allclose(kept["z"], torch.full((1, 2), 6.0))
+    assert torch.allclose(kept["mine"], torch.full((1, 2), 8.0))
+    assert not kept["exp_avg"].any()
+    assert not kept["slow"].any()
+
+
+def test_a_copy_of_another_shape_is_refused_before_anything_moves():
+    model = net()
+    parameters = whole(model, copies=lambda _: torch.zeros(3, 3))
+    before = flat(model)
+    with pytest.raises(ConfigError, match=r"copies: what it gave for 0\.weight has shape \(3, 3\), needed is \(3, 4\)"):
+        parameters.write(before + 1.0)
+    assert torch.equal(flat(model), before)
+
+
+def replaced(model):
+    model[0].weight = nn.Parameter(model[0].weight.detach().clone())
+
+
+def assigned(model):
+    model.load_state_dict({name: each.clone() for name, each in model.state_dict().items()}, assign=True)
+
+
+def frozen(model):
+    model[0].weight.requires_grad_(requires_grad=False)
+
+
+def added(model):
+    model.append(nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (replaced, r"^0\.weight is no longer a trainable parameter of the model \(replaced, frozen or wrapped after Swarm\(\)\)"),
+        (assigned, r"^0\.weight is no longer"),
+        (frozen, r"^0\.weight is no longer"),
+        (added, r"^3\.weight was no trainable parameter of the model when Swarm\(\) was called"),
+    ],
+)  # fmt: skip
+def test_a_parameter_that_was_replaced_frozen_or_added_is_named(change, words):
+    model = net()
+    parameters = whole(model)
+    parameters.check_same()
+    change(model)
+    with pytest.raises(ConfigError, match=words):
+        parameters.check_same()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mode", ["default dtype", "meta", "inference"])
+def test_the_modes_of_the_user_do_not_matter(mode, dtype):
+    """What is made under them can be read and written outside of them."""
+    ends = []
+    for within in (False, True):
+        model = net(dtype=dtype)
+        optimizer = ScheduleFree(model.parameters())
+        fitted(model, next(iter(batches(1))))
+        optimizer.step()
+        vector, into = some(layout(model).dim), torch.empty(layout(model).dim)
+        if within and mode == "default dtype":
+            torch.set_default_dtype(torch.float64)
+        try:
+            device = torch.device("meta" if within and mode == "meta" else "cpu")
+            with device, torch.inference_mode(within and mode == "inference"):
+                parameters = Parameters(model, [optimizer])
+                parameters.write(vector)
+                parameters.read(into)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert torch.allclose(into, vector, atol=1e-7)
+        assert all(each.dtype == torch.float32 for each in parameters.lost.values())
+        parameters.write(vector + 1.0)
+        parameters.read(into)
+        fitted(model, next(iter(batches(1))))
+        optimizer.step()
+        ends.append(torch.cat([into, flat(model).float()]))
+    assert torch.equal(*ends)
+
+
+def test_no_random_number_is_drawn():
+    before = torch.random.get_rng_state()
+    model = net(dtype=torch.bfloat16)
+    torch.random.set_rng_state(before)
+    parameters = whole(model)
+    parameters.write(read(parameters))
+    assert torch.equal(torch.random.get_rng_state(), before)
