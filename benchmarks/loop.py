@@ -1,6 +1,6 @@
 """How much of a plain PyTorch loop's speed local steps keep, by `starling bench loop --json`.
 
-Figures of a case, which is called model_optimizer_mix, e.g. mlp_sgd_dsgd:
+Figures of a case, which is called model_optimizer_mix, e.g. mlp_sgd_dsgd, with _script behind it where a script does local steps:
 
     case.kept                  processor time of a plain step over that of a local one, of the pair of slices with the median ratio
     case.plain_ms, case.ours_ms
@@ -15,6 +15,7 @@ from benchmarks.recipes import LoopRecipe
 from benchmarks.results import Figures, Run
 
 FIGURES = ("kept", "plain_ms", "ours_ms")
+_OF = {"task": "", "script": "_script"}
 
 
 def measure(recipe: LoopRecipe) -> list[Run]:
@@ -31,5 +32,7 @@ def measure(recipe: LoopRecipe) -> list[Run]:
 def figures(runs: Sequence[Run]) -> Figures:
     """Figures of the cases."""
     return {
-        f"{run['model']}_{run['optimizer']}_{run['mix']}.{figure}": run[figure] for run in runs for figure in FIGURES
+        f"{run['model']}_{run['optimizer']}_{run['mix']}{_OF[run['driver']]}.{figure}": run[figure]
+        for run in runs
+        for figure in FIGURES
     }

@@ -1,7 +1,8 @@
 """How much of a plain loop's speed a local step keeps.
 
-One process trains a built-in task by the engine (`starling.kernels.engine_steps`), another the same model by a plain PyTorch loop
-(`starling.kernels.plain`), with the same data, batch size and optimiser. Both live through the whole measurement and take turns, a slice of
+One process trains a built-in task by the engine (`starling.kernels.engine_steps`), or is a script that is a member by `starling.Swarm`
+(`starling.kernels.script_steps`), another trains the same model by a plain PyTorch loop (`starling.kernels.plain`), with the same data,
+batch size and optimiser. Both live through the whole measurement and take turns, a slice of
 steps at a time, on one thread each. What counts is processor time, and the pair of slices with the median ratio.
 
 Torch-free: the command line calls it.
@@ -26,14 +27,16 @@ WARM = 3  # first steps of a process, which are not counted
 LEAST = 2  # steps of a slice
 STEPS, EVER = 4, 10**6  # local steps of a round, and rounds
 SAMPLES, SIDE, HIDDEN, TEXT = 2000, 28, 32, 100_000
+DRIVERS: Mapping[str, str] = MappingProxyType({"task": "engine_steps", "script": "script_steps"})
+"""By who does local steps, what measures them."""
 RATES: Mapping[str, float] = MappingProxyType({"sgd": 0.01, "adamw": 3e-4, "muon": 3e-4})
 
 
-def measure(model: str, optimizer: str, mix: str, repeat: int, seconds: float) -> LoopCase:
+def measure(model: str, optimizer: str, mix: str, driver: str, repeat: int, seconds: float) -> LoopCase:
     """Measure one case of `starling.kernels.schema`. Raises ConfigError: there is no such optimiser here; GossipError: a process ended."""
     with tempfile.TemporaryDirectory(prefix="starling-loop-") as folder:
         chosen = keys(model, optimizer, mix, Path(folder))
-        with children("engine_steps", "plain", keys=chosen) as (ours, plain):
+        with children(DRIVERS[driver], "plain", keys=chosen) as (ours, plain):
             for each in (ours, plain):
                 each.run(f"steps {WARM}")
             steps = max(LEAST, round(seconds / _step(plain, LEAST)))
@@ -41,7 +44,7 @@ def measure(model: str, optimizer: str, mix: str, repeat: int, seconds: float) -
     pairs.sort(key=lambda pair: pair[0] / pair[1])
     one, other = pairs[(repeat - 1) // 2]
     return LoopCase(
-        model=model, d=ours.parameters, optimizer=optimizer, mix=mix, driver="task",
+        model=model, d=ours.parameters, optimizer=optimizer, mix=mix, driver=driver,
         plain_ms=round(1e3 * one, 4), ours_ms=round(1e3 * other, 4), kept=round(one / other, 4),
     )  # fmt: skip
 

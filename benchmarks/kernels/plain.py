@@ -53,7 +53,7 @@ class Loop:
         data = made.data(Source(None, manifest.partition, 0, manifest.seed), "cpu")
         self._batch = _batches(data, manifest.task.batch_size)
         self._loss = _of_text if isinstance(data, TextData) else cross_entropy
-        self._optimizer = optimizer(manifest, self.model)
+        self.optimizer = optimizer(manifest, self.model)
 
     def step(self) -> float:
         """Do one step -> its loss."""
@@ -61,10 +61,10 @@ class Loop:
 
     def learn(self, x: Tensor, y: Tensor) -> float:
         """Do a step on samples and labels."""
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         loss: Tensor = self._loss(self.model(x), y)
         loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
+        self.optimizer.step()
         return loss.item()
 
 
@@ -104,13 +104,13 @@ class Both:
         shown = [each if each.ndim == 2 else nn.Parameter(each.data.flatten(1)) for each in self._hidden]
         self._filters = [(one, other) for one, other in zip(self._hidden, shown, strict=True) if one is not other]
         own = {key: keys[key] for key in ("momentum", "nesterov", "ns_steps", "weight_decay")}
-        self._muon = torch.optim.Muon(shown, lr=section.lr, adjust_lr_fn="match_rms_adamw", **own)
+        self.muon = torch.optim.Muon(shown, lr=section.lr, adjust_lr_fn="match_rms_adamw", **own)
         others = [each for name, each in named.items() if name not in names]
-        self._adamw = torch.optim.AdamW(others, lr=section.lr, weight_decay=keys["weight_decay"])
+        self.adamw = torch.optim.AdamW(others, lr=section.lr, weight_decay=keys["weight_decay"])
 
     def zero_grad(self, *, set_to_none: bool) -> None:
         """As torch's."""
-        self._adamw.zero_grad(set_to_none=set_to_none)
+        self.adamw.zero_grad(set_to_none=set_to_none)
         for each in self._hidden:
             each.grad = None
 
@@ -119,8 +119,8 @@ class Both:
         for filters, matrix in self._filters:
             assert filters.grad is not None
             matrix.grad = filters.grad.flatten(1)
-        self._muon.step()  # type: ignore[no-untyped-call]
-        self._adamw.step()
+        self.muon.step()  # type: ignore[no-untyped-call]
+        self.adamw.step()
 
 
 def optimizer(manifest: Manifest, model: nn.Module) -> Any:

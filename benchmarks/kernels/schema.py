@@ -140,6 +140,8 @@ LOOP_MODELS = ("mlp", "cnn", "gpt_800k", "gpt_10m")
 LOOP_OPTIMIZERS = ("sgd", "adamw", "muon")
 LOOP_MIXES = ("dsgd", "default")
 """Plain averages, and as `starling found` chooses."""
+LOOP_DRIVERS = ("task", "script")
+"""A built-in task in the engine, and a plain loop that is a member by `starling.Swarm`."""
 
 
 class LoopCase(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +152,7 @@ class LoopCase(msgspec.Struct, frozen=True, kw_only=True):
     optimizer: str
     mix: str
     driver: str
-    """What calls the training code: task, a built-in task in the engine."""
+    """Who does local steps: task, a built-in task in the engine; script, a plain loop that is a member by `starling.Swarm`."""
     plain_ms: float
     """Processor time of a plain loop's step, on one thread."""
     ours_ms: float

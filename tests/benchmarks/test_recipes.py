@@ -55,7 +55,7 @@ from benchmarks.recipes import (
 from benchmarks.results import Result
 from starling.gossip.overlay import catalogue
 from starling.kernels import never_worse as grid
-from starling.kernels.schema import ALL_RULES, CODECS, LOOP_MIXES, LOOP_MODELS, LOOP_OPTIMIZERS, RULES
+from starling.kernels.schema import ALL_RULES, CODECS, LOOP_DRIVERS, LOOP_MIXES, LOOP_MODELS, LOOP_OPTIMIZERS, RULES
 from starling.node.catalogues import task
 from starling.node.cli.demo import make_plan
 from starling.node.cli.research.bench_loop import wanted
@@ -182,9 +182,17 @@ def large_run(**over: object) -> results.Run:
     return {**run, **over}
 
 
-def looped(model: str, optimizer: str, mix: str) -> results.Run:
+def looped(model: str, optimizer: str, mix: str, driver: str) -> results.Run:
     """A case of `starling bench loop`."""
-    return {"model": model, "optimizer": optimizer, "mix": mix, "plain_ms": 1.0, "ours_ms": 1.1, "kept": 0.91}
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        "mix": mix,
+        "driver": driver,
+        "plain_ms": 1.0,
+        "ours_ms": 1.1,
+        "kept": 0.91,
+    }
 
 
 def compared(cell: str, **over: object) -> results.Run:
@@ -246,7 +254,9 @@ def plausible(recipe: recipes.Recipe) -> results.Figures:
         case LargeRecipe():
             return large.figures([large_run()])
         case LoopRecipe():
-            return loop.figures([looped(*case) for case in itertools.product(LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES)])
+            return loop.figures(
+                [looped(*case) for case in itertools.product(LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES, LOOP_DRIVERS)]
+            )
         case OverlapRecipe():
             each = itertools.product(recipe.models.items(), recipe.paces, recipe.mbit)
             return overlap.figures([overlapped(model, d, pace, mbit) for (model, d), pace, mbit in each])

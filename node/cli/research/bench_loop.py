@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 @command(
-    ("starling bench loop", "all cases: four models, three optimisers, three ways of mixing"),
-    ("starling bench loop --cases 'mlp/*/dsgd' --cases 'gpt_10m/adamw/*' --json", "some of them, for a program"),
+    ("starling bench loop", "all cases: four models, three optimisers, ways of mixing, a task and a script"),
+    ("starling bench loop --cases 'mlp/*/dsgd' --cases 'gpt_10m/adamw/*/script' --json", "some of them, for a program"),
     short_help="Measure local steps beside a plain PyTorch loop's.",
 )
 @click.option(
-    "--cases", "patterns", multiple=True, metavar="MODEL/OPTIMIZER/MIX", help="Only these; * is any. Repeatable."
+    "--cases", "patterns", multiple=True, metavar="MODEL/OPTIMIZER/MIX/DRIVER", help="Only these; * is any. Repeatable."
 )
 @click.option("--repeat", type=int, default=9, help="Pairs of slices, in turn, of which the median ratio counts.")
 @click.option("--seconds", type=float, default=0.3, help="Processor time of a slice, about.")
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 def loop(patterns: tuple[str, ...], repeat: int, seconds: float, as_json: bool) -> None:
     """Measure how much of a plain PyTorch loop's speed local steps keep: processor time on one thread.
 
-    The same model, data, batch size and optimiser in two processes that take turns: a built-in task in the engine, and a loop as one would
-    write it. With dsgd nothing is corrected, with default as in a swarm that was founded without options: sgd by flows, other optimisers
-    by averages of what they remember. Exchanges are made before; what they cost is `starling bench overlap`.
+    The same model, data, batch size and optimiser in two processes that take turns: a built-in task in the engine, or a script with
+    `starling.Swarm`, and a loop as one would write it. With dsgd nothing is corrected, with default as in a swarm that was founded without
+    options: sgd by flows, other optimisers by averages of what they remember. Exchanges are made before; what they cost is `starling bench
+    overlap`.
     """
     from starling.kernels.loop import measure
     from starling.node.cli.documents import Loops
@@ -57,18 +58,23 @@ def loop(patterns: tuple[str, ...], repeat: int, seconds: float, as_json: bool) 
     console().print(table(columns, map(_row, measured), fold=True))
 
 
-def wanted(patterns: Sequence[str]) -> list[tuple[str, str, str]]:
+def wanted(patterns: Sequence[str]) -> list[tuple[str, str, str, str]]:
     """Return the cases that a pattern is for, all if there is none. Raises ConfigError: a pattern is for no case."""
-    from starling.kernels.schema import LOOP_MIXES, LOOP_MODELS, LOOP_OPTIMIZERS
+    from starling.kernels.schema import LOOP_DRIVERS, LOOP_MIXES, LOOP_MODELS, LOOP_OPTIMIZERS
 
-    every = list(product(LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES))
+    every = list(product(LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES, LOOP_DRIVERS))
     for pattern in patterns:
-        if not any(fnmatchcase("/".join(case), pattern) for case in every):
-            named = "; ".join(", ".join(names) for names in (LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES))
+        if not any(_matches(case, pattern) for case in every):
+            named = "; ".join(", ".join(names) for names in (LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES, LOOP_DRIVERS))
             raise ConfigError(
-                f"--cases: {pattern!r} is no MODEL/OPTIMIZER/MIX of {named}; try `starling bench loop --cases 'mlp/*/*'`"
+                f"--cases: {pattern!r} is no MODEL/OPTIMIZER/MIX/DRIVER of {named}; try `starling bench loop --cases 'mlp/*/*'`"
             )
-    return [case for case in every if not patterns or any(fnmatchcase("/".join(case), each) for each in patterns)]
+    return [case for case in every if not patterns or any(_matches(case, each) for each in patterns)]
+
+
+def _matches(case: Sequence[str], pattern: str) -> bool:
+    """Return whether a pattern is for a case; one without a driver is for both."""
+    return any(fnmatchcase("/".join(part), pattern) for part in (case, case[:3]))
 
 
 def _row(case: LoopCase) -> list[str]:

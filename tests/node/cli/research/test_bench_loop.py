@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 
 import psutil
 import pytest
@@ -15,7 +16,7 @@ from torch.nn.utils import parameters_to_vector
 from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.rng import generator
 from starling.kernels import engine_steps, loop, plain, slices
-from starling.kernels.schema import LOOP_MIXES, LOOP_MODELS, LOOP_OPTIMIZERS, LoopCase
+from starling.kernels.schema import LOOP_DRIVERS, LOOP_MIXES, LOOP_MODELS, LOOP_OPTIMIZERS, LoopCase
 from starling.node.catalogues import task
 from starling.node.cli.main import main
 from starling.node.config import manifest as manifests
@@ -80,15 +81,16 @@ def test_exchanges_before_the_first_slice_leave_a_correction_that_is_applied(mix
 
 
 @pytest.mark.slow
-def test_a_case_is_measured_in_two_processes_that_take_turns(capsys):
+@pytest.mark.parametrize("driver", LOOP_DRIVERS)
+def test_a_case_is_measured_in_two_processes_that_take_turns(driver, capsys):
     """The whole way once: figures that fit each other, progress apart from data."""
-    assert main(["bench", "loop", "--cases", "mlp/sgd/default", *FAST, "--json"]) == 0
+    assert main(["bench", "loop", "--cases", f"mlp/sgd/default/{driver}", *FAST, "--json"]) == 0
     out, err = capsys.readouterr()
     (case,) = valid("bench-loop", out)["cases"]
     assert list(case) == ["model", "d", "optimizer", "mix", "driver", "plain_ms", "ours_ms", "kept"]
-    assert [*case.values()][:5] == ["mlp", 4810, "sgd", "default", "task"]
+    assert [*case.values()][:5] == ["mlp", 4810, "sgd", "default", driver]
     assert case["kept"] == pytest.approx(case["plain_ms"] / case["ours_ms"], rel=1e-2)
-    assert err == "  0%  1/1  mlp/sgd/default\n"
+    assert err == f"  0%  1/1  mlp/sgd/default/{driver}\n"
 
 
 @pytest.fixture
@@ -96,10 +98,10 @@ def measured(monkeypatch):
     """Stands in for the measurement; what it was asked for."""
     asked = []
 
-    def measure(model, optimizer, mix, repeat, seconds):
-        asked.append((model, optimizer, mix, repeat, seconds))
+    def measure(model, optimizer, mix, driver, repeat, seconds):
+        asked.append((model, optimizer, mix, driver, repeat, seconds))
         return LoopCase(
-            model=model, d=4810, optimizer=optimizer, mix=mix, driver="task", plain_ms=0.3, ours_ms=0.4, kept=0.75
+            model=model, d=4810, optimizer=optimizer, mix=mix, driver=driver, plain_ms=0.3, ours_ms=0.4, kept=0.75
         )
 
     monkeypatch.setattr(loop, "measure", measure)
@@ -109,13 +111,15 @@ def measured(monkeypatch):
 def test_every_model_optimiser_and_mix_is_a_case(measured, capsys):
     assert main(["bench", "loop", "--json"]) == 0
     cases = valid("bench-loop", capsys.readouterr().out)["cases"]
-    each = [(case["model"], case["optimizer"], case["mix"]) for case in cases]
-    assert each == [(a, b, c) for a in LOOP_MODELS for b in LOOP_OPTIMIZERS for c in LOOP_MIXES]
-    assert {case[3:] for case in measured} == {(9, 0.3)}
+    each = [(case["model"], case["optimizer"], case["mix"], case["driver"]) for case in cases]
+    assert each == list(product(LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES, LOOP_DRIVERS))
+    assert {case[4:] for case in measured} == {(9, 0.3)}
 
 
 def test_a_table_has_a_row_for_each_case_of_a_pattern(measured, capsys):
-    assert main(["bench", "loop", "--cases", "mlp/*/dsgd", "--cases", "cnn/sgd/default", "--repeat", "3"]) == 0
+    assert (
+        main(["bench", "loop", "--cases", "mlp/*/dsgd/task", "--cases", "cnn/sgd/default/task", "--repeat", "3"]) == 0
+    )
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert rows[1] == ["mlp", "4,810", "sgd", "dsgd", "task", "0.300", "0.400", "0.75"]
     assert [row[:4:2] for row in rows[1:]] == [["mlp", "sgd"], ["mlp", "adamw"], ["mlp", "muon"], ["cnn", "sgd"]]
@@ -124,7 +128,10 @@ def test_a_table_has_a_row_for_each_case_of_a_pattern(measured, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("--cases mlp", "--cases: 'mlp' is no MODEL/OPTIMIZER/MIX of mlp, cnn, gpt_800k, gpt_10m; sgd, adamw, muon; dsgd, default"),
+        (
+            "--cases mlp",
+            "--cases: 'mlp' is no MODEL/OPTIMIZER/MIX/DRIVER of mlp, cnn, gpt_800k, gpt_10m; sgd, adamw, muon; dsgd, default; task, script",
+        ),
         ("--repeat 0", "--repeat: must be in [1, 1000], got 0"),
         ("--seconds nan", "--seconds: must be in [0.001, 3600], got nan"),
     ],
