@@ -66,7 +66,8 @@ class Swarm:
         optimizer: the optimizer that steps it, or several.
         evaluate: called when the swarm wants a figure: returns a number, or several by name.
         state: objects with a `state_dict` that are kept beside the node's checkpoints, by name.
-        listen, config: as for `starling.join`.
+        listen: as for `starling.join`.
+        config: as for `starling.join`.
         copies: names under which optimisers keep copies of parameters, beside those known, or a function that gives them.
         by_hand: the script calls `correct` and `corrected` around each step, of an optimizer that has no hooks.
 
@@ -110,7 +111,14 @@ class Swarm:
             higher_is_better: which way it improves; left out: not for a loss or an error.
             set: other keys of the manifest, dotted.
             preset: "vouched" or "open".
-            model, optimizer, evaluate, state, listen, config, copies, by_hand: as for `Swarm`.
+            model: as for `Swarm`, as all that follow.
+            optimizer: as there.
+            evaluate: as there.
+            state: as there.
+            listen: as there.
+            config: as there.
+            copies: as there.
+            by_hand: as there.
         """
         refuse_workers()
         if not operate.holds_node(Path(folder)):

@@ -50,6 +50,7 @@ def test_there_are_as_many_as_the_index_says():
     assert set(EXAMPLES) == {
         "digits",
         "mnist-by-label",
+        "own-loop",
         "gpt-by-author",
         "spoken-digits",
         "batchnorm-cnn",
