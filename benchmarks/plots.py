@@ -101,11 +101,12 @@ def _differences(runs: Sequence[Run], split: str, optimizer: str) -> Callable[[A
                 label=f"{schedule}, {rate}, {faults}",
                 linewidth=1.2,
             )
-            bounds = [
-                (mean - (error or 0.0), mean + (error or 0.0))
-                for mean, error in zip(run["difference"], run["error"], strict=True)
-            ]
-            axes.fill_between(run["rounds"], *zip(*bounds, strict=True), color=colour, alpha=0.12, linewidth=0)
+            means = zip(run["difference"], run["error"], strict=True)  # none where all runs diverged
+            least, most = [], []
+            for mean, error in means:
+                least.append(mean - (error or 0.0))
+                most.append(mean + (error or 0.0))
+            axes.fill_between(run["rounds"], least, most, color=colour, alpha=0.12, linewidth=0)
         axes.set_yscale("symlog", linthresh=_LINEAR)
         axes.set_title(f"{split.replace('_', ' ')}, {optimizer}", fontsize="medium")
         axes.set_xlabel(LABELS["round"])

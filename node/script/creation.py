@@ -25,7 +25,7 @@ from starling.node.config.assignments import assignments
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.engine import fingerprint
 from starling.node.engine.script import start_file
-from starling.node.script.member import Parts
+from starling.node.script.member import Parts, say
 
 _OF_SGD = ("momentum", "nesterov", "weight_decay")
 
@@ -58,7 +58,8 @@ def create(
         start_file.write(start, layout, x)
         lines = fingerprint_of(layout, parts.model, metric)
         agreed = structs.replace(agreed, task=agreed.task.changed(start=str(start), fingerprint=lines))
-        manifests.check(agreed)
+        for warning in manifests.check(agreed):
+            say(warning)
         operate.found(folder, agreed, config)
 
 

@@ -1147,6 +1147,7 @@ def test_results_with_curves_are_drawn(tmp_path):
     curves = SimulateRecipe(title="x", scenario="y", seeds=(1, 2), cases={"a": (), "b": ()}, plot=drawn)
     runs = [simulated(case, seed) for case in "ab" for seed in (1, 2)]
     pairs = [compared(f"{split}/sgd/cosine/normal/calm") for split in ("iid", "by_label")]
+    pairs += [compared("iid/sgd/cosine/twentyfold/calm", rounds=[], difference=[], error=[])]  # all of it diverged
     kinds = [(walks, [walked("a", 8)]), (curves, runs), (NeverWorseRecipe(title="x"), pairs)]
     for number, (recipe, ran) in enumerate(kinds):
         path: Path = tmp_path / f"{number}.png"
