@@ -47,7 +47,7 @@ class SharedVectors:
         whole = torch.frombuffer(self._map, dtype=dtype) if dim else torch.empty(0, dtype=dtype, device="cpu")
         remembered, corrected = dim * memories, dim * corrects
         sizes = [dim, remembered, remembered, 0, dim, remembered, remembered, corrected]
-        parts = whole.split(sizes)
+        parts = torch.split(whole, sizes)
         self.script, self.engine = Half(*parts[:4]), Half(*parts[4:])
 
 
