@@ -1,5 +1,7 @@
 """What measurements say, and which ones are made unless others are named. Torch-free: the command line reads it."""
 
+from itertools import product
+
 import msgspec
 
 CODECS = (
@@ -142,6 +144,12 @@ LOOP_MIXES = ("dsgd", "default")
 """Plain averages, and as `starling found` chooses."""
 LOOP_DRIVERS = ("task", "script")
 """A built-in task in the engine, and a plain loop that is a member by `starling.Swarm`."""
+LOOP_CASES = tuple(
+    case
+    for case in product(LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES, LOOP_DRIVERS)
+    if case[:2] != ("cnn", "muon") or case[3] == "task"
+)
+"""All but scripts with torch's Muon and a convolution: its filters are no matrices, and a task shows them to it as such."""
 
 
 class LoopCase(msgspec.Struct, frozen=True, kw_only=True):

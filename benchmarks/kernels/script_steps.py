@@ -25,7 +25,8 @@ from starling.node.config.schema import Manifest
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.script.hooks import unwrapped
-from starling.node.script.member import Member, Parts
+from starling.node.script.member import Member
+from starling.node.script.parts import Parts
 
 
 class Lasting:
@@ -37,6 +38,10 @@ class Lasting:
     def is_over(self) -> bool:
         """Return whether it has ended: no."""
         return False
+
+    def doing(self) -> str:
+        """Return nothing."""
+        return ""
 
 
 class Scripted(Called):
@@ -74,7 +79,7 @@ def loop(keys: Mapping[str, Any]) -> tuple[slices.Step, int]:
     """Return what does a local step, and d."""
     manifest, folder = agreed(keys), Path(tempfile.mkdtemp(prefix="starling-script-"))
     hub, plain = Scripted(manifest, folder), Loop(manifest)
-    calling = Thread(target=_rounds, args=(hub, manifest))
+    calling = Thread(target=_rounds, args=(hub, manifest), daemon=True)
     calling.start()
     made = plain.optimizer
     optimizers = [made.muon, made.adamw] if isinstance(made, Both) else [made]

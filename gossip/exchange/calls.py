@@ -130,7 +130,8 @@ class Refused(Call, frozen=True, tag="refused"):
     """It was not done and nothing changed."""
 
     kind: str
-    """One of "config" (the person's input), "peer" (its bytes are bad), "disk" (could not write), "state" (not now)."""
+    """One of "config" (the person's input), "peer" (its bytes are bad), "disk" (could not write), "state" (not now),
+    "unmeasured" (an evaluation that nobody does)."""
     reason: str  # for "peer" a snake_case word, else one line for a person
 
 

@@ -100,12 +100,12 @@ class Progress:
         self.changed()
 
 
-def loss_told(loss: float) -> tuple[Level, str]:
-    """Return how an evaluation is reported for its loss: the level, and what is said behind the metric.
+def loss_told(loss: float | None) -> tuple[Level, str]:
+    """Return how an evaluation is reported for its loss, None if it is not known: the level, and what is said behind the metric.
 
     Accuracy of outputs that are no numbers is still a number, so a broken model would look like a poor one.
     """
-    if math.isfinite(loss):
+    if loss is None or math.isfinite(loss):
         return "info", ""
     return (
         "warning",

@@ -141,6 +141,7 @@ def _trained(engine: Worker) -> str:
 def _scored(engine: Worker, task: Task) -> str:
     one, other = (_ask(engine, calls.Evaluate()) for _ in range(2))
     assert isinstance(one, calls.Evaluated)
+    assert one.loss is not None
     if not _same_figures(one, other):
         raise ConfigError("score() of one model differs from call to call; it must not draw random numbers")
     better = "higher" if task.higher_is_better else "lower"
@@ -172,6 +173,7 @@ def _reloaded(engine: Worker, manifest: Manifest, file: Path) -> str:
     evaluated = _ask(engine, calls.Evaluate())
     assert isinstance(result, Result)
     assert isinstance(evaluated, calls.Evaluated)
+    assert evaluated.loss is not None
     if abs(result.loss - evaluated.loss) > 1e-3 * (1.0 + abs(evaluated.loss)):
         raise ConfigError(
             f"the reloaded model has loss {result.loss:.6g}, the exported one {evaluated.loss:.6g}: "

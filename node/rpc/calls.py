@@ -150,7 +150,7 @@ class Evaluated(Call, frozen=True, tag="evaluated"):
     """The task's metric and mean loss over `samples`."""
 
     value: float
-    loss: float
+    loss: float | None  # None: whoever measures does not say
     samples: int
     best: float | None = (
         None  # as in Opened, this evaluation included; None also where there is no checkpoint beside which to keep it

@@ -65,6 +65,8 @@ class Welcome(Message, frozen=True, tag="welcome"):
     memories: bool  # what the optimiser remembers is exchanged
     corrects: bool  # gradients are corrected
     kept: int  # the round after which the script is to have kept its state; -1: never
+    rounds: int = 0  # of the run; 0: without end
+    metric: str = "loss"  # name of what evaluations give
     ahead: int = 0
     """How many times the steps of a grant a script may do while exchanges run; 0: it waits for each Grant, and begins from that."""
 

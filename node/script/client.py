@@ -15,9 +15,11 @@ from starling.gossip.vector import Layout
 from starling.node.rpc import script as messages
 from starling.node.rpc.script import SOCKET_NAME, Closed, Hello, Welcome
 from starling.node.rpc.shared_vectors import SharedVectors
+from starling.node.script.parts import Life
 from starling.node.status.control import socket_address
 
 POLL_S = 0.05
+LONG_S = 3.0  # of waiting without a word
 UP_S = (
     600.0  # that a node may take until its engine is there: it may have to fetch the model that the swarm begins with
 )
@@ -31,15 +33,14 @@ class Client:
         vectors: the memory shared with it.
     """
 
-    def __init__(
-        self, folder: Path, hello: Hello, layout: Layout, alive: Callable[[], None], said: Callable[[str], None]
-    ) -> None:
+    def __init__(self, folder: Path, hello: Hello, layout: Layout, life: Life, said: Callable[[str], None]) -> None:
         """Wait for the engine of the node in `folder`.
 
-        `alive` raises an error when the node has ended; `said` is given a line if this takes long. Raises ConfigError: the engine refuses
-        the script; GossipError: it is not there after UP_S.
+        `said` is given a line if something takes long. Raises ConfigError: the engine refuses the script; GossipError: the node has ended,
+        or its engine is not there after UP_S.
         """
-        self._socket = _connected(folder, alive, said)
+        self._said, self._doing = said, life.doing
+        self._socket = _connected(folder, life, said)
         try:
             self.welcome, self.vectors = self._welcomed(hello, layout)
         except Closed as error:
@@ -75,10 +76,13 @@ class Client:
         return bool(poll.poll(0))
 
     def receive(self) -> messages.Grant | messages.Measure:
-        """Wait for what is to be done next. Raises Closed."""
-        poll = select.poll()
+        """Wait for what is to be done next, and say what the node waits for if that takes long. Raises Closed."""
+        poll, told = select.poll(), ""
         poll.register(self._socket, select.POLLIN)
-        poll.poll()  # here Ctrl-C loses nothing
+        while not poll.poll(1000.0 * LONG_S):  # here Ctrl-C loses nothing
+            if (doing := self._doing()) and doing != told:
+                told = doing
+                self._said(doing)
         message, _ = messages.receive_from_engine(self._socket)
         if not isinstance(message, messages.Grant | messages.Measure):
             raise Closed
@@ -98,8 +102,8 @@ class Client:
             self._socket.close()
 
 
-def _connected(folder: Path, alive: Callable[[], None], said: Callable[[str], None]) -> socket.socket:
-    began, told = time.monotonic(), False
+def _connected(folder: Path, life: Life, said: Callable[[str], None]) -> socket.socket:
+    began, told, due = time.monotonic(), "", 1.0
     while True:
         trial = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -109,13 +113,16 @@ def _connected(folder: Path, alive: Callable[[], None], said: Callable[[str], No
             trial.close()
         else:
             return trial
-        alive()
+        life.check()
         waited = time.monotonic() - began
         if waited > UP_S:
             raise GossipError(
                 f"the node in {folder} is not ready after {UP_S:.0f} s; look with `starling status --dir {folder}`"
             )
-        if waited > 1.0 and not told:
-            told = True
-            said(f"waiting for the node in {folder}; look with `starling status --dir {folder}`")
+        if waited > due:
+            due = waited + LONG_S
+            doing = life.doing() or f"waiting for the node in {folder}; look with `starling status --dir {folder}`"
+            if doing != told:
+                told = doing
+                said(doing)
         time.sleep(POLL_S)

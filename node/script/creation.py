@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +21,15 @@ from starling.gossip.vector import Layout, finite
 from starling.node import operate
 from starling.node.catalogues import OPTIMIZERS
 from starling.node.config import manifest as manifests
-from starling.node.config import presets
+from starling.node.config import presets, toml
 from starling.node.config.assignments import assignments
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.engine import fingerprint
 from starling.node.engine.script import start_file
-from starling.node.script.member import Parts, say
+from starling.node.script.parts import Parts, say
+from starling.node.storage.run_dir import RunDir
 
+_METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 _OF_SGD = ("momentum", "nesterov", "weight_decay")
 
 
@@ -45,6 +48,10 @@ def create(
 
     Raises ConfigError: a wrong key or value, or the directory holds a node.
     """
+    if not _METRIC.fullmatch(metric.name):
+        raise ConfigError(
+            f"metric: must be 1 to 32 letters, digits and _, beginning with a letter, got {metric.name!r}"
+        )
     figure = {"task.metric": metric.name, "task.higher_is_better": metric.higher_is_better}
     chosen = assignments({"task": "script", **figure, **_optimizer(parts.optimizers), **given})
     agreed: Manifest = presets.load(Manifest, None, presets.asked(preset, chosen))
@@ -61,6 +68,21 @@ def create(
         for warning in manifests.check(agreed):
             say(warning)
         operate.found(folder, agreed, config)
+
+
+def go_on(folder: Path, given: Mapping[str, Any], own: Sequence[str]) -> None:
+    """Prepare the directory of a node that was created before, with the settings `own`, and say which of `given` its swarm has otherwise.
+
+    Raises ConfigError: a wrong key or value.
+    """
+    place = RunDir.existing(folder)
+    place.write_config(toml.apply_set(place.read_config(), own))
+    agreed = place.read_manifest()
+    for key, value in given.items():
+        if agreed is not None and toml.apply_set(agreed, assignments({key: value})) != agreed:
+            say(
+                f"{folder} holds a swarm whose manifest is signed: {key} = {value} is ignored; name another directory for another swarm"
+            )
 
 
 def fingerprint_of(layout: Layout, model: nn.Module, metric: Metric) -> tuple[str, ...]:

@@ -85,7 +85,9 @@ class Hooks:
         """
         self._process.refuse_forks()
         if self.closed:
-            return False
+            raise ConfigError(
+                "this Swarm is closed, or another one took over its optimizer: call step() of that one, or leave the loop"
+            )
         ran, moved, empty = self._ran, self._moved, self._empty
         self._ran = self._moved = self._empty = False
         self._unseen = 0 if ran else self._unseen + 1

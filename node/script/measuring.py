@@ -20,16 +20,21 @@ class Measuring:
 
     Attributes:
         is_asked: there is a function.
+        metric: name of a number that the function gives without one.
     """
 
     def __init__(self, model: nn.Module, evaluate: Callable[[], Any] | None) -> None:
+        """Raises ConfigError: the function is none."""
+        if evaluate is not None and not callable(evaluate):
+            raise ConfigError(f"evaluate: must be a function without arguments, got a {type(evaluate).__name__}")
         self._model, self._evaluate = model, evaluate
         self._logged: dict[str, float] = {}
         self.is_asked = evaluate is not None
+        self.metric = LOSS
 
     def log(self, figures: Mapping[str, Any]) -> None:
-        """Keep figures for the next time that the swarm asks."""
-        self._logged = _numbers(figures)
+        """Keep figures for the next time that the swarm asks. Raises ConfigError: one is no number."""
+        self._logged = _numbers("log", figures)
 
     def measured(self, round: int) -> Measured:
         """Return the figures of the model as it is; what the function raises is raised here."""
@@ -43,17 +48,15 @@ class Measuring:
         finally:
             for module, mode in modes:
                 module.training = mode
-        return _said(
-            _numbers(given if isinstance(given, Mapping) else {"value": given}),
-            f"evaluate() gave no number after round {round}",
-        )
+        figures = _numbers("evaluate", given if isinstance(given, Mapping) else {self.metric: given})
+        return _said(figures, f"evaluate() gave no finite number after round {round}")
 
 
-def _numbers(figures: Mapping[str, Any]) -> dict[str, float]:
+def _numbers(of: str, figures: Mapping[str, Any]) -> dict[str, float]:
     try:
         return {str(name): float(value) for name, value in figures.items()}
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"evaluate: must give a number, or numbers by name: {error}") from error
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"{of}: must give a number, or numbers by name: {error}") from error
 
 
 def _said(figures: Mapping[str, float], reason: str) -> Measured:

@@ -8,17 +8,13 @@ Shapes: d parameters.
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
-import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from msgspec.structs import replace
+from torch import Tensor
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.vector import finite
@@ -33,66 +29,11 @@ from starling.node.script.hooks import Hooks
 from starling.node.script.kept_state import KeptState
 from starling.node.script.measuring import Measuring
 from starling.node.script.memories import OptimizerMemories
-from starling.node.script.parameters import Parameters
+from starling.node.script.parts import Life, Parts, Tally, reach, say
 
 LOADED = 1 << 20  # age of a memory that was loaded, where it does not say how old it is
 _OVER = messages.Grant(0, 0, 0.0, finished=True)
 """The node has ended, without a word."""
-Copies = Sequence[str] | Callable[[nn.Parameter], Iterable[Tensor]]
-
-
-class Life(Protocol):
-    """Whether the node of a script runs."""
-
-    def check(self) -> None:
-        """Raises GossipError: it has failed, or is not there."""
-
-    def is_over(self) -> bool:
-        """Return whether it has ended in order. Raises GossipError: it has failed."""
-
-
-@dataclass(slots=True)
-class Parts:
-    """Of a script.
-
-    Args:
-        model: what it trains.
-        optimizers: the innermost ones.
-        evaluate: as of `Swarm`.
-        state: likewise.
-        copies: likewise.
-    """
-
-    model: nn.Module
-    optimizers: Sequence[Optimizer]
-    evaluate: Callable[[], Any] | None = None
-    state: Mapping[str, Any] | None = None
-    copies: Copies = ()
-    parameters: Parameters = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.parameters = Parameters(self.model, self.optimizers, copies=self.copies)
-
-
-class Tally:
-    """Local steps of a round."""
-
-    def __init__(self) -> None:
-        self.began = time.monotonic()
-        self.steps = self.losses = 0
-        self._sum: Tensor | float = 0.0
-
-    def note(self, loss: Tensor | float | None) -> None:
-        """Count a step; its loss is only looked at by `mean`."""
-        self.steps += 1
-        if loss is not None:
-            self._sum = self._sum + (loss.detach() if isinstance(loss, Tensor) else float(loss))
-            self.losses += 1
-
-    @property
-    def mean(self) -> float | None:
-        """Return the mean loss; None: there was none."""
-        return float(self._sum) / self.losses if self.losses else None
 
 
 class Member:
@@ -103,9 +44,12 @@ class Member:
         hooks: around the optimisers' steps.
         client: the connection.
         process: the one that joined.
+        gives_parts: the steps of an unfinished round are given when it closes.
 
     Raises ConfigError: the model is not the swarm's; GossipError: the node failed.
     """
+
+    gives_parts = True
 
     def __init__(self, folder: Path, parts: Parts, life: Life) -> None:
         self._folder, self._parts, self._life = folder, parts, life
@@ -114,6 +58,7 @@ class Member:
         self._kept = KeptState(folder, parts.state)
         self.client = self._connected()
         welcome = self.client.welcome
+        self.measuring.metric = welcome.metric
         flows = Flows() if welcome.corrects else None
         memories = OptimizerMemories(parts.optimizers, parts.parameters) if welcome.memories else None
         self._held = Held(parts.parameters, self.client.vectors, memories, flows)
@@ -132,15 +77,22 @@ class Member:
     def grant(self) -> messages.Grant:
         """Return what is granted; at first wait until training begins, and take over the swarm's parameters."""
         if self._grant is None:
-            restored = self._kept.restore(self.client.welcome.round)
+            due = self.client.welcome.round
+            restored = None if self._own else self._kept.restore(due)
+            if restored is not None and restored < due:
+                say(
+                    f"the state of round {restored} was loaded, the node is in round {due}: nothing newer was kept when the script ended"
+                )
             memories = self._held.memories
             if memories is not None and any(each.state for each in self._parts.optimizers):
                 memories.steps = LOADED
             grant = self._granted(wait=True)
             assert grant is not None
             self._grant = grant
+            if grant.finished:
+                say(f"the node in {self._folder} has no round to do: its swarm has finished, or it leaves")
             own, self._own = self._own, {}
-            stays = own.get("round") == grant.round and restored is None
+            stays = own.get("round") == grant.round
             self._handover.begin(grant, parameters=not stays)
             self._keep(grant)
             self._tally = Tally()
@@ -176,19 +128,30 @@ class Member:
             raise ConfigError(
                 "load_state_dict: call it before the first step and before swarm.finished, swarm.round and swarm.lr()"
             )
+        if not {"round", "steps"} <= state.keys():
+            raise ConfigError(
+                f"load_state_dict: needs round and steps, as state_dict() gives them, got {sorted(state)}"
+            )
         self._own = dict(state)
 
     def close(self) -> None:
-        """Take the hooks away, and say goodbye to the engine."""
+        """Take the hooks away, give the engine the steps of an unfinished round, keep the state, and say goodbye."""
         self.hooks.close()
-        if os.getpid() == self.process:
-            self.client.close()
+        if os.getpid() != self.process:
+            return
+        grant = self._grant
+        if grant is not None and not grant.finished:
+            with suppress(ConfigError, Closed):  # what cannot be given is lost, as with a script that is killed
+                if self._tally.steps and not self._given and self.gives_parts:
+                    self._give(grant)
+                self._kept.write(grant.round)
+        self.client.close()
 
     def _connected(self) -> Client:
         layout = self._parameters.layout
         frozen = fingerprint.base(self._parts.model)
         hello = messages.Hello(VERSION, os.getpid(), layout.names, layout.shapes, frozen, self.measuring.is_asked)
-        return Client(self._folder, hello, layout, self._life.check, say)
+        return Client(self._folder, hello, layout, self._life, say)
 
     def _end_round(self, grant: messages.Grant) -> bool:
         """Give what the script has, and take over what it gets, as soon as it is there -> whether it was."""
@@ -196,6 +159,16 @@ class Member:
             return False
         if self.grant.finished:
             return True
+        self._give(grant)
+        return (self._ahead > 0 and not self._is_last(grant)) or self._taken(self._granted(wait=True))
+
+    def _is_last(self, grant: messages.Grant) -> bool:
+        """Return whether no round follows, so that there is nothing to do beside its exchanges."""
+        rounds = self.client.welcome.rounds
+        return rounds > 0 and self._ahead == 1 and grant.round + 1 >= rounds
+
+    def _give(self, grant: messages.Grant) -> None:
+        """Hand over the steps that were done since the last time. Raises ConfigError: the model cannot be given."""
         self._parameters.check_same()
         given = self._handover.give()
         if not finite(self.client.vectors.script.x):
@@ -217,14 +190,16 @@ class Member:
         with suppress(Closed):  # which is noticed when a grant is read
             self.client.send(said)
         self._given = True
-        return self._ahead > 0 or self._taken(self._granted(wait=True))
 
     def _taken(self, grant: messages.Grant | None) -> bool:
         """Take over what a grant gives, if there is one."""
         if grant is None:
             return False
+        before = 0 if self._grant is None else self._grant.round
         self._grant, self._given, anew, self._anew = grant, False, self._anew, False
         if grant is _OVER:
+            self._grant = replace(_OVER, round=before)
+            say(f"the node has left in round {before}")
             return True
         if grant.finished:
             self._parameters.write(self.client.vectors.engine.x)
@@ -264,15 +239,3 @@ class Member:
         say("the node's engine was lost; training goes on from its checkpoint")
         self.client = self._connected()
         self._held.vectors, self._anew = self.client.vectors, True
-
-
-def reach(rate: float, optimizers: Sequence[Optimizer]) -> float:
-    """Return how far a local step along a unit direction moves a parameter in the long run: with momentum m rate/(1 − m)."""
-    momentum = optimizers[0].param_groups[0].get("momentum", 0.0) if isinstance(optimizers[0], torch.optim.SGD) else 0.0
-    return rate / (1.0 - momentum) if momentum < 1.0 else rate
-
-
-def say(line: str) -> None:
-    """Tell the owner, on standard error."""
-    sys.stderr.write(f"starling: {line}\n")
-    sys.stderr.flush()

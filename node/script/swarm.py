@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from weakref import WeakValueDictionary
 
 from msgspec import structs
 from torch import Tensor, nn
@@ -23,12 +24,16 @@ from starling.node.config.schema import NodeConfig
 from starling.node.rpc.script import SOCKET_NAME
 from starling.node.script import creation
 from starling.node.script.hooks import unwrapped
-from starling.node.script.member import Copies, Member, Parts
+from starling.node.script.member import Member
+from starling.node.script.parts import Copies, Parts
 from starling.node.script.processes import refuse_workers
+from starling.node.status.control import ControlError
 from starling.node.status.snapshot import StatusSnapshot
 from starling.node.storage.run_dir import RunDir
 
 T = TypeVar("T")
+_OPEN: WeakValueDictionary[Path, Swarm] = WeakValueDictionary()
+"""Of this process, by run directory."""
 
 
 class Running:
@@ -46,14 +51,28 @@ class Running:
 
     def is_over(self) -> bool:
         """Return whether it has ended in order."""
-        process = None if self.node is None else self.node.process
-        if self.node is None or process is None:
-            return not Attached(self._folder).running
-        if Attached(self._folder).running:
+        attached = Attached(self._folder)
+        if attached.running:
             return False
-        if process.wait(background.GRACE_S):
-            self.node.raise_if_ended()
+        if self.node is not None and self.node.process is not None:
+            if self.node.process.wait(background.GRACE_S):
+                self.node.raise_if_ended()
+            return True
+        last = attached.last
+        if last is None or last.ended == "failed":
+            why = "was killed" if last is None else last.reason
+            raise GossipError(
+                f"the node in {self._folder} {why}; start it with `starling run --dir {self._folder}`, and the script again"
+            )
         return True
+
+    def doing(self) -> str:
+        """Return its problem, or what it does."""
+        try:
+            status = Attached(self._folder).status()
+        except (ControlError, GossipError):
+            return ""
+        return f"the node in {self._folder}: {status.problem or status.activity or status.state}"
 
 
 class Swarm:
@@ -85,12 +104,15 @@ class Swarm:
         refuse_workers()
         parts = Parts(model, unwrapped(optimizer, by_hand=by_hand), evaluate, state, copies)
         self._folder = Path(folder)
+        if (open_here := _OPEN.get(self._folder.resolve())) is not None:  # a cell that is run again
+            open_here.close()
         self._life = Running(self._folder, _started(self._folder, invite, listen, config))
         try:
             self._member = Member(self._folder, parts, self._life)
         except BaseException:
             self._stop()
             raise
+        _OPEN[self._folder.resolve()] = self
 
     @classmethod
     def create(
@@ -121,10 +143,12 @@ class Swarm:
             by_hand: as there.
         """
         refuse_workers()
-        if not operate.holds_node(Path(folder)):
+        own = {"listen": [listen] if isinstance(listen, str) else listen, **(config or {})}
+        given = {"pace.rounds": rounds, "pace.local_steps": local_steps, "pace.quorum": quorum, **(set or {})}
+        if operate.holds_node(Path(folder)):
+            creation.go_on(Path(folder), given, assignments(own))
+        else:
             parts = Parts(model, unwrapped(optimizer, by_hand=by_hand), copies=copies)
-            own = {"listen": [listen] if isinstance(listen, str) else listen, **(config or {})}
-            given = {"pace.rounds": rounds, "pace.local_steps": local_steps, "pace.quorum": quorum, **(set or {})}
             lower = metric in {"loss", "error"} or metric.endswith(("_loss", "_error"))
             figure = creation.Metric(metric, not lower if higher_is_better is None else higher_is_better)
             creation.create(Path(folder), parts, figure, given, preset, toml.apply_set(NodeConfig(), assignments(own)))

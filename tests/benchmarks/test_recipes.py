@@ -55,7 +55,7 @@ from benchmarks.recipes import (
 from benchmarks.results import Result
 from starling.gossip.overlay import catalogue
 from starling.kernels import never_worse as grid
-from starling.kernels.schema import ALL_RULES, CODECS, LOOP_DRIVERS, LOOP_MIXES, LOOP_MODELS, LOOP_OPTIMIZERS, RULES
+from starling.kernels.schema import ALL_RULES, CODECS, LOOP_CASES, RULES
 from starling.node.catalogues import task
 from starling.node.cli.demo import make_plan
 from starling.node.cli.research.bench_loop import wanted
@@ -254,9 +254,7 @@ def plausible(recipe: recipes.Recipe) -> results.Figures:
         case LargeRecipe():
             return large.figures([large_run()])
         case LoopRecipe():
-            return loop.figures(
-                [looped(*case) for case in itertools.product(LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES, LOOP_DRIVERS)]
-            )
+            return loop.figures([looped(*case) for case in LOOP_CASES])
         case OverlapRecipe():
             each = itertools.product(recipe.models.items(), recipe.paces, recipe.mbit)
             return overlap.figures([overlapped(model, d, pace, mbit) for (model, d), pace, mbit in each])

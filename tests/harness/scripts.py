@@ -15,7 +15,8 @@ from starling.node.catalogues import task
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.script.hooks import unwrapped
-from starling.node.script.member import Member, Parts
+from starling.node.script.member import Member
+from starling.node.script.parts import Parts
 from starling.node.tasks.api import Source
 from tests.harness.engines import opening
 
@@ -30,6 +31,9 @@ class Up:
 
     def is_over(self):
         return True
+
+    def doing(self):
+        return ""
 
 
 class Scripted:

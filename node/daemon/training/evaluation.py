@@ -23,6 +23,7 @@ class Evaluation:
     progress: Progress
     report: Reporter
     metric: str
+    _unmeasured: str = ""  # what was said of evaluations that nobody does
     _began: float = field(default_factory=trio.current_time)
 
     def due(self, done: int) -> bool:
@@ -43,6 +44,11 @@ class Evaluation:
             case calls.Refused(kind="config", reason=reason):
                 progress.value_round = progress.round
                 self.report.event("not_evaluated", reason, level="error", round=progress.round)
+            case calls.Refused(kind="unmeasured", reason=reason):
+                progress.value_round = progress.round
+                if reason != self._unmeasured:
+                    self.report.event("not_evaluated", reason, round=progress.round)
+                self._unmeasured = reason
             case calls.Evaluated() as evaluated:
                 self._note(evaluated)
 

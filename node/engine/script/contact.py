@@ -74,7 +74,8 @@ class Contact:
 
         Raises Closed: it cannot take part, or is gone; OSError: there is no memory.
         """
-        layout, memories = self._trainer.layout, self._trainer.memory is not None
+        trainer = self._trainer
+        layout, memories = trainer.layout, trainer.memory is not None
         if why := difference(hello, layout, self._manifest):
             self._link.send(messages.Refusal(why))
             self.hang_up()
@@ -82,7 +83,16 @@ class Contact:
         file = new_file(self._folder, layout.dim, layout.dtype, **forms)
         try:
             self.vectors = SharedVectors(file, layout.dim, layout.dtype, **forms)
-            said = messages.Welcome(due, self._trainer.steps, memories, self._corrects, kept, self.ahead)
+            said = messages.Welcome(
+                due,
+                trainer.steps,
+                memories,
+                self._corrects,
+                kept,
+                self._manifest.pace.rounds,
+                trainer.facts.metric,
+                self.ahead,
+            )
             self._link.send(said, file)
         finally:
             os.close(file)

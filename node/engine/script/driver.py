@@ -31,6 +31,7 @@ from starling.node.status.snapshot import EngineFigures
 
 FIRST_S = 120.0  # that a granted round waits for the first script
 AWAY_S = 5.0  # likewise for one that was here: a restart of a script imports torch
+LEAST_S = 1.0  # of a round without a script, which takes as long as the last one with it
 
 Ended = calls.Trained | calls.Evaluated | calls.Refused | None
 """A reply to Train or Evaluate; None: neither has ended."""
@@ -71,7 +72,7 @@ class ScriptDriver:
         self._kept = self.session.round if resumed else -1  # round of the checkpoint
         self._keep = -1  # of a checkpoint beside which the script has not kept its state yet
         self._measuring: calls.Evaluate | None = None
-        self._patience, self._missed = FIRST_S, clock()
+        self._patience, self._missed, self._usual_s = FIRST_S, clock(), LEAST_S
         self.contact = Contact(Path(opening.checkpoint).parent, opening.manifest, trainer)
         facts, best = trainer.facts, self.session.store.best
         self.reply = calls.Opened(
@@ -146,7 +147,7 @@ class ScriptDriver:
         except ValueError:
             fine = False
             trainer.note("the script's parameters are not finite: its steps of this round do not count")
-        self.contact.waits = True
+        self.contact.waits, self._usual_s = True, max(LEAST_S, said.seconds)
         granted, reply = session.granted, None
         steps = said.steps if granted == math.inf else min(said.steps, int(granted))
         loss = (math.nan if said.loss is None else said.loss) if fine else None
@@ -181,17 +182,19 @@ class ScriptDriver:
         if call is None:
             self.contact.hang_up()
         if said.value is None or not math.isfinite(said.value):
-            return calls.Refused("config", said.reason or "the script's evaluation gave no number")
+            return calls.Refused("unmeasured", said.reason or "the script's evaluation gave no number")
         best = self.session.store.best
         if call is not None and call.keep:
             best.offer(said.value, call.round, self.trainer.model())
-        return calls.Evaluated(said.value, said.loss, said.samples, best.value, best.round, dict(said.others))
+        loss = None if math.isnan(said.loss) else said.loss
+        return calls.Evaluated(said.value, loss, said.samples, best.value, best.round, dict(said.others))
 
     def _without(self) -> calls.Trained | calls.Refused | None:
         """Go on although no script came in time."""
+        self._missed, self._patience = self._clock(), self._usual_s
         if self._measuring is not None:
             self._measuring = None
-            return calls.Refused("config", "the training script is not here, which evaluates the model")
+            return calls.Refused("unmeasured", "the training script is not here, which evaluates the model")
         self.trainer.note("the training script is not here: no local steps are done, as in a pause")
         return self._cut_short()
 

@@ -15,7 +15,8 @@ from starling.node.config.schema import CompressSection, OptimizerSection
 from starling.node.engine.script.driver import AWAY_S
 from starling.node.rpc import calls
 from starling.node.script.hooks import unwrapped
-from starling.node.script.member import Member, Parts
+from starling.node.script.member import Member
+from starling.node.script.parts import Parts
 from tests.harness.engines import done, every, exchange, manifest, opened, x_of
 from tests.harness.scripts import Scripted, Up, pieces, replayed, running
 
@@ -376,6 +377,84 @@ def test_in_a_fork_a_step_is_refused(tmp_path):
         engine.hear(lambda: engine.has_script)
         engine.hear(lambda: not engine.has_script)
     done(engine, calls.Stop())
+
+
+def test_rounds_without_a_script_take_as_long_as_with_one(tmp_path, monkeypatch):
+    """Else a node alone would be through with its run in seconds."""
+    monkeypatch.setattr("starling.node.engine.script.driver.FIRST_S", 0.1)
+    monkeypatch.setattr("starling.node.engine.script.driver.LEAST_S", 0.3)
+    engine, began = Scripted(agreement(mix="dsgd"), tmp_path), time.monotonic()
+    for number in range(3):
+        assert done(engine, calls.Train(number, STEPS)).figures.local_steps == 0
+        done(engine, calls.Mix(number))
+    assert time.monotonic() - began >= 0.1 + 2 * 0.3
+    done(engine, calls.Stop())
+
+
+def test_a_script_that_closes_in_the_middle_of_a_round_gives_its_steps_and_keeps_its_state(tmp_path):
+    """So model and optimiser belong together when it comes back."""
+    agreed = agreement("adamw", "dsgd")
+    engine = Scripted(agreed, tmp_path)
+
+    def script():
+        made, model, batch = pieces(agreed, "a", 0)
+        optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+        member = Member(tmp_path, Parts(model, unwrapped(optimizer), state={"optimizer": optimizer}), Up())
+        assert not member.grant.finished
+        for number in range(STEPS - 1):
+            made.loss(model, batch(number)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            member.step(None)
+        member.close()
+        return flatten(model, layout(model))
+
+    with running(script) as outcome:
+        assert done(engine, calls.Train(0, STEPS)).figures.local_steps == STEPS - 1
+    assert torch.equal(x_of(engine), outcome.value)
+    kept = torch.load(tmp_path / "script-0.state", weights_only=True)["optimizer"]["state"]
+    assert {int(each["step"]) for each in kept.values()} == {STEPS - 1}
+    done(engine, calls.Stop())
+
+
+def test_one_s_own_checkpoint_wins_over_the_state_that_the_node_kept(tmp_path):
+    agreed = agreement(mix="dsgd")
+    engine = Scripted(agreed, tmp_path)
+
+    def script():
+        _, model, _ = pieces(agreed, "a", 0)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        torch.save({"optimizer": {"no": "state of this one"}}, tmp_path / "script-0.state")
+        member = Member(tmp_path, Parts(model, unwrapped(optimizer), state={"optimizer": optimizer}), Up())
+        with pytest.raises(ConfigError, match="needs round and steps"):
+            member.load_state_dict({"round": 0})
+        with torch.no_grad():
+            next(model.parameters()).add_(1.0)
+        own = flatten(model, layout(model))
+        member.load_state_dict({"round": 0, "steps": 2})
+        assert member.state_dict() == {"round": 0, "steps": 2}
+        assert torch.equal(flatten(model, layout(model)), own)
+        member.client.hang_up()
+
+    with running(script):
+        engine.handle(calls.Train(0, STEPS))
+        engine.hear(lambda: engine.has_script)
+        engine.hear(lambda: not engine.has_script)
+    done(engine, calls.Stop())
+
+
+def test_a_number_without_a_name_is_the_swarm_s_metric_and_its_loss_if_that_is_it(tmp_path):
+    engine = Scripted(agreement(), tmp_path)
+
+    def script():
+        stepping(tmp_path, evaluate=lambda: 0.25).close()
+
+    with running(script):
+        done(engine, calls.Train(0, STEPS))
+        done(engine, calls.Mix(0))
+        found = done(engine, calls.Evaluate(1))
+        assert (found.value, found.loss) == (0.25, None), "accuracy of digits says nothing of the loss"
+        finish(engine)
 
 
 def test_state_is_kept_beside_the_checkpoint_and_found_again(tmp_path):

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from itertools import product
 
 import psutil
 import pytest
@@ -16,7 +15,7 @@ from torch.nn.utils import parameters_to_vector
 from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.rng import generator
 from starling.kernels import engine_steps, loop, plain, slices
-from starling.kernels.schema import LOOP_DRIVERS, LOOP_MIXES, LOOP_MODELS, LOOP_OPTIMIZERS, LoopCase
+from starling.kernels.schema import LOOP_CASES, LOOP_DRIVERS, LOOP_MIXES, LOOP_MODELS, LOOP_OPTIMIZERS, LoopCase
 from starling.node.catalogues import task
 from starling.node.cli.main import main
 from starling.node.config import manifest as manifests
@@ -112,7 +111,7 @@ def test_every_model_optimiser_and_mix_is_a_case(measured, capsys):
     assert main(["bench", "loop", "--json"]) == 0
     cases = valid("bench-loop", capsys.readouterr().out)["cases"]
     each = [(case["model"], case["optimizer"], case["mix"], case["driver"]) for case in cases]
-    assert each == list(product(LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES, LOOP_DRIVERS))
+    assert each == list(LOOP_CASES)
     assert {case[4:] for case in measured} == {(9, 0.3)}
 
 
