@@ -16,7 +16,6 @@ import torch
 
 from starling.gossip.mix.borne import Borne, merged
 from starling.gossip.mix.memories import Decay, carry
-from starling.gossip.mix.rows import blocks
 from starling.node.rpc import script as messages
 from starling.node.rpc.shared_vectors import SharedVectors
 from starling.node.script.flows import Flows
@@ -108,7 +107,7 @@ class Moving:
         self._held = held
         engine = held.vectors.engine
         self._c = torch.zeros_like(engine.correction)  # the engine writes its own while this is used
-        self._x = torch.empty_like(engine.x)
+        self._is_given = False  # the script's half has the parameters as they are
         self._memory = torch.empty_like(engine.mean), torch.empty_like(engine.square)
         self._told = Borne()
 
@@ -124,19 +123,19 @@ class Moving:
 
     def give(self) -> Given:
         """Copy parameters and memories."""
-        self._held.parameters.read(self._held.vectors.script.x)
+        if not self._is_given:
+            self._held.parameters.read(self._held.vectors.script.x)
+        self._is_given = False
         given = self._held.remembered()
         self._told = Borne(*given.known) if given.known else Borne()
         return given
 
     def take(self, grant: messages.Grant, steps: int) -> None:
-        """Add the differences of the halves."""
+        """Add the differences of the halves. What is given next is what there is then."""
         held = self._held
         script, engine = held.vectors.script, held.vectors.engine
-        held.parameters.read(self._x)
-        for own, theirs, before in blocks(self._x, engine.x, script.x):
-            own.add_(theirs - before)
-        held.parameters.write(self._x)
+        held.parameters.move(script.x, engine.x)
+        self._is_given = True
         memories = held.memories
         decays: Sequence[Decay] | None = None if memories is None else memories.decays()
         if memories is not None and decays is not None and grant.age:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from starling.gossip.errors import ConfigError
+from starling.gossip.mix.rows import blocks
 from starling.gossip.vector import Layout, as_named, real
 from starling.node.script.modes import quiet
 
@@ -102,6 +103,31 @@ class Parameters:
                 lost = list(self.lost.values())
                 torch._foreach_copy_(lost, [places[number] for number in self.lost])
                 torch._foreach_sub_(lost, [values[number] for number in self.lost])
+
+    def move(self, own: Tensor, other: Tensor) -> None:
+        """Add `other` − `own` (d,) to the parameters, and copy them to `own`, in the host's memory: one pass where that is possible."""
+        with quiet():
+            values = self._values()
+            plain = all(
+                each.is_contiguous() and each.dtype == own.dtype and each.device == own.device for each in values
+            )
+            if plain and next(self._copies(), None) is None:
+                for value, before, after in zip(values, self.cut(own), self.cut(other), strict=True):
+                    for x, s, e in blocks(value.view(-1), before.view(-1), after.view(-1)):
+                        torch.sub(e, s, out=s)
+                        s.add_(x)
+                        x.copy_(s)
+                torch.clear_autocast_cache()
+                return
+        self.move_whole(own, other)
+
+    def move_whole(self, own: Tensor, other: Tensor) -> None:
+        """As `move`, by `read` and `write`."""
+        with quiet():
+            moved = torch.sub(other, own)
+            self.read(own)
+            own.add_(moved)
+            self.write(own)
 
     def cut(self, flat: Tensor) -> list[Tensor]:
         """Return views of `flat` (d,), one for each parameter, in its shape. Raises ValueError: it has another length."""

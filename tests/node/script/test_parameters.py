@@ -352,3 +352,29 @@ def test_no_random_number_is_drawn():
     parameters = whole(model)
     parameters.write(read(parameters))
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("kind", ["plain", "bfloat16", "channels last", "copies"])
+def test_moving_adds_the_difference_of_two_vectors_and_leaves_the_first_as_the_parameters_are(kind):
+    """In one pass or in several: the same."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(5, 2)).to(
+        torch.bfloat16 if kind == "bfloat16" else torch.float32
+    )
+    if kind == "channels last":
+        model = model.to(memory_format=torch.channels_last)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    if kind == "copies":
+        for each in model.parameters():
+            optimizer.state[each]["z"] = each.detach().clone()
+    parameters = Parameters(model, [optimizer])
+    own, other = (torch.randn(parameters.layout.dim) for _ in range(2))
+    before = torch.empty_like(own)
+    parameters.read(before)
+    wanted = before + (other - own)
+    parameters.move(own, other)
+    now = torch.empty_like(own)
+    parameters.read(now)
+    assert torch.allclose(now, wanted, atol=1e-6)
+    assert torch.allclose(own, now, atol=1e-6)
+    if kind == "copies":
+        assert all(torch.equal(optimizer.state[each]["z"], each) for each in model.parameters())
