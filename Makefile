@@ -50,10 +50,11 @@ compiled: $(VENV)/.ready
 unit: $(VENV)/.ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
-# Tests with models of other libraries, which `unit` skips where these are not installed.
+# Tests with models and training loops of other libraries, which `unit` skips where these are not installed.
 libraries: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers,peft,lightning,onnx,parquet,images]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers,accelerate,peft,trl,lightning,onnx,parquet,images]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/node/tasks tests/node/engine/test_formats.py tests/api/test_own_model.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m '' tests/integrations
 
 acceptance: $(VENV)/.ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m acceptance --timeout 3600

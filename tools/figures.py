@@ -30,7 +30,8 @@ from types import MappingProxyType
 
 ROOT = Path(__file__).parents[1]
 CORE = (
-    "gossip/replica.py", "gossip/edge_memory.py", "gossip/mix/kinds.py", "node/engine/worker.py", "node/engine/task_driver.py", "node/engine/gossip_session.py",
+    "gossip/replica.py", "gossip/edge_memory.py", "gossip/mix/kinds.py", "node/engine/worker.py", "node/engine/task_driver.py",
+    "node/engine/gossip_session.py",
     "node/engine/rounds.py", "node/engine/clock_rounds.py", "node/engine/vectors.py", "node/engine/late_join.py", "node/engine/store.py",
     "node/engine/exchange/[!ab]*.py", "node/engine/exchange/broadcasts.py", "node/engine/local/*.py", "node/engine/process.py",
     "node/engine/optimizers.py", "node/engine/flat_optimizer.py", "node/engine/pieces.py",

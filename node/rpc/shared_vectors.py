@@ -16,6 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+_LINE = 64  # bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Half:
@@ -44,10 +46,16 @@ class SharedVectors:
     def __init__(self, file: int, dim: int, dtype: torch.dtype, *, memories: bool, corrects: bool) -> None:
         """Map an open file, which may be closed afterwards. Raises OSError: it is too short, or there is no memory."""
         self._map = mmap.mmap(file, _bytes(dim, dtype, memories, corrects))
-        whole = torch.frombuffer(self._map, dtype=dtype) if dim else torch.empty(0, dtype=dtype, device="cpu")
         remembered, corrected = dim * memories, dim * corrects
-        sizes = [dim, remembered, remembered, 0, dim, remembered, remembered, corrected]
-        parts = torch.split(whole, sizes)
+        sizes = (dim, remembered, remembered, 0, dim, remembered, remembered, corrected)
+        parts, begin = [], 0
+        nothing = torch.empty(0, dtype=dtype, device="cpu")
+        for size in sizes:
+            part = nothing
+            if size:
+                part = torch.frombuffer(self._map, dtype=dtype, count=size, offset=begin)
+            parts.append(part)
+            begin += _aligned(size * dtype.itemsize)
         self.script, self.engine = Half(*parts[:4]), Half(*parts[4:])
 
 
@@ -66,4 +74,9 @@ def new_file(folder: Path | None, dim: int, dtype: torch.dtype, *, memories: boo
 
 
 def _bytes(dim: int, dtype: torch.dtype, memories: bool, corrects: bool) -> int:
-    return max(1, dim * dtype.itemsize * (2 + 4 * memories + corrects))
+    return max(1, _aligned(dim * dtype.itemsize) * (2 + 4 * memories + corrects))
+
+
+def _aligned(size: int) -> int:
+    """Return where the next vector may begin: sums have other last bits at other places within a line of a processor's cache."""
+    return -(-size // _LINE) * _LINE

@@ -64,7 +64,7 @@ class Handover(Protocol):
     """Between a script and its engine."""
 
     def begin(self, grant: messages.Grant, *, parameters: bool) -> None:
-        """Take over all that the first grant gives; `parameters`: those, too."""
+        """Take over what the first grant gives; `parameters`: with those, and memories, which else are those of the script's checkpoint."""
 
     def give(self) -> Given:
         """Write what the script has to its half."""
@@ -85,7 +85,7 @@ class Replacing:
         engine = held.vectors.engine
         if parameters:
             held.parameters.write(engine.x)
-        if held.memories is not None and grant.age:
+        if parameters and held.memories is not None and grant.age:
             held.memories.write(engine.mean, engine.square, grant.age)
         if held.flows is not None:
             held.flows.begin(engine.correction, grant.known, active=grant.flows)
@@ -117,7 +117,7 @@ class Moving:
         engine = held.vectors.engine
         if parameters:
             held.parameters.write(engine.x)
-        if held.memories is not None and grant.age:
+        if parameters and held.memories is not None and grant.age:
             held.memories.write(engine.mean, engine.square, grant.age)
         self._correct(grant, Borne(*grant.known) if grant.known else Borne())
 

@@ -12,11 +12,13 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 from torch import Tensor
 
 from starling.gossip.errors import ConfigError
+from starling.gossip.mix.borne import Borne
 from starling.gossip.vector import finite
 from starling.node.engine import fingerprint
 from starling.node.rpc import script as messages
@@ -44,12 +46,9 @@ class Member:
         hooks: around the optimisers' steps.
         client: the connection.
         process: the one that joined.
-        gives_parts: the steps of an unfinished round are given when it closes.
 
     Raises ConfigError: the model is not the swarm's; GossipError: the node failed.
     """
-
-    gives_parts = True
 
     def __init__(self, folder: Path, parts: Parts, life: Life) -> None:
         self._folder, self._parts, self._life = folder, parts, life
@@ -70,7 +69,7 @@ class Member:
         self.hooks = Hooks(parts.optimizers, parts.parameters, correction)
         self.process = os.getpid()
         self._grant: messages.Grant | None = None  # None: not begun
-        self._own: Mapping[str, int] = {}  # of `load_state_dict`
+        self._own: Mapping[str, Any] = {}  # of `load_state_dict`
         self._tally = Tally()
 
     @property
@@ -94,6 +93,8 @@ class Member:
             own, self._own = self._own, {}
             stays = own.get("round") == grant.round
             self._handover.begin(grant, parameters=not stays)
+            if stays and self._held.flows is not None and own.get("known"):
+                self._held.flows.known = Borne(*own["known"])
             self._keep(grant)
             self._tally = Tally()
             self._tally.steps = own["steps"] if stays else 0
@@ -118,11 +119,12 @@ class Member:
             self._held.memories.steps += 1
         return self._tally.steps >= self._grant.steps and self._end_round(self._grant)
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """As `Swarm.state_dict`."""
-        return {"round": self.grant.round, "steps": self._tally.steps}
+        place = {"round": self.grant.round, "steps": self._tally.steps}
+        return place if self._held.flows is None else {**place, "known": [*self._held.flows.known]}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """As `Swarm.load_state_dict`."""
         if self._grant is not None:
             raise ConfigError(
@@ -134,15 +136,15 @@ class Member:
             )
         self._own = dict(state)
 
-    def close(self) -> None:
-        """Take the hooks away, give the engine the steps of an unfinished round, keep the state, and say goodbye."""
+    def close(self, *, part: bool = True) -> None:
+        """Take the hooks away, give the engine the steps of an unfinished round if `part`, keep the state, and say goodbye."""
         self.hooks.close()
         if os.getpid() != self.process:
             return
         grant = self._grant
         if grant is not None and not grant.finished:
             with suppress(ConfigError, Closed):  # what cannot be given is lost, as with a script that is killed
-                if self._tally.steps and not self._given and self.gives_parts:
+                if part and self._tally.steps and not self._given:
                     self._give(grant)
                 self._kept.write(grant.round)
         self.client.close()

@@ -106,7 +106,7 @@ class Swarm:
         self._folder = Path(folder)
         if (open_here := _OPEN.get(self._folder.resolve())) is not None:  # a cell that is run again
             open_here.close()
-        self._life = Running(self._folder, _started(self._folder, invite, listen, config))
+        self._life = Running(self._folder, started(self._folder, invite, listen, config))
         try:
             self._member = Member(self._folder, parts, self._life)
         except BaseException:
@@ -220,20 +220,24 @@ class Swarm:
         """Say how good the model is, by name, for the next evaluation that the swarm wants; for scripts without `evaluate`."""
         self._member.measuring.log(figures)
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Return where in a round this script is, to be kept with its own checkpoint of the model."""
         return self._member.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on in the middle of a round from the script's own checkpoint, if the node is still in that round.
 
         Call it before the first step; the parameters that the model has then stay, unless the node is elsewhere.
         """
         self._member.load_state_dict(state)
 
-    def close(self) -> None:
-        """Leave. The node ends in order, if this script started it; one that was running goes on without local steps."""
-        self._member.close()
+    def close(self, *, part: bool = True) -> None:
+        """Leave. The node ends in order, if this script started it; one that was running goes on without local steps.
+
+        Args:
+            part: give it the steps of an unfinished round. Not where the model is by now another than the one that was trained.
+        """
+        self._member.close(part=part)
         self._stop()
 
     def _stop(self) -> None:
@@ -241,7 +245,7 @@ class Swarm:
             self._life.node.stop()
 
 
-def _started(
+def started(
     folder: Path, invite: str | None, listen: str | Sequence[str] | None, config: Mapping[str, Any] | None
 ) -> background.Node | None:
     """Start the node of a directory -> it; None: it was running. Raises ConfigError: there is none."""

@@ -1,6 +1,8 @@
 """Evaluations on held-out data, and early stopping: the swarm ends its rounds once two thirds of the members no longer improve."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import trio
 
@@ -8,9 +10,12 @@ from starling.node.config.schema import PaceSection
 from starling.node.daemon.membership.stop import StopService
 from starling.node.daemon.progress import Progress, loss_told
 from starling.node.daemon.training.local_work import LocalWork
-from starling.node.interfaces import Reporter
+from starling.node.interfaces import Level, Reporter
 from starling.node.rpc import calls
 from starling.node.status import format as show
+
+_LEVELS: Mapping[str, Level] = MappingProxyType({"config": "error", "unmeasured": "info"})
+"""Of evaluations that are refused, by the kind of refusal."""
 
 
 @dataclass(slots=True)
@@ -23,7 +28,6 @@ class Evaluation:
     progress: Progress
     report: Reporter
     metric: str
-    _unmeasured: str = ""  # what was said of evaluations that nobody does
     _began: float = field(default_factory=trio.current_time)
 
     def due(self, done: int) -> bool:
@@ -41,14 +45,9 @@ class Evaluation:
         match await self.work.evaluate(progress.round):
             case None:
                 progress.value_round = progress.round
-            case calls.Refused(kind="config", reason=reason):
+            case calls.Refused(kind="config" | "unmeasured" as kind, reason=reason):
                 progress.value_round = progress.round
-                self.report.event("not_evaluated", reason, level="error", round=progress.round)
-            case calls.Refused(kind="unmeasured", reason=reason):
-                progress.value_round = progress.round
-                if reason != self._unmeasured:
-                    self.report.event("not_evaluated", reason, round=progress.round)
-                self._unmeasured = reason
+                self.report.event("not_evaluated", reason, level=_LEVELS[kind], round=progress.round)
             case calls.Evaluated() as evaluated:
                 self._note(evaluated)
 

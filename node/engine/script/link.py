@@ -58,22 +58,16 @@ class Link:
 
     def receive(self) -> FromScript | None:
         """Return what the script says, while `ready`; None: nothing that is for others. Raises Closed: the script is gone."""
-        poll = select.poll()
-        poll.register(self._listening, select.POLLIN)
-        if poll.poll(0):
-            self._accept()
         script = self._script
-        if script is None:
-            return None
-        poll = select.poll()
-        poll.register(script, select.POLLIN)
-        if not poll.poll(0):
-            return None
-        try:
-            return messages.receive_from_script(script)
-        except Closed:
-            self.hang_up()
-            raise
+        if script is not None and _readable(script):  # before another is heard: it may be the goodbye
+            try:
+                return messages.receive_from_script(script)
+            except Closed:
+                self.hang_up()
+                raise
+        if _readable(self._listening):
+            self._accept()
+        return None
 
     def send(self, message: FromEngine, *files: int) -> None:
         """Tell the script, if one is there. Raises Closed: it is gone."""
@@ -111,3 +105,9 @@ class Link:
                     f"{self._folder} is in use by another script; end that one, or name another directory"
                 ),
             )
+
+
+def _readable(source: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    return bool(poll.poll(0))

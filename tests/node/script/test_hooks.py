@@ -440,7 +440,7 @@ def test_the_second_half_of_sam_is_corrected():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of modules that torch._dynamo imports
 @pytest.mark.parametrize("compiles", ["model", "step", "around", "before the hooks"])
 def test_what_is_compiled_ends_as_it_does_in_eager_mode(compiles):
-    torch._dynamo.reset()  # imports it, before hooks are made
+    torch.compiler.reset()  # imports it, before hooks are made
     ends = []
     for eager in (True, False):
         model = net()

@@ -205,7 +205,7 @@ def test_a_write_inside_an_autocast_region_is_seen_by_the_next_forward():
 @pytest.mark.slow  # tracing
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of modules that torch._dynamo imports
 def test_a_write_is_seen_by_a_compiled_model_under_the_names_of_the_plain_one():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     model = net()
     compiled = torch.compile(model, backend="eager")
     parameters = whole(compiled)

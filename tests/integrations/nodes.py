@@ -1,0 +1,195 @@
+"""The node of a script in the test's own process: an engine that a thread drives, round by round, as a daemon would.
+
+There are no peers. An exchange halves the parameters: what is mixed then differs from what was trained, in bits that a test can compute.
+"""
+
+import os
+import select
+import socket
+import threading
+import time
+
+import torch
+from msgspec import structs
+
+from starling.gossip.mix.borne import corrected
+from starling.node.config.schema import OptimizerSection
+from starling.node.config.start import of_file
+from starling.node.engine.script import start_file
+from starling.node.engine.worker import Worker
+from starling.node.rpc import calls
+from starling.node.script import swarm
+from starling.node.script.hooks import unwrapped
+from starling.node.script.member import Parts
+from tests.harness.engines import manifest, opening
+
+POLL_S = 0.05
+LEAVES_S = 2.0  # within which a script that leaves is heard
+END_S = 30.0  # for a thread to end, once its script has
+
+
+def optimizer_of(model):
+    """Any: it says which parameters are trained."""
+    return torch.optim.SGD([each for each in model.parameters() if each.requires_grad], 0.1)
+
+
+class Node:
+    """The node of a member, whose model begins as `model` is now.
+
+    Attributes:
+        before, after: copies of the parameters (d,) that the script gave at each round's end, and of the mixed ones.
+        losses: the mean of each round, as the script said.
+        steps: local steps that it was told of.
+        figures: what evaluations gave.
+    """
+
+    pace = "steps"
+
+    def __init__(self, folder, model, *, rounds=3, steps=2, optimizer="adamw", mix="dsgd", evaluates=False, c=None):
+        folder.mkdir(exist_ok=True)
+        parts = Parts(model, unwrapped(optimizer_of(model)))
+        self.layout = parts.parameters.layout
+        start = folder / "start.safetensors"
+        parts.parameters.read(x := torch.empty(self.layout.dim, dtype=self.layout.dtype))
+        start_file.write(start, self.layout, x)
+        agreed = manifest(
+            "script", 2, mix=mix, pace=self.pace, rounds=rounds, local_steps=steps, optimizer=OptimizerSection(kind=optimizer),
+            params={"metric": "loss", "higher_is_better": False, "start": str(of_file("start", start))},
+        )  # fmt: skip
+        self.folder, self._rounds, self._steps, self._evaluates = folder, rounds, steps, evaluates
+        call = opening(agreed, checkpoint=folder / "checkpoint")
+        self._call = structs.replace(call, script=True, start=str(start))
+        self._open()
+        if c is not None:
+            replica = self._engine.replica
+            replica.state = corrected(replica.state, c)
+        self.before, self.after, self.losses, self.figures = [], [], [], []
+        self._over, self._error = threading.Event(), None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def steps(self):
+        return self._engine.driver.trainer.steps
+
+    def left(self):
+        """Whether the script has left: steps are granted that nobody does."""
+        deadline = time.monotonic() + LEAVES_S
+        while self._engine.due_s is None and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        return self._engine.due_s is not None
+
+    @property
+    def x(self):
+        """The model that the node has, (d,)."""
+        return self._engine.vector
+
+    def join(self):
+        """Wait until all rounds are done."""
+        self._thread.join(END_S)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised):
+        self._over.set()
+        self._thread.join(END_S)
+        assert not self._thread.is_alive()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self):
+        try:
+            self._train()
+            self._done(calls.Save(final=True))
+        except BaseException as error:  # noqa: BLE001 - raised again by the test
+            self._error = error
+        finally:
+            self._engine.handle(calls.Stop())
+
+    def _open(self):
+        self._engine = Worker()
+        opened = self._engine.handle(self._call)
+        assert isinstance(opened, calls.Opened), opened
+
+    def _train(self, first=0):
+        for number in range(first, self._rounds):
+            trained = self._done(calls.Train(number, self._steps, turn=number))
+            if trained is None:
+                break
+            self.losses.append(trained.figures.loss)
+            self.before.append(self.x)
+            self._engine.replica.x.mul_(0.5)
+            self._done(calls.Mix(number))
+            self.after.append(self.x)
+            if self._evaluates:
+                self.figures.append(self._done(calls.Evaluate(number)))
+
+    def _done(self, call):
+        """Do a call; None: the test is over."""
+        reply = self._engine.handle(call)
+        while reply is None and self._spoken_to():
+            reply = self._engine.step()
+        assert not isinstance(reply, calls.Refused), reply
+        return reply
+
+    def _spoken_to(self):
+        """Wait for a script -> whether it said something; not: the test is over."""
+        poll = select.poll()
+        for each in self._engine.sources:
+            poll.register(each, select.POLLIN)
+        while not poll.poll(1000 * POLL_S):
+            if self._over.is_set():
+                return False
+        return True
+
+
+class Clocked(Node):
+    """In clock pace: scripts go on while exchanges run, which here take a while and move parameters a little."""
+
+    pace = "clock"
+
+    def _train(self):
+        self._done(calls.Free(on=True, round=0))
+        while self.steps < self._rounds * self._steps and self._spoken_to():
+            self._engine.step()
+            self._engine.replica.x.mul_(0.9)
+            time.sleep(POLL_S)
+
+
+class Lost(Node):
+    """The engine is lost after its rounds, and another goes on from the checkpoint for as many again; or the node has ended."""
+
+    def __init__(self, *given, again, **keys):
+        super().__init__(*given, **keys)
+        self._again = again
+
+    def _train(self):
+        super()._train()
+        self._done(calls.Save())
+        for each in self._engine.sources:
+            with socket.socket(fileno=os.dup(each)) as end:
+                end.shutdown(socket.SHUT_RDWR)
+        if self._again:
+            self._open()
+            first, self._rounds = self._rounds, 2 * self._rounds
+            super()._train(first)
+
+
+class Silent(Node):
+    """Grants nothing."""
+
+    def _train(self):
+        while self._spoken_to():
+            self._engine.step()
+
+
+def beside(monkeypatch):
+    """Let every Swarm meet the engine in its folder, and start no node -> what it was given to start one."""
+    asked = []
+
+    def started(*given):
+        asked.append(given)
+
+    monkeypatch.setattr(swarm, "started", started)
+    return asked

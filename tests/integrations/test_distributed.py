@@ -1,0 +1,108 @@
+"""Two ranks of a training, processes as torchrun starts them: one member, and one that follows it."""
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from starling.integrations import distributed
+from starling.node.script import swarm
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60.0  # with all that they import
+CTRL_C_S, DEAD_S = 4.0, 5.0  # within which a rank that waits hears Ctrl-C, and rank 0 that another is gone
+NEEDS = {"accelerated": "accelerate", "trainer": "transformers", "lightning": "lightning"}
+CASES = [
+    "rounds", "views", "clock", "clock_of_shards", "lost", "over", "state", "created", "refused", "unequal", "shards", "copies",
+    "shards_of_adamw", "copies_of_shards", "memories_of_shards", "refused_shards", "accelerated", "interrupted",
+]  # fmt: skip
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.real, pytest.mark.skipif(not dist.is_gloo_available(), reason="needs gloo")]
+
+
+def missing(case):
+    return case in NEEDS and importlib.util.find_spec(NEEDS[case]) is None
+
+
+def ran(folder, *cases):
+    """Do cases in two ranks -> seconds by case, of each rank; what both have said on standard error."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {
+        **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "tests.integrations.ranks", str(folder), *cases]
+    ranks = [
+        subprocess.Popen(
+            command, cwd=ROOT, env={**shared, "RANK": rank, "LOCAL_RANK": rank}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for rank in ("0", "1")
+    ]  # fmt: skip
+    try:
+        said = [each.communicate(timeout=PATIENCE_S) for each in ranks]
+    except subprocess.TimeoutExpired:
+        for each in ranks:
+            each.kill()
+        said = [each.communicate() for each in ranks]
+    lines = [[json.loads(line) for line in out.splitlines() if line.startswith('{"case"')] for out, _ in said]
+    took = [{each["case"]: each["took_s"] for each in of_rank} for of_rank in lines]
+    return took, "".join(errors for _, errors in said)
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    """Of all cases in one pair of processes, as each imports torch."""
+    return ran(tmp_path_factory.mktemp("ranks"), *(each for each in CASES if not missing(each)))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks(outcome, case):
+    """What it asserts is in `tests.integrations.ranks`."""
+    if missing(case):
+        pytest.skip(f"needs {NEEDS[case]}")
+    took, errors = outcome
+    assert [case in each for each in took] == [True, True], errors
+
+
+def test_ctrl_c_is_heard_in_a_rank_that_waits_and_rank_0_does_not_wait_on(outcome):
+    rank_0, rank_1 = (each["interrupted"] for each in outcome[0])
+    assert 0.5 <= rank_1 <= CTRL_C_S
+    assert rank_0 <= rank_1 + DEAD_S
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("case", ["trainer", "lightning"])
+def test_trainers_of_two_ranks(tmp_path, case):
+    if missing(case):
+        pytest.skip(f"needs {NEEDS[case]}")
+    took, errors = ran(tmp_path, case)
+    assert [case in each for each in took] == [True, True], errors
+
+
+@pytest.mark.parametrize(("ranks", "kind"), [(None, "one"), (1, "one"), (2, "several")])
+def test_one_swarm_for_all_ranks_where_there_are_several(monkeypatch, ranks, kind):
+    def kinds(name):
+        class Made:
+            def __init__(self, *given, **keys):
+                self.made = (name, "joined", given, keys)
+
+            @classmethod
+            def create(cls, *given, **keys):
+                return (name, "created", given, keys)
+
+        return Made
+
+    monkeypatch.setattr(dist, "is_initialized", lambda: ranks is not None)
+    monkeypatch.setattr(dist, "get_world_size", lambda: ranks)
+    monkeypatch.setattr(swarm, "Swarm", kinds("one"))
+    monkeypatch.setattr(distributed, "Swarm", kinds("several"))
+    assert distributed.join("run", "INVITE", model=1).made == (kind, "joined", ("run", "INVITE"), {"model": 1})
+    assert distributed.create("run", model=1) == (kind, "created", ("run",), {"model": 1})
