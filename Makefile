@@ -54,7 +54,7 @@ unit: $(VENV)/.ready
 libraries: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers,accelerate,peft,trl,lightning,onnx,parquet,images]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/node/tasks tests/node/engine/test_formats.py tests/api/test_own_model.py
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m '' tests/integrations
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'acceptance or not acceptance' tests/integrations
 
 acceptance: $(VENV)/.ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m acceptance --timeout 3600
