@@ -87,7 +87,7 @@ class Response(Message, frozen=True, tag="rsp"):
     seq: Counter
     payload: Payload
     borne: Share = 1.0  # as in Request, of the responder. Since 1.3
-    share: Share = 1.0  # of the request's gain that moves flows: less where the responder's local steps reach further. Since 1.3
+    share: Share = 1.0  # of the gain that moves flows: less where the responder's steps reach further. Since 1.3
 
 
 class Ack(Message, frozen=True, tag="ack"):

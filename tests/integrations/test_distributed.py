@@ -23,7 +23,11 @@ CASES = [
     "shards_of_adamw", "copies_of_shards", "memories_of_shards", "refused_shards", "accelerated", "interrupted",
 ]  # fmt: skip
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.real, pytest.mark.skipif(not dist.is_gloo_available(), reason="needs gloo")]
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.real,
+    pytest.mark.skipif(not dist.is_gloo_available(), reason="needs gloo"),
+]
 
 
 def missing(case):
