@@ -124,3 +124,111 @@ def until(holds):
 
 def test_the_page_shows_what_there_is():
     assert Path(PAGE).exists()
+
+
+ALONE = """
+import os, sys, time
+import torch
+from torch import nn
+import starling
+
+def main():
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    x = torch.randn(256, 8)
+    y = x.sin().sum(1, keepdim=True)
+    swarm = starling.Swarm.create("alone", model=model, optimizer=optimizer, rounds=0, local_steps=5, quorum=1, {LOCAL})
+    {LOADER}
+    while True:
+        for a, b in loader:
+            nn.functional.mse_loss(model(a), b).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            swarm.step()
+        if swarm.round >= 20:
+            print("twenty rounds", flush=True)
+            {END}
+
+if __name__ == "__main__":
+    main()
+"""
+BATCHES = "loader = [(x[at : at + 32], y[at : at + 32]) for at in range(0, 256, 32)]"
+
+
+def alone(end, loader=BATCHES):
+    return ALONE.replace("{LOCAL}", LOCAL).replace("{LOADER}", loader).replace("{END}", end)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("return", 0),
+        ("raise ValueError('of the script')", 1),
+        ("os._exit(3)", 3),
+        ("os.kill(os.getpid(), 9)", -9),
+        ("os.kill(os.getpid(), 15)", -15),
+    ],
+)
+def test_however_a_script_ends_its_node_leaves_in_order_within_seconds(tmp_path, end, code):
+    process = started(tmp_path, "alone.py", alone(end))
+    assert process.stdout.readline() == "twenty rounds\n"
+    began = time.monotonic()
+    process.communicate(timeout=WAIT_S)
+    assert process.returncode == code
+    until(lambda: gone(tmp_path))
+    assert time.monotonic() - began < 8.0
+    assert load(tmp_path / "alone").ended == "left"
+
+
+@pytest.mark.acceptance
+def test_under_nohup_a_hang_up_ends_neither_script_nor_node(tmp_path):
+    process = started(
+        tmp_path, "alone.py", "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + alone("pass")
+    )
+    assert process.stdout.readline() == "twenty rounds\n"
+    attached = Attached(tmp_path / "alone")
+    for each in psutil.process_iter(["cmdline"]):
+        if str(tmp_path) in " ".join(each.info["cmdline"] or ()) or each.pid == process.pid:
+            each.send_signal(signal.SIGHUP) if each.pid == process.pid else None
+    reached = attached.status().round
+    until(lambda: attached.status().round > reached + 10)
+    process.kill()
+    process.communicate()
+    until(lambda: gone(tmp_path))
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+def test_workers_of_a_data_loader_do_not_disturb_a_swarm(tmp_path, start):
+    """One node, no hang; forked workers inherit what tells the node that the script is there, and do not keep it alive."""
+    loader = (
+        "loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=32, num_workers=2, "
+        f"multiprocessing_context='{start}')"
+    )
+    process = started(tmp_path, "alone.py", alone("return", loader))
+    out, err = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, out) == (0, "twenty rounds\n"), err
+    until(lambda: gone(tmp_path))
+
+
+@pytest.mark.acceptance
+def test_who_joins_late_gets_the_swarm_s_model_and_trains_on(tmp_path):
+    slow = {
+        "rounds=30": "rounds=120",
+        "            swarm.step(loss)": "            swarm.step(loss); time.sleep(0.004)",
+    }
+    script = text(**slow, **{"local_steps=10": "local_steps=10, quorum=1"}).replace(
+        "import sys\n", "import sys, time\n"
+    )
+    first = started(tmp_path, "first.py", script)
+    invite = first.stdout.readline().strip()
+    attached = Attached(tmp_path / "first")
+    until(lambda: attached.running and attached.status().round > 40)
+    second = started(tmp_path, "second.py", joining(script), invite)
+    ended(second)
+    ended(first)
+    finals = [load(tmp_path / name).snapshot for name in ("first", "second")]
+    assert [each.round for each in finals] == [120, 120]
+    assert 0 < finals[1].local_steps < 900
