@@ -68,7 +68,7 @@ class Worker:
         self._work = work or clock
         self._entropy = entropy
         self._driver: Driver | Unopened = Unopened()
-        self._in_call = False  # it raises
+        self._in_slice = False
 
     @property
     def busy(self) -> bool:
@@ -134,21 +134,21 @@ class Worker:
     @property
     def during(self) -> str:
         """What the slice did that raised, for messages; "" if it was a call."""
-        return "" if self._in_call else self._driver.during
+        return self._driver.during if self._in_slice else ""
 
     @property
     def step(self) -> Callable[[], calls.Trained | calls.Evaluated | calls.Refused | None]:
         """Does one slice while `busy` -> the reply to Train or Evaluate if that was its last."""
+        self._in_slice = True
         return self._driver.step
 
     def handle(self, request: calls.Request) -> calls.Reply | None:
         """Answer a call; None: the reply will come out of `step` (Train, Evaluate)."""
-        self._in_call = True
+        self._in_slice = False
         try:
             reply = self._open(request) if isinstance(request, calls.Open) else self._driver.handle(request)
         except EXPECTED as error:
             reply = calls.Refused(_KINDS.get(type(error), "config"), getattr(error, "reason", str(error)))
-        self._in_call = False
         return reply
 
     def handle_beside(self, request: calls.Request) -> calls.Reply | None:

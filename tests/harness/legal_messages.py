@@ -145,6 +145,9 @@ class Values:
     def borne(self, _kind: object) -> list[float]:
         return [1.0, 0.0, 0.5]
 
+    def share(self, _kind: object) -> list[float]:
+        return [1.0, 0.0, 0.5]
+
     def gain(self, _kind: object) -> list[float]:
         return [*(it.gain for it in self.known.of(self.victim.peer_id, wire.Request)[:1]), 0.0, 1e-3, 1.0, 1e9]
 
