@@ -240,17 +240,35 @@ def anchor(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower())
 
 
+TOPICS = (
+    "architecture", "exchange", "overlays", "waiting", "corrections", "compression", "robustness", "membership", "networks", "wire",
+    "state", "models", "local steps", "large models", "configuration", "observing", "packaging", "evidence",
+)  # fmt: skip
+"""Of decisions, in the order of their page."""
+STATUS = re.compile(r"\*\*Topic:\*\* ([a-z ]+)\. \*\*Status:\*\* ((?:holds|superseded).*)\.")
+"""The third line of a decision."""
+
+
 def decisions() -> str:
-    """All decisions, by number."""
-    lines = [
-        "# Decisions",
-        "",
-        "Choices between alternatives, with what was measured.",
-        "",
-        "| number | decision |",
-        "|---|---|",
-    ]
+    """Return the page that lists all decisions by topic, those that hold before those that are superseded.
+
+    Raises:
+        ValueError: a page of docs/decisions does not say its topic and status.
+    """
+    rows: dict[str, list[tuple[bool, str]]] = {topic: [] for topic in TOPICS}
     for path in sorted((ROOT / "docs/decisions").glob("[0-9]*.md")):
-        title = path.read_text().partition("\n")[0].lstrip("# ")
-        lines.append(f"| {path.name[:4]} | [{re.sub(r'^[0-9]+[.:]? ', '', title)}]({path.name}) |")
+        title, _, line, *_ = path.read_text().split("\n", 3)
+        parsed = STATUS.fullmatch(line)
+        if parsed is None or parsed[1] not in rows:
+            raise ValueError(
+                f"{path.name}: line 3 must be '**Topic:** TOPIC. **Status:** holds.' with a topic of {', '.join(TOPICS)}"
+            )
+        number, _, title = title.removeprefix("# ").partition(" ")
+        rows[found[1]].append(
+            (found[2].startswith("superseded"), f"| {number} | [{title}]({path.name}) | {parsed[2]} |")
+        )
+    lines = ["# Decisions", "", "Choices between alternatives, with what was measured."]
+    for topic, entries in rows.items():
+        lines += ["", f"## {topic.capitalize()}", "", "| number | decision | status |", "|---|---|---|"]
+        lines += [row for _, row in sorted(entries)]
     return "\n".join(lines) + "\n"

@@ -44,8 +44,18 @@ def test_every_page_is_in_the_menu_once(generated):
     of_the_top = {page for page in MENU if page.startswith("project/")}
     assert set(MENU) - of_the_top == (WRITTEN - listed) | set(generated)
     assert {page.removeprefix("decisions/") for page in listed} == set(
-        re.findall(r"\]\((\d[\w-]+\.md)\)", generated["decisions/index.md"])
+        re.findall(r"^\| \d{4} \| \[.*\]\((\d[\w-]+\.md)\) \| ", generated["decisions/index.md"], re.MULTILINE)
     )
+
+
+def test_a_superseded_decision_names_one_that_holds(generated):
+    status = dict(re.findall(r"^\| (\d{4}) \| .*? \| ([^|]*) \|$", generated["decisions/index.md"], re.MULTILINE))
+    superseded = {number: text for number, text in status.items() if text.startswith("superseded")}
+    assert superseded
+    for number, text in superseded.items():
+        by = re.findall(r"\[(\d{4})\]", text)
+        assert by, number
+        assert all(status[other].startswith("holds") for other in by), number
 
 
 def anchors(text):
