@@ -264,8 +264,8 @@ def decisions() -> str:
                 f"{path.name}: line 3 must be '**Topic:** TOPIC. **Status:** holds.' with a topic of {', '.join(TOPICS)}"
             )
         number, _, title = title.removeprefix("# ").partition(" ")
-        rows[found[1]].append(
-            (found[2].startswith("superseded"), f"| {number} | [{title}]({path.name}) | {parsed[2]} |")
+        rows[parsed[1]].append(
+            (parsed[2].startswith("superseded"), f"| {number} | [{title}]({path.name}) | {parsed[2]} |")
         )
     lines = ["# Decisions", "", "Choices between alternatives, with what was measured."]
     for topic, entries in rows.items():
