@@ -40,7 +40,6 @@ class Lasting:
         return False
 
     def doing(self) -> str:
-        """Return nothing."""
         return ""
 
 

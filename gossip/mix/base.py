@@ -29,7 +29,6 @@ class PlainAveraging:
         return kept
 
     def stored(self, dtype: torch.dtype) -> torch.dtype:
-        """The same."""
         return dtype
 
     def borne(self, state: Any) -> Tensor | None:

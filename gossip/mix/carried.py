@@ -49,16 +49,13 @@ class Carried:
 
     @property
     def asynchronous(self) -> bool:
-        """As `inner`."""
         return self.inner.asynchronous
 
     @property
     def replaces(self) -> bool:
-        """As `inner`."""
         return isinstance(self.inner, Replacing) and self.inner.replaces
 
     def start(self, x: Tensor) -> Any:
-        """As `inner`, of the parameters."""
         return self.inner.start(x[..., : self.trained])
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
@@ -66,7 +63,6 @@ class Carried:
         return self.inner.correct(state, gradient)
 
     def publish(self, state: Any, x: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """As `inner`, of the parameters."""
         own = x[..., : self.trained]
         published, state = self.inner.publish(state, own, phase)
         return (x if published is own else self._joined(published, x)), state

@@ -37,7 +37,6 @@ class Bounded:
         return mine
 
     def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
-        """No change."""
         return kept, torch.zeros_like(mine)
 
     def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:

@@ -73,7 +73,7 @@ def average(
 
 
 def _covers(one: Support, other: Support, dim: int) -> bool:
-    """Whether both are the same coordinates, as far as that is known without listing them."""
+    """Return whether both are the same coordinates, as far as that is known without listing them."""
     listed = isinstance(one, Blocks | Indices) or isinstance(other, Blocks | Indices)
     return not listed and one.index(dim) == other.index(dim)
 
@@ -91,7 +91,7 @@ class Moving(Protocol):
 
 
 def moves(effect: Moving) -> bool:
-    """Whether it changes a flow."""
+    """Return whether it changes a flow."""
     return effect.gain != 0.0 or effect.keeps != 1.0
 
 
@@ -134,7 +134,7 @@ def swap_common(
 
 
 def _of_all(members: int, done: Swapped) -> bool:
-    """Whether both messages of a swap went through, and the peer's counts for its share of so many members."""
+    """Return whether both messages of a swap went through, and the peer's counts for its share of so many members."""
     return done.sent is not None and done.received is not None and round(1.0 / done.take) == members
 
 
@@ -168,7 +168,7 @@ def revoke(ledger: Ledger, peer: str) -> Ledger:
 
 
 def dominated(before: Ledger, after: Ledger) -> bool:
-    """Whether the revoked flow was far longer than the whole correction: the remaining flows were compensating for it.
+    """Return whether the revoked flow was far longer than the whole correction: the remaining flows were compensating for it.
 
     They would now push as hard the other way; starting all edges again, without correction, errs by less.
     """

@@ -47,7 +47,6 @@ class Personal:
 
     @property
     def asynchronous(self) -> bool:
-        """As `inner`."""
         return self.inner.asynchronous
 
     def start(self, x: Tensor) -> Any:
@@ -76,7 +75,6 @@ class Personal:
         return self.put(x, mixed), state
 
     def corrected(self, state: Any, flows: Tensor) -> Any:
-        """As `inner`."""
         return self.inner.corrected(state, flows)
 
 

@@ -46,7 +46,7 @@ def upgrade_check(path: Path, as_json: bool) -> int:
 
 
 def _runs(run_dir: Path) -> bool:
-    """Whether a node answers there, of whatever version."""
+    """Return whether a node answers there, of whatever version."""
     try:
         control.connect(run_dir).close()
     except control.ControlError:

@@ -47,7 +47,7 @@ class Chunked:
 
 
 def is_digest(start: str) -> bool:
-    """Whether `task.start` is that of a founded manifest: no path."""
+    """Return whether `task.start` is that of a founded manifest: no path."""
     return _DIGEST.fullmatch(start) is not None
 
 

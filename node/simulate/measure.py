@@ -33,7 +33,6 @@ class Measure:
 
     @property
     def metric(self) -> str:
-        """Its name."""
         return "consensus_error" if self.problem is None else self.problem.metric
 
     def add(

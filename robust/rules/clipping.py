@@ -35,7 +35,6 @@ class Sac(OneNumber):
     kappa: Positive = KAPPA
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         step = _running_step(context)
         return _clipped(stack, stack.squares().sqrt(), self.kappa * step, step.to(context.state.dtype))
 
@@ -52,7 +51,6 @@ class CsPlus(OneNumber, Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         distances, step = stack.squares().sqrt(), _running_step(context)
         tau = _cs_threshold(distances, stack.counted, self.f, step)
         return _clipped(stack, distances, tau, step.to(context.state.dtype))
@@ -71,7 +69,6 @@ class CsNnm(OneNumber, Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         counted, step = stack.counted, _running_step(context)
         distances = stack.squares().sqrt()
         factors = shortened(distances, _cs_threshold(distances, counted, self.f, step))
@@ -99,7 +96,6 @@ class ClippedGossip(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         squares = stack.squares()
         tau = torch.full_like(squares[:, :1], torch.inf)
         if self.f:
@@ -121,7 +117,6 @@ class NormBound:
     tau: Positive = 1.0
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         return _clipped(stack, stack.squares().sqrt(), self.tau, context.state)
 
 

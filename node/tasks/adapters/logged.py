@@ -125,7 +125,7 @@ class Logged:
 
 
 def is_metric(value: Any) -> bool:
-    """Whether this is a metric of torchmetrics, or a collection of them."""
+    """Return whether this is a metric of torchmetrics, or a collection of them."""
     return isinstance(value, _kinds())
 
 
