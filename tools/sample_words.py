@@ -1,8 +1,8 @@
 """Draw texts of the repository for a reader to judge: `python tools/sample_words.py [COUNT] [SEED]` prints 40 of them.
 
 The seed is the digest of the last commit, which nobody chooses. A text is a docstring, a comment of more than three words, a message that
-is raised, a test's name, or the title of a page. Each kind is drawn equally often, so that the many docstrings do not hide the rest. The reader
-notes for each whether it is understood at once, at the second reading, or not.
+is raised, a test's name, or the title of a page. Each kind is drawn equally often, so that the many docstrings do not hide the rest. The
+reader notes for each whether it is understood at once, at the second reading, or not.
 """
 
 from __future__ import annotations

@@ -44,7 +44,6 @@ class Carried:
 
     @property
     def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
-        """That of `inner`."""
         return self.inner.edge
 
     @property
@@ -59,7 +58,7 @@ class Carried:
         return self.inner.start(x[..., : self.trained])
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
-        """As `inner`, of a gradient (…, t)."""
+        """Correct a gradient (…, t) by `inner`."""
         return self.inner.correct(state, gradient)
 
     def publish(self, state: Any, x: Tensor, phase: Phase) -> tuple[Tensor, Any]:
@@ -74,7 +73,7 @@ class Carried:
         return x if shared is own else self._joined(shared, x)
 
     def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """As `inner`; the rest is what came of it."""
+        """Absorb the trained part by `inner`; the rest is taken from `shared`."""
         of_inner = shared[..., : shared.shape[-1] - self.rest]
         mixed, state = self.inner.absorb(state, x[..., : self.trained], of_inner, phase)
         if mixed is of_inner:
@@ -82,7 +81,7 @@ class Carried:
         return torch.cat((mixed, shared[..., of_inner.shape[-1] :]), dim=-1), state
 
     def corrected(self, state: Any, flows: Tensor) -> Any:
-        """As `inner`, of the flows of parameters."""
+        """Pass the flows of trained parameters to `inner`."""
         return self.inner.corrected(state, flows[..., : self.trained])
 
     def _joined(self, own: Tensor, x: Tensor) -> Tensor:
@@ -91,9 +90,9 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class CarriedInPlace(Carried):
-    """The same of an algorithm that corrects gradients in their memory. Satisfies `starling.gossip.api.CorrectsInPlace`."""
+    """`Carried` around an algorithm that corrects gradients in place. Satisfies `starling.gossip.api.CorrectsInPlace`."""
 
     def correct_in_place(self, state: Any, gradient: Tensor, step: int) -> tuple[Tensor, Any]:
-        """As `inner`, of a gradient (t,)."""
+        """Correct a gradient (t,) by `inner`, in place."""
         assert isinstance(self.inner, CorrectsInPlace)
         return self.inner.correct_in_place(state, gradient, step)

@@ -29,7 +29,7 @@ class Ledger:
 
 
 def opened(like: Tensor) -> Ledger:
-    """No edges. `like` (D,) has the shared vector's length, dtype and device."""
+    """Return a ledger without edges. `like` (D,) has the shared vector's length, dtype and device."""
     return Ledger(zeros(like), blank(like.numel(), like), {}, {})
 
 
@@ -115,7 +115,7 @@ def swap(
 def swap_common(
     edge: Common, kept: Mapping[str, Tensor], shared: Tensor, origin: Tensor, swaps: Sequence[Swapped]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """As `swap`, where all send all the same: the mean of all estimates, if every peer's swap is about `shared`.
+    """Apply swaps whose messages are the same for all peers: move to the mean of all estimates if every swap is about `shared`.
 
     What is committed late, of an earlier round, is added to that.
     """
@@ -184,7 +184,7 @@ def _ledger(rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Ten
 def _sum(
     rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Tensor], read: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Of what `read` takes of each, a new vector."""
+    """Return the sum of what `read` takes of the rest and of every flow, as a new vector."""
     total = read(rest).clone()
     for peer in sorted(flows.keys() | settled.keys()):
         for part in (settled, flows):

@@ -58,7 +58,7 @@ class GradientTracking(MixerBase):
         return y, Tracker(y, gradient.clone())
 
     def shared(self, state: Tracker, x: Tensor) -> Tensor:
-        """(…, 2d): x, then y."""
+        """Return x and y, (…, 2d)."""
         return torch.cat((x, state.y), dim=-1)
 
     def absorb(self, state: Tracker, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Tracker]:
@@ -85,7 +85,6 @@ class Beer(GradientTracking):
 
     @property
     def edge(self) -> PublicCopies:
-        """The copies."""
         return PublicCopies(self.gamma)
 
 

@@ -42,7 +42,6 @@ class Personal:
 
     @property
     def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
-        """That of `inner`."""
         return self.inner.edge
 
     @property
@@ -50,7 +49,6 @@ class Personal:
         return self.inner.asynchronous
 
     def start(self, x: Tensor) -> Any:
-        """As `inner`, of the shared part."""
         return self.inner.start(self.part(x))
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
@@ -60,7 +58,7 @@ class Personal:
         return gradient if direction is own else self.put(gradient, direction), state
 
     def publish(self, state: Any, x: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """As `inner`, of the shared part."""
+        """Publish the shared part by `inner`."""
         own = self.part(x)
         published, state = self.inner.publish(state, own, phase)
         return x if published is own else self.put(x, published), state
@@ -70,7 +68,7 @@ class Personal:
         return self.inner.shared(state, self.part(x))
 
     def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """As `inner`; what is at home stays."""
+        """Absorb the shared part by `inner`; personal parts stay as they are."""
         mixed, state = self.inner.absorb(state, self.part(x), shared, phase)
         return self.put(x, mixed), state
 
@@ -97,13 +95,13 @@ def at_home(layout: Layout, patterns: Sequence[str]) -> frozenset[str]:
 
 
 def shared_layout(layout: Layout, home: frozenset[str]) -> Layout:
-    """Of the vector of all parameters but those at `home`."""
+    """Return the layout of the vector of all parameters except those at `home`."""
     kept = [(name, shape) for name, shape in zip(layout.names, layout.shapes, strict=True) if name not in home]
     return Layout(tuple(name for name, _ in kept), tuple(shape for _, shape in kept), layout.dtype)
 
 
 def shared_spans(layout: Layout, home: frozenset[str]) -> Spans:
-    """Where in a model's flat vector the parameters not at `home` lie."""
+    """Return the spans of a model's flat vector that are not at `home`."""
     return spans_of(layout, {*layout.names} - home)
 
 
