@@ -120,8 +120,7 @@ audit: $(TOOLS)/.ready
 		2>build/audit.log; code=$$?; tail -n 1 build/audit.log >&2; echo >&2; test -s build/audit.json \
 		|| echo "audit: no database of vulnerabilities answered for all packages; nothing is known" >&2; exit $$code
 
-# What CHANGELOG.md would say of the fragments; with RELEASE='X.Y.Z YYYY-MM-DD' it does, and they are deleted. The commit of that gets the
-# tag vX.Y.Z.
+# What CHANGELOG.md would say of the fragments; with RELEASE='X.Y.Z YYYY-MM-DD' it does, and they are deleted.
 changelog: $(VENV)/.ready
 	$(BIN)/python tools/changelog.py $(RELEASE)
 
@@ -130,14 +129,13 @@ sbom: $(VENV)/.ready
 	mkdir -p dist
 	$(BIN)/python -m tools.sbom > dist/starling-swarm.cdx.json
 
-# The sdist, the wheel and the bill of materials, of the version that the newest tag gives. The description on an index links to REPOSITORY=https://HOST/OWNER/NAME.
+# The sdist, the wheel and the bill of materials. The description on an index links to REPOSITORY=https://HOST/OWNER/NAME.
 dist: sbom
 	test -n "$(REPOSITORY)"
 	rm -rf build/dist && mkdir -p build/dist && cp -a CITATION.cff LICENSE pyproject.toml src gossip robust node tui examples build/dist
 	mkdir build/dist/benchmarks && cp -a benchmarks/kernels build/dist/benchmarks
 	$(BIN)/python tools/pypi_readme.py $(REPOSITORY) > build/dist/README.md
-	version=$$($(BIN)/python tools/version.py) && cd build/dist && SETUPTOOLS_SCM_PRETEND_VERSION_FOR_STARLING_SWARM=$$version \
-		$(abspath $(BIN))/python -c "from setuptools import build_meta as b; b.build_sdist('../../dist'); b.build_wheel('../../dist')"
+	cd build/dist && $(abspath $(BIN))/python -c "from setuptools import build_meta as b; b.build_sdist('../../dist'); b.build_wheel('../../dist')"
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

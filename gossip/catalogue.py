@@ -356,5 +356,5 @@ def _declares(found: object, members: tuple[str, ...]) -> bool:
 
 
 def has(part: object, member: str) -> bool:
-    """Return whether a class, or an object, has an attribute, or a class declares it as a field."""
+    """Whether a class, or an object, has an attribute, or a class declares it as a field."""
     return hasattr(part, member) or member in getattr(part, "__annotations__", {})

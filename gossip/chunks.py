@@ -91,7 +91,7 @@ class Download:
         return min(self.chunk_bytes, self.size - index * self.chunk_bytes)
 
     def is_right(self, index: int, data: bytes) -> bool:
-        """Return whether these bytes are that chunk."""
+        """Whether these bytes are that chunk."""
         digest = hashlib.sha256(data).digest()
         if not self.listed:
             return root(digest) == self.root
@@ -154,7 +154,7 @@ class Download:
         self._return(peer, index)
 
     def is_gone(self, peer: str) -> bool:
-        """Return whether this peer is asked for nothing more."""
+        """Whether this peer is asked for nothing more."""
         return peer in self._gone
 
     def _usual_s(self) -> float:

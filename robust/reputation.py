@@ -241,7 +241,7 @@ class Reputation:
         entry.earned_at = max(entry.earned_at, now)
 
     def _unusual(self, entry: _Entry) -> bool:
-        """Return whether a peer is clipped far more often than the median of the others."""
+        """Whether a peer is clipped far more often than the median of the others."""
         if entry.clipped is None or entry.clipped <= UNUSUAL:
             return False
         others = [e.clipped for e in self._entries.values() if e is not entry and e.clipped is not None]

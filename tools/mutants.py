@@ -163,12 +163,12 @@ def copied(folder: Path) -> Path:
 
 @cache
 def unchanged_fails(tree: Path, tests: tuple[Path, ...]) -> bool:
-    """Return whether a test fails although no line is broken."""
+    """Whether a test fails although no line is broken."""
     return fails(tree, tests)
 
 
 def fails(tree: Path, tests: Sequence[Path]) -> bool:
-    """Return whether a test fails. Raises RuntimeError if pytest could not run them."""
+    """Whether a test fails. Raises RuntimeError if pytest could not run them."""
     environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *map(str, tests)]
     done = subprocess.run(

@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from tools.version import version
+import starling
 
 ROOT = Path(__file__).parents[1]
 PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9-]*)==(?P<version>[^ ;\\]+)(?: ; (?P<marker>[^\\]+?))? \\$", re.MULTILINE)
@@ -52,5 +52,5 @@ def _component(name: str, version: str, marker: str | None = None) -> dict[str, 
 
 if __name__ == "__main__":
     described = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    document = bom(described, version(), (ROOT / "requirements.lock").read_text(encoding="utf-8"))
+    document = bom(described, starling.__version__, (ROOT / "requirements.lock").read_text(encoding="utf-8"))
     sys.stdout.write(json.dumps(document, indent=1) + "\n")

@@ -14,6 +14,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
+import starling
 from tools import notebook, site_reference
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +41,12 @@ INFO = re.compile(r"^```(\w+) [^\n]*$", re.MULTILINE)
 INLINE = re.compile(r"<code>([^<\n]+)</code>")  # a block's text ends with a line
 WHOLE_CHARACTERS = 22  # of inline code that is not broken: a column of a telephone has room for it
 LINK = re.compile(r"(\]\()([^)\s#]+)?(#[^)\s]*)?(\))")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Say the version at the foot of every page."""
+    config.copyright = f"Starling {starling.__version__}"
+    return config
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:

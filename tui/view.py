@@ -80,7 +80,7 @@ class Throttle:
         self._drawn_at = -math.inf
 
     def due(self, wanted: object, view: View) -> bool:
-        """Return whether to draw now, and remember it; `wanted` is all that the drawing depends on. A person's action is never delayed."""
+        """Whether to draw now, which is remembered; `wanted` is all that the drawing depends on. A person's action is never delayed."""
         if wanted == self._drawn or (0 <= view.now - self._drawn_at < REDRAW_S and not view.asked):
             return False
         self._drawn, self._drawn_at = wanted, view.now

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from importlib import metadata
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from starling import __version__
 from starling.gossip.errors import ConfigError, GossipError
 from starling.kernels.paired import ARMS, Results, compare, pair
 from starling.kernels.schema import NEVER_WORSE_AXES, NeverWorseCase
@@ -170,7 +170,7 @@ class Bench:
         text = self._text(cell)
         given = {key: str(value) for key, value in keys(cell, self.rounds, text.path).items()}
         given |= {"task.path": text.shown} if text.path is not None else {}
-        return given | {"--set": " ".join(self.default), "starling": metadata.version("starling-swarm")}
+        return given | {"--set": " ".join(self.default), "starling": __version__}
 
     def measure(self, cell: Cell, executor: Executor, show: Show) -> NeverWorseCase:
         """Simulate what is missing of a cell -> its case. Interrupted, pairs that are finished are kept.

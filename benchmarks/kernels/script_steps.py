@@ -40,6 +40,7 @@ class Lasting:
         return False
 
     def doing(self) -> str:
+        """Return nothing."""
         return ""
 
 

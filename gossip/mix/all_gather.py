@@ -21,7 +21,7 @@ _PARAMETERS = {"ef21_sgdm": "beta", "econtrol": "control", "dgc": "momentum"}  #
 
 @dataclass(frozen=True, slots=True)
 class Uncontrolled(Origin):
-    """State of a node without control variates."""
+    """What a node without control variates keeps."""
 
     published: Tensor  # (…, d) the model after the local steps that messages are about
 
@@ -31,7 +31,7 @@ class Uncontrolled(Origin):
         return cls(x.clone(), x.clone())
 
     def corrected(self, gradient: Tensor) -> Tensor:
-        """Return the direction of a local step."""
+        """What local steps go along."""
         return gradient
 
     def stepped(self, x: Tensor, _phase: Phase) -> Self:
@@ -39,7 +39,7 @@ class Uncontrolled(Origin):
         return replace(self, published=x.clone())
 
     def update(self) -> Tensor:
-        """Return the sum of the local steps, with the sign of a gradient."""
+        """How far the local steps went down along gradients."""
         return self.origin - self.published
 
     def compared(self, _difference: Tensor) -> Self:
@@ -53,7 +53,7 @@ class Uncontrolled(Origin):
 
 @dataclass(frozen=True, slots=True)
 class Controlled(Uncontrolled):
-    """State of a node with control variates, in units of updates except for `variate`."""
+    """What a node with control variates keeps, in units of updates but for `variate`."""
 
     difference: Tensor  # (…, d) h̄ − h_i, of the mean of all estimates and the own one
     variate: Tensor  # (…, d) the same a unit of rate and local step: what local steps add to the gradient
@@ -65,6 +65,7 @@ class Controlled(Uncontrolled):
         return cls(x.clone(), x.clone(), torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x))
 
     def corrected(self, gradient: Tensor) -> Tensor:
+        """With the control variate."""
         return gradient + self.variate
 
     def stepped(self, x: Tensor, phase: Phase) -> Self:
@@ -94,7 +95,7 @@ class Messages:
     signs: bool = False  # the step goes along signs of the sum of what was sent, whatever is missing in it
 
     def begin(self, origin: Tensor) -> Tensor:
-        """Return the state of a new edge: zeros."""
+        """Zeros."""
         return torch.zeros_like(origin).repeat(*(1 for _ in origin.shape[:-1]), self.scheme.vectors + 2)
 
     def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
@@ -123,7 +124,7 @@ class Messages:
         return torch.zeros_like(mine) if self.signs else mine
 
     def estimates(self, kept: Tensor) -> tuple[Tensor, Tensor]:
-        """Return our own estimate as the peers have it, and the peer's."""
+        """Ours as the peers have it, and the peer's."""
         _, own, theirs = _open(kept, kept[..., : kept.shape[-1] // (self.scheme.vectors + 2)])
         return own, theirs
 
@@ -133,10 +134,10 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Estimates(Messages):
-    """`Messages` with estimates of all updates that correct local steps. Satisfies `starling.gossip.api.Controlling`."""
+    """The same, with estimates of all updates that correct local steps. Satisfies `starling.gossip.api.Controlling`."""
 
     def flows(self, kept: Tensor) -> Tensor:
-        """Return the flows of k edges with state (…, k, E): (…, d), Σ_j (h_i − h_j)/(k + 1). The flows of a node sum to h_i − h̄."""
+        """What is kept of k edges (…, k, E) -> (…, d), Σ_j (h_i − h_j)/(k + 1): the flows of a node sum to h_i − h̄."""
         own, theirs = self.estimates(kept)
         return (own - theirs).sum(-2) / (kept.shape[-2] + 1)
 
@@ -213,7 +214,7 @@ class Psgd(MixerBase):
 
     @property
     def scheme(self) -> NoFeedback:
-        """The rule for the part of an update that the exchange drops."""
+        """What happens to the part of an update that the exchange drops."""
         parameter = _PARAMETERS.get(self.feedback)
         given = {parameter: getattr(self, f"feedback_{parameter}")} if parameter else {}
         return FEEDBACKS[self.feedback](**given)
@@ -225,6 +226,7 @@ class Psgd(MixerBase):
         return kind(self.scheme, signs=self.feedback == "demo")
 
     def start(self, x: Tensor) -> Uncontrolled:
+        """Where the first round's update begins."""
         return Controlled.at(x) if self.control_variate else Uncontrolled.at(x)
 
     def correct(self, state: Uncontrolled, gradient: Tensor) -> tuple[Tensor, Uncontrolled]:
@@ -232,6 +234,7 @@ class Psgd(MixerBase):
         return state.corrected(gradient), state
 
     def publish(self, state: Uncontrolled, x: Tensor, phase: Phase) -> tuple[Tensor, Uncontrolled]:
+        """The model as it is."""
         return x, state.stepped(x, phase)
 
     def shared(self, state: Uncontrolled, x: Tensor) -> Tensor:

@@ -17,22 +17,23 @@ class PlainAveraging:
     """x_i + θ·v and x_j − θ·v, without flows. Satisfies `starling.gossip.api.Averaging`."""
 
     def size(self, shared: int) -> int:
-        """Return 0: an edge has no state."""
+        """No state per edge."""
         return 0
 
     def gain(self, theta: float, ratio: float, phase: Phase) -> float:
-        """Return 0: there are no flows."""
+        """No flows."""
         return 0.0
 
     def flow(self, kept: Tensor, moved: Tensor, share: float | Tensor = 1.0) -> Tensor:
-        """Return the state unchanged."""
+        """Unchanged."""
         return kept
 
     def stored(self, dtype: torch.dtype) -> torch.dtype:
+        """The same."""
         return dtype
 
     def borne(self, state: Any) -> Tensor | None:
-        """Return None: nothing is corrected."""
+        """Nothing is corrected."""
         return None
 
 
@@ -44,30 +45,31 @@ class MixerBase:
 
     @property
     def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
+        """Plain averaging."""
         return PlainAveraging()
 
     def start(self, x: Tensor) -> Any:
-        """Return None: there is no state."""
+        """No state."""
         return None
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
-        """Return the gradient itself."""
+        """The gradient itself."""
         return gradient, state
 
     def publish(self, state: Any, x: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """Return the model unchanged."""
+        """The model as it is."""
         return x, state
 
     def shared(self, state: Any, x: Tensor) -> Tensor:
-        """Return the model."""
+        """The model."""
         return x
 
     def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """Return the averaged model."""
+        """The averaged model."""
         return shared, state
 
     def corrected(self, state: Any, flows: Tensor) -> Any:
-        """Return the state unchanged: there are no flows."""
+        """No flows."""
         return state
 
 

@@ -23,7 +23,7 @@ ANCHOR_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class BroadcastCodec:
-    """Encode and decode broadcast messages by the selector and quantizer of the manifest."""
+    """What the swarm agreed on for every message."""
 
     selector: Selector
     quantizer: Quantizer
@@ -51,7 +51,7 @@ class BroadcastCodec:
         return anchor, support.add(torch.zeros(dim, dtype=dtype), values)
 
     def rounded(self, vector: Tensor) -> Tensor:
-        """Return what `decode` gives for the message of `vector` (d,), bit for bit. Raises ValueError: "not_finite"."""
+        """What `decode` gives of the message of `vector` (d,), bit for bit. Raises ValueError: "not_finite"."""
         return self.decode(self.encode(vector, bytes(ANCHOR_BYTES)), vector.numel(), vector.dtype)[1].to(vector.device)
 
     def longest(self, dim: int) -> int:

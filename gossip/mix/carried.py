@@ -44,24 +44,29 @@ class Carried:
 
     @property
     def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
+        """That of `inner`."""
         return self.inner.edge
 
     @property
     def asynchronous(self) -> bool:
+        """As `inner`."""
         return self.inner.asynchronous
 
     @property
     def replaces(self) -> bool:
+        """As `inner`."""
         return isinstance(self.inner, Replacing) and self.inner.replaces
 
     def start(self, x: Tensor) -> Any:
+        """As `inner`, of the parameters."""
         return self.inner.start(x[..., : self.trained])
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
-        """Correct a gradient (…, t) by `inner`."""
+        """As `inner`, of a gradient (…, t)."""
         return self.inner.correct(state, gradient)
 
     def publish(self, state: Any, x: Tensor, phase: Phase) -> tuple[Tensor, Any]:
+        """As `inner`, of the parameters."""
         own = x[..., : self.trained]
         published, state = self.inner.publish(state, own, phase)
         return (x if published is own else self._joined(published, x)), state
@@ -73,7 +78,7 @@ class Carried:
         return x if shared is own else self._joined(shared, x)
 
     def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """Absorb the trained part by `inner`; the rest is taken from `shared`."""
+        """As `inner`; the rest is what came of it."""
         of_inner = shared[..., : shared.shape[-1] - self.rest]
         mixed, state = self.inner.absorb(state, x[..., : self.trained], of_inner, phase)
         if mixed is of_inner:
@@ -81,7 +86,7 @@ class Carried:
         return torch.cat((mixed, shared[..., of_inner.shape[-1] :]), dim=-1), state
 
     def corrected(self, state: Any, flows: Tensor) -> Any:
-        """Pass the flows of trained parameters to `inner`."""
+        """As `inner`, of the flows of parameters."""
         return self.inner.corrected(state, flows[..., : self.trained])
 
     def _joined(self, own: Tensor, x: Tensor) -> Tensor:
@@ -90,9 +95,9 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class CarriedInPlace(Carried):
-    """`Carried` around an algorithm that corrects gradients in place. Satisfies `starling.gossip.api.CorrectsInPlace`."""
+    """The same of an algorithm that corrects gradients in their memory. Satisfies `starling.gossip.api.CorrectsInPlace`."""
 
     def correct_in_place(self, state: Any, gradient: Tensor, step: int) -> tuple[Tensor, Any]:
-        """Correct a gradient (t,) by `inner`, in place."""
+        """As `inner`, of a gradient (t,)."""
         assert isinstance(self.inner, CorrectsInPlace)
         return self.inner.correct_in_place(state, gradient, step)

@@ -29,7 +29,7 @@ class Bounded:
     step_clip: float  # >= 0; 0 is off
 
     def begin(self, origin: Tensor) -> Tensor:
-        """Return an empty state."""
+        """No state."""
         return origin[..., :0]
 
     def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
@@ -37,6 +37,7 @@ class Bounded:
         return mine
 
     def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
+        """No change."""
         return kept, torch.zeros_like(mine)
 
     def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -51,13 +52,13 @@ class Bounded:
         return kept, torch.cat((take * x, take * y, torch.zeros_like(rest)), dim=-1)
 
     def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor:
-        """Return the difference of the shared vectors, before anything is clipped."""
+        """Of the shared vectors, before anything is clipped."""
         return message - mine
 
 
 @dataclass(frozen=True, slots=True)
 class Defended:
-    """State of a node between rounds."""
+    """What a node keeps between rounds."""
 
     y: Tensor  # (…, d) the tracker
     previous: Tensor  # (…, d) the last gradient in it
@@ -97,6 +98,7 @@ class DefendedTracking(MixerBase):
 
     @property
     def edge(self) -> Bounded:
+        """The clipped swaps."""
         return Bounded(self.tracker_clip, self.step_clip)
 
     def start(self, x: Tensor) -> Defended:
@@ -110,7 +112,7 @@ class DefendedTracking(MixerBase):
         return y, Defended(y, gradient.clone(), state.origin, _running(state.gradient, gradient), state.step)
 
     def publish(self, state: Defended, x: Tensor, phase: Phase) -> tuple[Tensor, Defended]:
-        """Return the model unchanged; the length of the local steps, if there were any, enters its running mean."""
+        """As it is; local steps are measured, where there were any."""
         if not phase.local_steps:
             return x, state
         step = _running(state.step, x - state.origin)

@@ -37,7 +37,7 @@ class Dsgd(MixerBase):
 
     @property
     def replaces(self) -> bool:
-        """A model may be mixed in its own memory: with order "atc"."""
+        """Atc."""
         return self.order == "atc"
 
     def start(self, x: Tensor) -> Origin | None:
@@ -68,4 +68,5 @@ class Choco(MixerBase):
 
     @property
     def edge(self) -> PublicCopies:
+        """The copies."""
         return PublicCopies(self.gamma)

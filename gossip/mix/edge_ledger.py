@@ -29,7 +29,7 @@ class Ledger:
 
 
 def opened(like: Tensor) -> Ledger:
-    """Return a ledger without edges. `like` (D,) has the shared vector's length, dtype and device."""
+    """No edges. `like` (D,) has the shared vector's length, dtype and device."""
     return Ledger(zeros(like), blank(like.numel(), like), {}, {})
 
 
@@ -73,7 +73,7 @@ def average(
 
 
 def _covers(one: Support, other: Support, dim: int) -> bool:
-    """Return whether both are the same coordinates, as far as that is known without listing them."""
+    """Whether both are the same coordinates, as far as that is known without listing them."""
     listed = isinstance(one, Blocks | Indices) or isinstance(other, Blocks | Indices)
     return not listed and one.index(dim) == other.index(dim)
 
@@ -91,7 +91,7 @@ class Moving(Protocol):
 
 
 def moves(effect: Moving) -> bool:
-    """Return whether it changes a flow."""
+    """Whether it changes a flow."""
     return effect.gain != 0.0 or effect.keeps != 1.0
 
 
@@ -115,7 +115,7 @@ def swap(
 def swap_common(
     edge: Common, kept: Mapping[str, Tensor], shared: Tensor, origin: Tensor, swaps: Sequence[Swapped]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Apply swaps whose messages are the same for all peers: move to the mean of all estimates if every swap is about `shared`.
+    """As `swap`, where all send all the same: the mean of all estimates, if every peer's swap is about `shared`.
 
     What is committed late, of an earlier round, is added to that.
     """
@@ -134,7 +134,7 @@ def swap_common(
 
 
 def _of_all(members: int, done: Swapped) -> bool:
-    """Return whether both messages of a swap went through, and the peer's counts for its share of so many members."""
+    """Whether both messages of a swap went through, and the peer's counts for its share of so many members."""
     return done.sent is not None and done.received is not None and round(1.0 / done.take) == members
 
 
@@ -168,7 +168,7 @@ def revoke(ledger: Ledger, peer: str) -> Ledger:
 
 
 def dominated(before: Ledger, after: Ledger) -> bool:
-    """Return whether the revoked flow was far longer than the whole correction: the remaining flows were compensating for it.
+    """Whether the revoked flow was far longer than the whole correction: the remaining flows were compensating for it.
 
     They would now push as hard the other way; starting all edges again, without correction, errs by less.
     """
@@ -184,7 +184,7 @@ def _ledger(rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Ten
 def _sum(
     rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Tensor], read: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Return the sum of what `read` takes of the rest and of every flow, as a new vector."""
+    """Of what `read` takes of each, a new vector."""
     total = read(rest).clone()
     for peer in sorted(flows.keys() | settled.keys()):
         for part in (settled, flows):

@@ -33,7 +33,7 @@ class ExactDiffusion(MixerBase):
     lazy: ClassVar[bool] = True
 
     def start(self, x: Tensor) -> Steps:
-        """Return the state in which the first φ is ψ: as if the round before had changed nothing."""
+        """As if the round before had done nothing, so that the first φ is ψ."""
         return Steps(x.clone(), x.clone())
 
     def publish(self, state: Steps, x: Tensor, phase: Phase) -> tuple[Tensor, Steps]:

@@ -33,7 +33,7 @@ _LARGEST = 1e30  # number in a message that is swapped, which nothing clips: sum
 
 @dataclass(frozen=True, slots=True)
 class ExchangeCodec:
-    """Encode and decode pairwise exchanges as the manifest says."""
+    """What the swarm agreed on for every exchange."""
 
     request: Quantizer  # quantizer of the initiator's values
     response: Quantizer  # quantizer of the difference
@@ -71,7 +71,7 @@ class ExchangeCodec:
     def encode_difference(
         self, difference: Tensor, support: Support, dim: int, generator: Generator, wish: Indices | None = None
     ) -> tuple[bytes, Tensor]:
-        """Encode a difference as `encode_response`, given own values minus the peer's (k,), which are overwritten by what was encoded."""
+        """As `encode_response`, given own values less theirs (k,), which are changed: to what was encoded."""
         clipped, longer = self.clip(difference, self.clip_norm)
         if longer:
             difference.copy_(clipped)
@@ -120,5 +120,5 @@ class ExchangeCodec:
 
 
 def edge(a: str, b: str) -> str:
-    """Return the name of the edge between two peers, which is the same at both ends."""
+    """What the edge between two peers is called, by both."""
     return f"{min(a, b)} {max(a, b)}"

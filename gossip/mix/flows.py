@@ -34,7 +34,7 @@ def steady_kappa(members: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Bound a flow after it was moved: an odd function, one rounding at a time."""
+    """What becomes of a flow that was moved: an odd function, one rounding at a time."""
 
     limit: float  # of every coordinate, > 0
     leak: float = 0.0  # share that a move forgets, in [0, 1)
@@ -64,6 +64,7 @@ class Flows:
     bound: Bound
 
     def size(self, shared: int) -> int:
+        """Return one flow."""
         return shared
 
     def stored(self, dtype: torch.dtype) -> torch.dtype:

@@ -17,7 +17,7 @@ from starling.gossip.seeds import derive
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """State of a node between rounds."""
+    """What a node keeps between rounds."""
 
     origin: Tensor  # (…, d) the model before the local steps of this round
     kept: Tensor  # (…, s) what the rule remembers
@@ -62,10 +62,11 @@ class Gather(MixerBase):
         return self
 
     def start(self, x: Tensor) -> Gathered:
+        """Where the first round's local steps begin."""
         return Gathered(x.clone(), self.rule.start(x))
 
     def absorb(self, state: Gathered, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Gathered]:
-        """Return the combined vector as the model."""
+        """What came out of `combine` is the model now."""
         return shared, Gathered(shared.clone(), state.kept)
 
     def combine(

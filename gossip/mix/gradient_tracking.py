@@ -58,7 +58,7 @@ class GradientTracking(MixerBase):
         return y, Tracker(y, gradient.clone())
 
     def shared(self, state: Tracker, x: Tensor) -> Tensor:
-        """Return x and y, (…, 2d)."""
+        """(…, 2d): x, then y."""
         return torch.cat((x, state.y), dim=-1)
 
     def absorb(self, state: Tracker, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Tracker]:
@@ -85,6 +85,7 @@ class Beer(GradientTracking):
 
     @property
     def edge(self) -> PublicCopies:
+        """The copies."""
         return PublicCopies(self.gamma)
 
 

@@ -21,7 +21,7 @@ from starling.gossip.mix.base import MixerBase
 
 
 class EdgeKind(Enum):
-    """The operation that both ends of an edge do in an exchange."""
+    """What two ends of an edge do in an exchange."""
 
     DIFFERENCES = "differences"  # both apply one difference of their models, with opposite signs
     SWAPS = "swaps"  # each sends a message of its own
@@ -58,7 +58,7 @@ def kind_of(edge: Averaging | Swapping | Gathering | Broadcasting) -> EdgeKind:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """The optional abilities of a mixing algorithm, looked up once."""
+    """What a mixing algorithm can do, looked at once."""
 
     kind: EdgeKind
     corrects: bool  # local steps may go along something else than the gradient

@@ -43,7 +43,7 @@ LARGEST = 4.0  # times Σ of our v/w2, that another's may be
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """Decay per step of the memory of some coordinates: m by `mean`, v by `square` (None: there is no v)."""
+    """How fast some coordinates of a memory forget: m by `mean` a step, v by `square`; None: they have no v."""
 
     where: slice
     mean: float
@@ -51,7 +51,7 @@ class Decay:
 
 
 class Memory(Protocol):
-    """An optimiser's memory of the shared vector's coordinates, at one node.
+    """What one node's optimiser remembers of the shared vector's coordinates.
 
     Attributes:
         decays: of all D coordinates, in order, without gaps.
@@ -71,7 +71,7 @@ class Memory(Protocol):
 
     @property
     def life(self) -> object:
-        """An object that is replaced when the memory is deleted."""
+        """What is another object after the memory was deleted."""
 
     def read(self) -> tuple[Tensor, Tensor]:
         """Return m (D,) and v (D,), 0 where there is none, of no gradient if it is empty; perhaps its own memory."""
@@ -82,7 +82,7 @@ class Memory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemoryCodec:
-    """Encode and decode memories as the manifest says.
+    """What a swarm agreed on for memories.
 
     Args:
         mean: quantizer of m and of differences of m.
@@ -101,7 +101,7 @@ class MemoryCodec:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The message of one end about its memory.
+    """What one end says of its memory.
 
     Args:
         age: in local steps, 0: it is empty.
@@ -115,7 +115,7 @@ class Told:
 
     @property
     def values(self) -> bytes:
-        """All codes."""
+        """Return all codes."""
         return self.mean + self.square
 
 
@@ -141,7 +141,7 @@ def parted(payload: bytes) -> tuple[bytes, bytes, float]:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The effect of an exchange on the memory of this end, stored as the bytes that crossed the wire."""
+    """What an exchange does to the memory of this end, kept as the bytes that crossed the wire."""
 
     support: Support
     theta: float
@@ -374,7 +374,7 @@ def _weight(beta: float, age: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Ages:
-    """The age of a memory before and after an exchange, and the factors that follow from it."""
+    """How old a memory is before and after an exchange, and the factors that follow from it."""
 
     own: int  # before
     other: Learned

@@ -49,7 +49,9 @@ class Moments(MixerBase):
 
     @property
     def replaces(self) -> bool:
+        """Whether a model may be mixed in its own memory: always."""
         return True
 
     def shared(self, state: None, x: Tensor) -> Tensor:
+        """Return the model."""
         return x

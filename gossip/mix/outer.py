@@ -22,7 +22,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Anchored:
-    """State of a node's outer optimiser."""
+    """Where a node's outer optimiser is."""
 
     anchor: Tensor  # φ (…, d), the model after the last outer step
     momentum: Tensor  # m (…, d), in units of the model
@@ -95,7 +95,7 @@ class Outer(MixerBase):
         return warnings
 
     def start(self, x: Tensor) -> Anchored:
-        """Return the state at outer parameters x."""
+        """Anchored at x."""
         first = self._cut(x, 0)
         turn = torch.zeros((*x.shape[:-1], 1), dtype=torch.int64, device=x.device)
         return Anchored(x.clone(), torch.zeros_like(x), first, first.clone(), first.clone(), turn)

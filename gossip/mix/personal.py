@@ -42,13 +42,16 @@ class Personal:
 
     @property
     def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
+        """That of `inner`."""
         return self.inner.edge
 
     @property
     def asynchronous(self) -> bool:
+        """As `inner`."""
         return self.inner.asynchronous
 
     def start(self, x: Tensor) -> Any:
+        """As `inner`, of the shared part."""
         return self.inner.start(self.part(x))
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
@@ -58,7 +61,7 @@ class Personal:
         return gradient if direction is own else self.put(gradient, direction), state
 
     def publish(self, state: Any, x: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """Publish the shared part by `inner`."""
+        """As `inner`, of the shared part."""
         own = self.part(x)
         published, state = self.inner.publish(state, own, phase)
         return x if published is own else self.put(x, published), state
@@ -68,11 +71,12 @@ class Personal:
         return self.inner.shared(state, self.part(x))
 
     def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """Absorb the shared part by `inner`; personal parts stay as they are."""
+        """As `inner`; what is at home stays."""
         mixed, state = self.inner.absorb(state, self.part(x), shared, phase)
         return self.put(x, mixed), state
 
     def corrected(self, state: Any, flows: Tensor) -> Any:
+        """As `inner`."""
         return self.inner.corrected(state, flows)
 
 
@@ -95,13 +99,13 @@ def at_home(layout: Layout, patterns: Sequence[str]) -> frozenset[str]:
 
 
 def shared_layout(layout: Layout, home: frozenset[str]) -> Layout:
-    """Return the layout of the vector of all parameters except those at `home`."""
+    """Of the vector of all parameters but those at `home`."""
     kept = [(name, shape) for name, shape in zip(layout.names, layout.shapes, strict=True) if name not in home]
     return Layout(tuple(name for name, _ in kept), tuple(shape for _, shape in kept), layout.dtype)
 
 
 def shared_spans(layout: Layout, home: frozenset[str]) -> Spans:
-    """Return the spans of a model's flat vector that are not at `home`."""
+    """Where in a model's flat vector the parameters not at `home` lie."""
     return spans_of(layout, {*layout.names} - home)
 
 

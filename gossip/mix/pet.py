@@ -98,6 +98,7 @@ class Pet(MixerBase):
         return []
 
     def start(self, x: Tensor) -> Total:
+        """Return no correction."""
         return borne.start(x)
 
     def correct(self, state: Total, gradient: Tensor) -> tuple[Tensor, Total]:
@@ -105,7 +106,7 @@ class Pet(MixerBase):
         return borne.correct(state, gradient)
 
     def correct_in_place(self, state: Total, gradient: Tensor, step: int) -> tuple[Tensor, Total]:
-        """Correct one node's gradient (d,) in place, as `starling.gossip.api.CorrectsInPlace`."""
+        """As `correct`, of one node, in the place of the gradient (d,), as `starling.gossip.api.CorrectsInPlace`."""
         return borne.correct_in_place(state, gradient)
 
     def publish(self, state: Total, x: Tensor, phase: Phase) -> tuple[Tensor, Total]:

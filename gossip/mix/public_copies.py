@@ -44,5 +44,5 @@ class PublicCopies:
         return torch.cat((ours, theirs), dim=-1), self.gamma * take * (theirs - ours)
 
     def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor:
-        """Return the peer's new public copy minus our vector."""
+        """From our vector to the peer's copy."""
         return kept.tensor_split(2, dim=-1)[1] + message - mine

@@ -16,7 +16,7 @@ FLOOR = 1e-3  # weight below which a node waits: it was 1 in the beginning
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """State of a node with numerator m = w·z + rest and model z."""
+    """Of a node with numerator m = w·z + rest and model z."""
 
     w: Tensor  # (…, 1) push-sum weight; 1 in the beginning
     rest: Tensor  # (…, d) what the model does not show of the numerator: zeros unless w is below the floor
@@ -44,7 +44,7 @@ class PushSum(MixerBase):
     asynchronous: ClassVar[bool] = True
 
     def start(self, x: Tensor) -> Weighted:
-        """Return the state with weight 1."""
+        """Weight 1."""
         return Weighted(torch.ones_like(x[..., :1]), torch.zeros_like(x))
 
     def correct(self, state: Weighted, gradient: Tensor) -> tuple[Tensor, Weighted]:

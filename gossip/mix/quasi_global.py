@@ -50,7 +50,7 @@ class QuasiGlobal(MixerBase):
         return []
 
     def start(self, x: Tensor) -> Moving:
-        """Return the state without momentum."""
+        """No momentum."""
         return Moving(torch.zeros_like(x), x.clone())
 
     def correct(self, state: Moving, gradient: Tensor) -> tuple[Tensor, Moving]:

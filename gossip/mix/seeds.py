@@ -25,7 +25,7 @@ MOST_NUMBERS = 10**8
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """State of a node between rounds."""
+    """What a node keeps between rounds."""
 
     anchor: Tensor  # φ (…, d), equal at all nodes; local steps begin there
     scalars: Tensor  # (…, K) of the local steps of this round, 0 for those not done
@@ -34,9 +34,7 @@ class Told:
 
 @parameters
 class Seeds(MixerBase):
-    """Train by scalars of seeded directions.
-
-    With u(i, t, k) ∈ {−1, 1}^d of local step k of node i in round t, drawn by all from the swarm's seed, and f the loss of a batch:
+    """With u(i, t, k) ∈ {−1, 1}^d of local step k of node i in round t, drawn by all from the swarm's seed, and f the loss of a batch:
 
         local step   p = (f(x + εu) − f(x − εu))/2ε,   x <- x − lr·p·u;   s_k = lr·p
         round        all are sent s (K numbers, a byte each);   φ <- φ − (1/n) Σ_i Σ_k s_ik u(i, t, k);   x <- φ
@@ -101,21 +99,21 @@ class Seeds(MixerBase):
         return state.scalars
 
     def settled(self, state: Told) -> Tensor:
-        """Return φ (…, d)."""
+        """φ (…, d)."""
         return state.anchor
 
     def kept(self, state: Told) -> dict[str, Tensor]:
-        """Return nothing: scalars belong to one round."""
+        """Nothing: scalars are of one round."""
         return {}
 
     def resumed(self, state: Told, kept: Mapping[str, Tensor]) -> tuple[Tensor, Told]:
-        """Begin at the outer parameters."""
+        """Begin at the anchor."""
         return state.anchor, state
 
     def advance(
         self, state: Told, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int
     ) -> tuple[Told, Tensor]:  # fmt: skip
-        """Apply all scalars as `Broadcasting.advance`; messages (…, n, K)."""
+        """As `Broadcasting.advance`; messages (…, n, K)."""
         factors = shortening(messages, present, self.norm_bound)
         anchor, count = state.anchor.clone(), messages.shape[-2]
         for place, peer in enumerate(members):
@@ -128,7 +126,7 @@ class Seeds(MixerBase):
         return self._from(anchor), present & (factors < 1.0)
 
     def absorb(self, state: Told, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Told]:
-        """Begin at the outer parameters."""
+        """Begin at the anchor."""
         return state.anchor, self._from(state.anchor)
 
     def direction(self, peer: str, round: int, step: int, like: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ _FINENESS = 256.0  # a limited message is multiplied by a multiple of 1/256, whi
 
 @dataclass(frozen=True, slots=True)
 class Anchored:
-    """State of a node between rounds."""
+    """What a node keeps between rounds."""
 
     anchor: Tensor  # φ (…, d), equal at all nodes
     owed: Tensor  # e (…, d), progress that was not sent, each node's own
@@ -109,7 +109,7 @@ class SparseOuter(MixerBase):
         return Anchored(x.clone(), torch.zeros_like(x))
 
     def shared(self, state: Anchored, x: Tensor) -> Tensor:
-        """Return the vector to send: decay·e + (x − s). From φ instead of s residual·e would be counted twice."""
+        """What there is to send: decay·e + (x − s). From φ instead of s residual·e would be counted twice."""
         return self.decay * state.owed + (x - self.begun(state))
 
     def begun(self, state: Anchored) -> Tensor:
@@ -117,11 +117,11 @@ class SparseOuter(MixerBase):
         return state.anchor + self.residual * state.owed if self.residual else state.anchor
 
     def settled(self, state: Anchored) -> Tensor:
-        """Return φ (…, d)."""
+        """φ (…, d)."""
         return state.anchor
 
     def kept(self, state: Anchored) -> dict[str, Tensor]:
-        """Return the residual that was not sent, (…, d)."""
+        """What was not sent, (…, d)."""
         return {"owed": state.owed}
 
     def resumed(self, state: Anchored, kept: Mapping[str, Tensor]) -> tuple[Tensor, Anchored]:

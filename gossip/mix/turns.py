@@ -23,7 +23,7 @@ UNKNOWN = -1.0
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """State of a node."""
+    """What a node keeps."""
 
     before: Tensor  # (…, d) the model at the end of the last round
     live: Tensor  # (…, 1) number of the block that trains now, or `UNKNOWN`
@@ -47,15 +47,16 @@ class Turns:
 
     @property
     def width(self) -> int:
-        """D, the length of the longest block."""
+        """D."""
         return max(map(_length, self.blocks))
 
     @property
     def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
+        """Plain averaging."""
         return PlainAveraging()
 
     def start(self, x: Tensor) -> Resting:
-        """Return the state in which no block trains."""
+        """At rest."""
         return Resting(x.clone(), x.new_full((*x.shape[:-1], 1), UNKNOWN))
 
     def correct(self, state: Resting, gradient: Tensor) -> tuple[Tensor, Resting]:
@@ -83,6 +84,7 @@ class Turns:
         return mixed, _at(state, mixed.clone(), live)
 
     def corrected(self, state: Resting, flows: Tensor) -> Resting:
+        """No flows."""
         return state
 
     @staticmethod
@@ -128,5 +130,5 @@ def blocks_of(layout: Layout, patterns: Sequence[str]) -> tuple[Spans, ...]:
 
 
 def shared_layout(turns: Turns, layout: Layout) -> Layout:
-    """Return the layout of the shared vector, which is the same for each block."""
+    """Of the shared vector: one block is like another."""
     return Layout(("block",), ((turns.width,),), layout.dtype)

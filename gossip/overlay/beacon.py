@@ -68,7 +68,7 @@ class Beacons:
         return salt_of(salt, epoch, b"" if beacon is None else value(beacon))
 
     def wants(self, beacon: Beacon, now: int) -> bool:
-        """Return whether a beacon is worth verifying: not stored yet, of an epoch that may be stored while ours is `now`."""
+        """Whether a beacon is worth verifying: not stored yet, of an epoch that may be stored while ours is `now`."""
         if not 1 <= beacon.epoch <= now + AHEAD or self._held.get(beacon.epoch) == beacon:
             return False
         return beacon.epoch in self._held or len(self._held) < self.limit or beacon.epoch > min(self._held)

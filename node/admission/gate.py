@@ -103,7 +103,7 @@ class Gatekeeper:
         return standing.reason if standing.state == "false" else ""
 
     def admits(self, record: Record) -> bool:
-        """Return whether the peer may be a member now."""
+        """Whether the peer may be a member now."""
         if record.peer == self.me:
             return True
         standing = self.standing(record)
@@ -130,7 +130,7 @@ class Gatekeeper:
         return new
 
     def changed(self) -> bool:
-        """Return whether an answer of `admits` may have changed since this was asked last, by anything but time."""
+        """Whether an answer of `admits` may have changed since this was asked last, by anything but time."""
         changed, self._changed = self._changed, False
         return changed
 
@@ -154,7 +154,7 @@ class Gatekeeper:
         return self._worked(record.peer, credential.ticket)
 
     def is_beaten(self, record: Record) -> bool:
-        """Return whether another peer has precedence with the same invitation."""
+        """Whether another peer has precedence with the same invitation."""
         return self.standing(record) == GOOD and self._before(record) is not None
 
     def credential(self, record: Record) -> Credential:

@@ -41,7 +41,7 @@ class Puzzle:
         return epoch * self.epoch_s
 
     def is_current(self, ticket: Ticket, unix_s: float) -> bool:
-        """Return whether a good ticket counts now."""
+        """Whether a good ticket counts now."""
         return -0.5 <= unix_s / self.epoch_s - ticket.epoch < 1.5
 
     def digest(self, peer: str, ticket: Ticket) -> bytes:
@@ -51,11 +51,11 @@ class Puzzle:
         return function.derive(password)
 
     def solved_by(self, digest: bytes) -> bool:
-        """Return whether a digest begins with enough zero bits."""
+        """Whether a digest begins with enough zero bits."""
         return int.from_bytes(digest, "big") >> (8 * len(digest) - self.bits) == 0
 
     def is_solved(self, peer: str, ticket: Ticket) -> bool:
-        """Return whether a ticket is good, by one evaluation."""
+        """Whether a ticket is good, by one evaluation."""
         return self.solved_by(self.digest(peer, ticket))
 
 

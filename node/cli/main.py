@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from starling import __version__
 from starling.gossip.errors import ConfigError, GossipError
 from starling.node.cli.exit_codes import INTERRUPTED
 from starling.node.cli.help import Group, write_examples
@@ -136,7 +137,7 @@ class LazyGroup(Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(
-    None, "-v", "-V", "--version", package_name="starling-swarm", prog_name="starling", message="%(prog)s %(version)s"
+    __version__, "-v", "-V", "--version", prog_name="starling", message="%(prog)s %(version)s"
 )
 def starling() -> None:
     """Train a PyTorch model together with others, without a server.

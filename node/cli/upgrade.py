@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from importlib import metadata
 from pathlib import Path
 
 import click
 
+from starling import __version__
 from starling.node import versions
 from starling.node.cli.common import PATH, console, json_option, result, table
 from starling.node.cli.documents import ReadVersion, UpgradeCheck
@@ -39,14 +39,14 @@ def upgrade_check(path: Path, as_json: bool) -> int:
     checks = (*checks, upgrade.summary(checks, running=running))
     read = tuple(ReadVersion(what=row.what, oldest=row.range.oldest, newest=row.range.newest) for row in versions.TABLE)
     found = UpgradeCheck(
-        path=str(path.absolute()), program=metadata.version("starling-swarm"), reads=read, checks=checks
+        path=str(path.absolute()), program=__version__, reads=read, checks=checks
     )
     result(found, as_json, _print)
     return int(any(each.verdict == "fail" for each in checks))
 
 
 def _runs(run_dir: Path) -> bool:
-    """Return whether a node answers there, of whatever version."""
+    """Whether a node answers there, of whatever version."""
     try:
         control.connect(run_dir).close()
     except control.ControlError:

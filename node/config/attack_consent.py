@@ -6,7 +6,7 @@ from starling.robust.attacks.catalogue import ATTACKS
 
 
 def check(config: NodeConfig) -> None:
-    """Return whether the node may start with its keys about attacks.
+    """Whether the node may start with its keys about attacks.
 
     Raises ConfigError: an unknown attack, one without `attack_agreed`, or parameters of none.
     """

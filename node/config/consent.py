@@ -18,7 +18,7 @@ def names_code(manifest: Manifest) -> list[str]:
 
 
 def check(manifest: Manifest, config: NodeConfig) -> None:
-    """Return whether the owner has agreed to all that a manifest wants of this machine.
+    """Whether the owner has agreed to all that a manifest wants of this machine.
 
     Raises ConfigError: it names code or files, and the owner has not agreed.
     """

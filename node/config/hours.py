@@ -30,7 +30,7 @@ def _range(part: str, text: str) -> tuple[int, int]:
 
 
 def inside(ranges: Collection[tuple[int, int]], minute: int) -> bool:
-    """Return whether a minute of the day, [0, 1440), is in one of the ranges, which do not hold their end and may go past midnight.
+    """Whether a minute of the day, [0, 1440), is in one of the ranges, which do not hold their end and may go past midnight.
 
     Without ranges every minute is.
     """

@@ -191,7 +191,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
 
 
 def _check_parts(manifest: Manifest, *, trusted: bool) -> None:
-    """Return whether mixing algorithm, overlay, pace and codecs agree, as far as facts of the catalogues say.
+    """Whether mixing algorithm, overlay, pace and codecs agree, as far as facts of the catalogues say.
 
     Raises ConfigError: they do not, and why.
     """

@@ -46,7 +46,7 @@ def inexact(manifest: Manifest) -> list[str]:
 
 
 def check_members(manifest: Manifest, n: int) -> None:
-    """Return whether overlay and mixing algorithm stand n members: for those who know n before anything starts.
+    """Whether overlay and mixing algorithm stand n members: for those who know n before anything starts.
 
     Raises ConfigError: they do not, and why.
     """

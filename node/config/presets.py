@@ -159,7 +159,7 @@ def filled(raw: Mapping[str, Any], preset: str, kind: type[Section]) -> dict[str
 
 
 def check(chosen: Any) -> None:
-    """Return whether settings (a `Manifest`, or others with its keys) keep the promise of the preset they name, for the keys they have.
+    """Whether settings, a `Manifest` or others with its keys, keep the promise of the preset they name, as far as they have its keys.
 
     Raises ConfigError: a key that protects is set less strictly than the preset allows.
     """

@@ -16,7 +16,7 @@ _MOST_K = 32
 
 
 def check(manifest: Manifest, *, trusted: bool = False) -> None:
-    """Return whether pulling, the rule and the fraction of Byzantine members agree; `trusted` as in `Catalogue.load`.
+    """Whether pulling, the rule and the fraction of Byzantine members agree; `trusted` as in `Catalogue.load`.
 
     Raises ConfigError: they do not, and why.
     """
@@ -65,7 +65,7 @@ def warnings(manifest: Manifest) -> list[str]:
 
 
 def check_rule(manifest: Manifest, k: int) -> None:
-    """Return whether the rule tolerates `byzantine_fraction`, and the f it is set for, where a node receives k models a round.
+    """Whether the rule tolerates `byzantine_fraction`, and the f it is set for, where a node receives k models a round.
 
     Raises ConfigError: it does not, and what to try.
     """

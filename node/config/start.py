@@ -47,7 +47,7 @@ class Chunked:
 
 
 def is_digest(start: str) -> bool:
-    """Return whether `task.start` is that of a founded manifest: no path."""
+    """Whether `task.start` is that of a founded manifest: no path."""
     return _DIGEST.fullmatch(start) is not None
 
 

@@ -33,6 +33,7 @@ class Measure:
 
     @property
     def metric(self) -> str:
+        """Its name."""
         return "consensus_error" if self.problem is None else self.problem.metric
 
     def add(

@@ -167,7 +167,7 @@ def _keys(finished: Iterable[Finished]) -> list[str]:
 
 
 def check_group(labels: Iterable[Mapping[str, Scalar]], group: Sequence[str]) -> None:
-    """Return whether every key of `group` is a label of some run. Raises ConfigError: one is not."""
+    """Whether every key of `group` is a label of some run. Raises ConfigError: one is not."""
     known = dict.fromkeys(key for each in labels for key in each)
     for key in group:
         if key not in known:

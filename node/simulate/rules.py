@@ -89,7 +89,7 @@ def check_one(scenario: Scenario) -> list[str]:
 
 
 def _check_rows(scenario: Scenario) -> None:
-    """Return whether rows of an array can do what whole nodes do."""
+    """Whether rows of an array can do what whole nodes do."""
     if averaged(manifest(scenario)):
         raise ConfigError(
             "task.buffers: rows of an array have no buffers of their own, must be local; try `--set simulate.engine=virtual`"
@@ -114,7 +114,7 @@ def check_files(task: TaskSection) -> None:
 
 
 def _check_members(scenario: Scenario) -> None:
-    """Return whether mixing and overlay stand as many members as there will be."""
+    """Whether mixing and overlay stand as many members as there will be."""
     nodes, faults, agreed = scenario.simulate.nodes, scenario.faults, manifest(scenario)
     changes = bool(faults.crash or faults.leave or faults.join)
     if changes and MIXERS.facts(scenario.mix.kind, trusted=True).static:
@@ -155,7 +155,7 @@ def _check_whole(scenario: Scenario) -> None:
 
 
 def _check_kappa(scenario: Scenario) -> list[str]:
-    """Return whether flows of so many nodes die out -> warnings. A manifest does not know how many there will be."""
+    """Whether flows of so many nodes die out -> warnings. A manifest does not know how many there will be."""
     mix, nodes = scenario.mix, scenario.simulate.nodes
     most = steady_kappa(nodes)
     if mix.kind != "pet" or averages_memories(scenario) or mix.kappa is None or mix.kappa < most:

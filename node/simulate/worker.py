@@ -51,7 +51,7 @@ def _end_with(link: Connection) -> None:
 
 
 def check(scenarios: Sequence[Scenario]) -> Failure | None:
-    """Return whether all runs can be had, as far as needs torch; the first reason why not."""
+    """Whether all runs can be had, as far as needs torch; the first reason why not."""
     failures = (_guarded("check", scenario) for scenario in scenarios)
     return next((failure for failure in failures if failure is not None), None)
 

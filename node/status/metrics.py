@@ -75,7 +75,7 @@ def exposition(snapshot: StatusSnapshot, accept: str = "") -> tuple[bytes, str]:
 
 
 def health(snapshot: StatusSnapshot) -> tuple[bool, str]:
-    """Return whether the node has no problem, and one line with its state and problem."""
+    """Whether the node has no problem, and one line with its state and problem."""
     well = snapshot.problem is None and snapshot.state != "failed"
     return well, f"{snapshot.state}: {snapshot.problem}" if snapshot.problem is not None else snapshot.state
 

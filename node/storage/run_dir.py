@@ -45,7 +45,7 @@ from starling.robust.reputation import Decision
 
 
 def check_holds_node(path: Path, key: str = "--dir", *, or_demo: bool = False) -> None:
-    """Return whether a path is the run directory of a node, whatever its version; with `or_demo` the folder of a demo will do.
+    """Whether a path is the run directory of a node, whatever its version; with `or_demo` the folder of a demo will do.
 
     Raises:
         ConfigError: it is not; one line that names `key`, what is there instead and the next command.

@@ -214,7 +214,7 @@ class WholeMeter:
 
 
 def is_object(metric: Any) -> bool:
-    """Return whether a metric is updated by batches and computed once."""
+    """Whether a metric is updated by batches and computed once."""
     return callable(getattr(metric, "update", None)) and callable(getattr(metric, "compute", None))
 
 

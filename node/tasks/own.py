@@ -230,7 +230,7 @@ def _lengths(given: Any, samples: int | None) -> NDArray[np.int64]:
 
 
 def _lazy(given: Any) -> bool:
-    """Return whether samples are made by a function of a path."""
+    """Whether samples are made by a function of a path."""
     return callable(given) and not hasattr(given, "__getitem__") and not hasattr(given, "dataset")
 
 

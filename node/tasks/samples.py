@@ -211,7 +211,7 @@ def samples_of(name: str, given: Any) -> Samples:
 
 
 def _nest(given: Any) -> bool:
-    """Return whether this is arrays, or a nest of them."""
+    """Whether this is arrays, or a nest of them."""
     return isinstance(given, Tensor | np.ndarray | Mapping) or (
         isinstance(given, Sequence) and not isinstance(given, str)
     )

@@ -70,6 +70,7 @@ class Formula:
     targets: Target = "vector"
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
+        """As `Attack.craft`."""
         return self.message(scene, generator).expand_as(scene.receivers), memory
 
 

@@ -99,6 +99,7 @@ class Stale:
     targets: ClassVar[Target] = "vector"
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
+        """As `Attack.craft`."""
         held: tuple[tuple[int, Tensor], ...] = memory or ()
         old = [vector for sent, vector in held if sent <= scene.round - self.lag]
         message = old[-1] if old else scene.start

@@ -38,6 +38,7 @@ class LabelFlip:
         return scene.own.expand_as(scene.receivers), memory
 
     def poison(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """As `Poison.poison`."""
         if self.source < 0:
             return inputs, classes - 1 - labels
         return inputs, _renamed(labels, self.source, self.target, classes)
@@ -74,6 +75,7 @@ class Backdoor:
         return (scene.before + boost * (scene.own - scene.before)).expand_as(scene.receivers), memory
 
     def poison(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """As `Poison.poison`."""
         _check_class(self.target, classes)
         count = max(1, round(self.share * len(labels)))
         inputs, labels = self.triggered(inputs, count), labels.clone()
@@ -105,6 +107,7 @@ class Clones:
         return (scene.own if scene.crew is None else scene.crew[0]).expand_as(scene.receivers), memory
 
     def poison(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """As `Poison.poison`."""
         return inputs, _renamed(labels, self.source, self.target, classes)
 
 

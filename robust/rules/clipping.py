@@ -35,6 +35,7 @@ class Sac(OneNumber):
     kappa: Positive = KAPPA
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
         step = _running_step(context)
         return _clipped(stack, stack.squares().sqrt(), self.kappa * step, step.to(context.state.dtype))
 
@@ -51,6 +52,7 @@ class CsPlus(OneNumber, Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
         distances, step = stack.squares().sqrt(), _running_step(context)
         tau = _cs_threshold(distances, stack.counted, self.f, step)
         return _clipped(stack, distances, tau, step.to(context.state.dtype))
@@ -69,6 +71,7 @@ class CsNnm(OneNumber, Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
         counted, step = stack.counted, _running_step(context)
         distances = stack.squares().sqrt()
         factors = shortened(distances, _cs_threshold(distances, counted, self.f, step))
@@ -96,6 +99,7 @@ class ClippedGossip(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
         squares = stack.squares()
         tau = torch.full_like(squares[:, :1], torch.inf)
         if self.f:
@@ -117,6 +121,7 @@ class NormBound:
     tau: Positive = 1.0
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
         return _clipped(stack, stack.squares().sqrt(), self.tau, context.state)
 
 

@@ -28,6 +28,7 @@ class Mean:
         return ["robust.rule: one Byzantine peer of those asked ruins a mean; `--set robust.rule=cs_nnm`"]
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
         weights = torch.full((stack.own.shape[0], stack.count), 1 / stack.count, dtype=torch.float64)
         return stack.combination(weights.to(stack.own.device)), context.state, None
 
@@ -40,6 +41,7 @@ class Median:
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
         middle = tuple(sorted(set(_middle(stack.count))))
         return stack.coordinates(network(stack.count, middle), median), context.state, None
 
@@ -52,6 +54,7 @@ class TrimmedMean(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
         check_count("trimmed_mean", self.f, stack.count, 2 * self.f + 1)
         kept = range(self.f, stack.count - self.f)
 
@@ -72,6 +75,7 @@ class MeaMed(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
         check_count("meamed", self.f, stack.count, 2 * self.f + 1)
         return mean_around_median(stack, self.f), context.state, None
 

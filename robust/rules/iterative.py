@@ -71,6 +71,7 @@ class GeometricMedian:
     iterations: Steps = 64
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
         gram = stack.gram()
         away = gram.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt()
         spread = away[:, 1:].median(dim=1, keepdim=True).values.clamp_min(_COINCIDENT)
@@ -99,6 +100,7 @@ class Flag:
     iterations: Steps = 5
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
         raw = stack.gram(context.before)
         origin, among = raw[:, :-1, -1:], raw[:, :-1, :-1]
         gram = among - origin - origin.transpose(1, 2) + raw[:, -1:, -1:]

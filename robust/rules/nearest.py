@@ -23,6 +23,7 @@ class Nna(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
         check_count("nna", self.f, stack.count, self.f + 2)
         kept = stack.count - 1 - self.f
         chosen = nearest(stack.squares(), kept).double()
@@ -50,6 +51,7 @@ class Balance(OneNumber):
     decay: NonNegative = 0.0
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
         limit = self.gamma * torch.exp(-self.decay * context.state.double()) * norms(context.own)
         accepted = stack.squares().sqrt() <= limit
         return stack.combination(_weights(accepted, self.share)), context.state + 1, ~accepted

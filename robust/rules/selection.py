@@ -29,6 +29,7 @@ class Krum(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
         check_count("krum", self.f, stack.count, self.f + 2)
         chosen = nearest(scores(between(stack.gram()), self.f), 1)
         return stack.combination(chosen.double()), context.state, None
@@ -42,6 +43,7 @@ class MultiKrum(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
         check_count("multi_krum", self.f, stack.count, self.f + 2)
         chosen = nearest(scores(between(stack.gram()), self.f), stack.count - self.f)
         return stack.combination(chosen.double() / (stack.count - self.f)), context.state, ~chosen[:, 1:]
@@ -55,6 +57,7 @@ class Bulyan(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
+        """As `Combination.reduce`."""
         check_count("bulyan", self.f, stack.count, 4 * self.f + 1)
         distances = between(stack.gram())
         left = torch.ones(distances.shape[:2], dtype=torch.bool, device=distances.device)

@@ -15,7 +15,7 @@ Names are imported on use: `import starling` loads neither torch nor trio. docs/
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from starling.gossip.errors import ConfigError, GossipError
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from starling.node.tasks import adapters
     from starling.node.tasks.api import Data, Source, Task
     from starling.node.tasks.own import task
+
+__version__: Final = "0.1.0"  # the only place: pyproject.toml, tools and docs read it here
 
 _MODULES = {
     "gossip.errors": ("ConfigError", "GossipError"),

@@ -16,7 +16,8 @@ from pathlib import Path
 import click
 import pytest
 
-from tools.version import version
+import starling
+from starling.node.cli.main import starling as starling_command
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("gossip", "robust", "node", "tui", "examples")
@@ -41,29 +42,19 @@ def run(*command, **options):
     return done.stdout
 
 
-def git(folder, *words):
-    run("git", "-c", "user.name=n", "-c", "user.email=e", *words, cwd=folder)
-
-
-def repository(folder, *tags):
-    """One commit of what is there."""
-    git(folder, "init", "-q")
-    git(folder, "add", "--all")
-    git(folder, "commit", "-qm", "one")
-    for tag in tags:
-        git(folder, "tag", tag)
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """(wheel, sdist) of the tree as it is, links and all, as a checkout of a tag."""
+    """(wheel, sdist) of the tree as it is, links and all, but of another version."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("out")
     skip = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for part in (*PARTS, "src", "benchmarks/kernels"):
         shutil.copytree(ROOT / part, source / part, symlinks=True, ignore=skip)
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
-    repository(source, f"v{VERSION}")
+    package = source / "src" / "starling" / "__init__.py"
+    text = package.read_text()
+    assert text.count(starling.__version__) == 1
+    package.write_text(text.replace(starling.__version__, VERSION))
     run(sys.executable, "-c", BUILD, out, cwd=source)
     return next(out.glob("*.whl")), next(out.glob("*.tar.gz"))
 
@@ -95,26 +86,29 @@ def test_the_metadata_say_what_an_index_shows(built):
     assert metadata["Version"] == VERSION
 
 
-def test_the_version_is_that_of_the_newest_tag_and_stands_nowhere_else(tmp_path):
-    """A tag, commits after it, and no repository at all; CITATION.cff would be a second place."""
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    repository(tmp_path)
-    assert re.fullmatch(r"0\.1\.dev1\+g[0-9a-f]+", version(tmp_path))
-    git(tmp_path, "tag", "v2.3.4")
-    assert version(tmp_path) == "2.3.4"
-    git(tmp_path, "commit", "-qm", "two", "--allow-empty")
-    assert re.fullmatch(r"2\.3\.5\.dev1\+g[0-9a-f]+", version(tmp_path))
-    shutil.rmtree(tmp_path / ".git")
-    assert version(tmp_path) == "0.1.dev0"
-    assert "version" not in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+def test_the_version_stands_in_one_file(capsys):
+    """A checkout says it whatever was installed before, and CITATION.cff would be a second place."""
+    with pytest.raises(SystemExit):
+        starling_command(["--version"])
+    assert capsys.readouterr().out == f"starling {starling.__version__}\n"
+    described = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" not in described["project"]
+    assert described["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "starling.__version__"}
     assert "\nversion:" not in (ROOT / "CITATION.cff").read_text()
+
+
+def test_a_released_version_has_its_section_of_the_changelog_on_top():
+    """Between releases the version ends in .dev0, and its section is not written yet."""
+    newest = re.search(r"^## (\d+\.\d+\.\d+) \((\d{4}-\d\d-\d\d)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert starling.__version__ == newest[1] or starling.__version__.endswith(".dev0")
 
 
 def test_a_wheel_made_from_the_sdist_has_the_same_files(built, tmp_path):
     with tarfile.open(built[1]) as archive:
         archive.extractall(tmp_path, filter="data")
     (source,) = tmp_path.iterdir()
-    assert version(source) == VERSION
+    assert source.name == f"starling_swarm-{VERSION}"
     run(sys.executable, "-c", BUILD, tmp_path, cwd=source)
     again = files_of(next(tmp_path.glob("*.whl")))
     for name, content in files_of(built[0]).items():

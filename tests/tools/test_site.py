@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import starling
 from starling.node.cli.main import COMMANDS
 from starling.node.config.parts import KINDS
 from starling.node.config.schema import Manifest, NodeConfig
@@ -155,6 +156,13 @@ def test_no_page_asks_another_host_for_anything(built):
         assert asked == [], page
     for style in built.rglob("*.css"):
         assert re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text()) == [], style
+
+
+@needs_mkdocs
+@pytest.mark.slow
+def test_every_page_says_of_which_version_it_is(built):
+    for page in (built / "README.html", built / "operating.html"):
+        assert f"Starling {starling.__version__}" in page.read_text()
 
 
 @needs_mkdocs

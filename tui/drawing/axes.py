@@ -55,7 +55,7 @@ def axes(points: Sequence[Point], *, bounded: bool, x_ticks: int = X_TICKS) -> A
 
 
 def is_bounded(metric: str) -> bool:
-    """Return whether a metric of this name lies in [0, 1]."""
+    """Whether a metric of this name lies in [0, 1]."""
     return metric.casefold().startswith(BOUNDED)
 
 

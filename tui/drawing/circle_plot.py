@@ -32,7 +32,7 @@ def draw(swarm: Swarm, width: int, height: int, style: Callable[[str], str]) -> 
 
 
 def fits(members: int, label: int, width: int, height: int) -> bool:
-    """Return whether a circle of so many, with labels of so many cells, is legible."""
+    """Whether a circle of so many, with labels of so many cells, is legible."""
     return members <= min(MAX_DRAWN, 2 * height - 4) and width >= 2 * label + ACROSS and height >= 7
 
 

@@ -25,7 +25,7 @@ def passed(events: Iterable[tuple[str, Event]], level: str, asked: str) -> list[
 
 
 def _matches(event: Event, node: str, words: str) -> bool:
-    """Return whether every word is in the line or the event's name, ignoring case."""
+    """Whether every word is in the line or the event's name, ignoring case."""
     line = f"{node} {event.name} {show.clean(event.text)}".casefold()
     return all(word in line for word in words.casefold().split())
 

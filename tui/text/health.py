@@ -40,7 +40,7 @@ def problem(view: View) -> str | None:
 
 
 def troubled(reading: Reading) -> bool:
-    """Return whether the name of a node is marked, as it has a problem or cannot be reached."""
+    """Whether the name of a node is marked, as it has a problem or cannot be reached."""
     return (reading.trouble is not None and not reading.ended) or (
         reading.snapshot is not None and reading.snapshot.problem is not None
     )

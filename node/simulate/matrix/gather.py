@@ -56,6 +56,7 @@ class Pulled:
     pending: ClassVar[Mapping[Pair, object]] = MappingProxyType({})
 
     def less_pending(self, batch: Batch) -> Batch:
+        """The same."""
         return batch
 
     def resolve(self, batch: Batch) -> None:

@@ -96,7 +96,7 @@ def refuse_ignored(given: Any) -> None:
 
 
 def overrides(given: Any, name: str) -> bool:
-    """Return whether a module or data module defines this itself, and does not just inherit it from Lightning or torch."""
+    """Whether a module or data module defines this itself, and does not just inherit it from Lightning or torch."""
     return _defined(given, name) is not None
 
 
@@ -132,7 +132,7 @@ def _library(kind: type) -> tuple[type, ...]:
 
 
 def _is_empty(defined: Any) -> bool:
-    """Return whether a function does nothing and returns None or an empty dict, so that to call it or not is the same."""
+    """Whether a function does nothing and returns None or an empty dict, so that to call it or not is the same."""
     return isinstance(defined, FunctionType) and all(
         each.opname in _NO_EFFECT and not each.argval for each in dis.get_instructions(defined)
     )

@@ -125,7 +125,7 @@ class Logged:
 
 
 def is_metric(value: Any) -> bool:
-    """Return whether this is a metric of torchmetrics, or a collection of them."""
+    """Whether this is a metric of torchmetrics, or a collection of them."""
     return isinstance(value, _kinds())
 
 
