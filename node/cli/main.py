@@ -136,9 +136,7 @@ class LazyGroup(Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.version_option(
-    __version__, "-v", "-V", "--version", prog_name="starling", message="%(prog)s %(version)s"
-)
+@click.version_option(__version__, "-v", "-V", "--version", prog_name="starling", message="%(prog)s %(version)s")
 def starling() -> None:
     """Train a PyTorch model together with others, without a server.
 

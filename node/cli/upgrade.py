@@ -38,9 +38,7 @@ def upgrade_check(path: Path, as_json: bool) -> int:
         checks, running = (upgrade.of_manifest(path),), False
     checks = (*checks, upgrade.summary(checks, running=running))
     read = tuple(ReadVersion(what=row.what, oldest=row.range.oldest, newest=row.range.newest) for row in versions.TABLE)
-    found = UpgradeCheck(
-        path=str(path.absolute()), program=__version__, reads=read, checks=checks
-    )
+    found = UpgradeCheck(path=str(path.absolute()), program=__version__, reads=read, checks=checks)
     result(found, as_json, _print)
     return int(any(each.verdict == "fail" for each in checks))
 
