@@ -161,7 +161,7 @@ def test_no_page_asks_another_host_for_anything(built):
 @needs_mkdocs
 @pytest.mark.slow
 def test_every_page_says_of_which_version_it_is(built):
-    for page in (built / "README.html", built / "operating.html"):
+    for page in (built / "index.html", built / "operating.html"):
         assert f"Starling {starling.__version__}" in page.read_text()
 
 
