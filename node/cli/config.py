@@ -74,13 +74,16 @@ def show_manifest(file: Path | None, run_dir: Path, as_json: bool) -> None:
     click.echo(toml.render(shown), nl=False)
 
 
-@manifest.command("check", examples=(("starling manifest check examples/digits.toml", "before you found"),))
+@manifest.command("check", examples=(("starling manifest check examples/digits.toml", "before you create a swarm"),))
 @click.argument("file", metavar="MANIFEST.toml", type=PATH)
-def check_manifest(file: Path) -> None:
+@click.option(
+    "--trust", is_flag=True, help="Import each module:name that the manifest names, which runs its code here."
+)
+def check_manifest(file: Path, trust: bool) -> None:
     """Check a manifest file.
 
-    Checks keys, values, rules between them, the signature if there is one, and that each `module:name` can be imported here, which runs
-    the module. A whole task is checked by `starling task check`.
+    Checks keys, values, rules between them and the signature if there is one. With --trust also that each `module:name` can be imported
+    here and takes its keys. A whole task is checked by `starling task check`.
     """
     from starling.node.config import manifest as manifests
     from starling.node.config import parts, presets
@@ -93,7 +96,9 @@ def check_manifest(file: Path) -> None:
         for key, name in parts.names(checked).items():
             where, _, part = key.partition(".")
             section = getattr(checked, where)
-            if ":" in name or (part in section.PARTS and parts.catalogue_of(section, part).keys_of(name) is None):
+            if ":" in name and not trust:
+                say(f"note: {key}: {name} is not imported, as that would run its code; `--trust` imports and checks it")
+            elif ":" in name or (part in section.PARTS and parts.catalogue_of(section, part).keys_of(name) is None):
                 _import(key, section)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error

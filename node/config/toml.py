@@ -35,6 +35,13 @@ from starling.node.config.parts import (
 S = TypeVar("S", bound=Section)
 
 _MAX_FILE_BYTES = 1 << 20
+_MAX_KEY_PARTS = 8  # of a dotted key; the deepest of ours has 3
+# Strings, also those that do not end, and comments, in which no key is. Possessive quantifiers: hostile text is read once.
+_NO_KEYS = re.compile(
+    r'''"""(?:[^"\\]|\\.|"(?!""))*+"{0,5}|"(?:[^"\\\n]|\\.)*+"?|'{3}(?:[^']|'(?!''))*+'{0,5}|'[^'\n]*+'?|#[^\n]*+''',
+    re.DOTALL,
+)
+_LONG_KEY = re.compile(rf"[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++){{{_MAX_KEY_PARTS},}}")
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30}
 _RATE = re.compile(
     r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmg]i?)?(?P<what>bit|bps|b|byte|bytes|b/s|bit/s|byte/s)?", re.ASCII
@@ -68,7 +75,13 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """What TOML text says, keys and values unchecked. Raises ConfigError: not TOML."""
+    """Return what TOML text says, keys and values unchecked.
+
+    Raises:
+        ConfigError: it is not TOML, or a key has more than 8 parts: a stranger's file of 60 kB with one key would cost gigabytes.
+    """
+    if _LONG_KEY.search(_NO_KEYS.sub("s", text)):
+        raise ConfigError(f"not TOML of settings: a key has more than {_MAX_KEY_PARTS} parts; compare with {SHOW}")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also Python's, of a number of thousands of digits

@@ -93,7 +93,7 @@ def test_check_imports_the_module_that_the_task_names(module, words, here, capsy
     (here / "m.toml").write_text('[task]\nkind = "mine:Mine"\nhidden = 9\n')
     if module is not None:
         (here / "mine.py").write_text(module)
-    assert main(["manifest", "check", "m.toml"]) == (0 if words is None else 2)
+    assert main(["manifest", "check", "--trust", "m.toml"]) == (0 if words is None else 2)
     said = capsys.readouterr()
     assert said.out == ""
     assert "loud" not in said.err
@@ -107,10 +107,19 @@ def test_check_imports_the_module_that_the_task_names(module, words, here, capsy
 @pytest.mark.real
 def test_check_imports_the_module_of_every_kind(here, capsys):
     (here / "m.toml").write_text('[mix]\nkind = "my_mixes:Mine"\n')
-    assert main(["manifest", "check", "m.toml"]) == 2
+    assert main(["manifest", "check", "--trust", "m.toml"]) == 2
     assert "m.toml: mix.kind: 'my_mixes:Mine' is not found: no my_mixes.py in" in capsys.readouterr().err
     (here / "my_mixes.py").write_text("from starling.gossip.mix.dsgd import Dsgd as Mine\n")
+    assert main(["manifest", "check", "--trust", "m.toml"]) == 0
+
+
+@pytest.mark.parametrize("key", ["mix", "task"])
+def test_check_runs_no_code_that_a_manifest_names_without_consent(key, here, capsys):
+    (here / "m.toml").write_text(f'[{key}]\nkind = "theirs:Mine"\n')
+    (here / "theirs.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
     assert main(["manifest", "check", "m.toml"]) == 0
+    assert f"note: {key}.kind: theirs:Mine is not imported" in capsys.readouterr().err
+    assert not (here / "ran").exists()
 
 
 def test_check_verifies_the_signature_of_a_founded_manifest(here, founded, capsys):

@@ -193,6 +193,11 @@ def test_a_mistake_is_one_line_with_key_value_and_what_is_allowed(assignment, pa
         ("[pace]\nruonds = 1", "did you mean pace.rounds"),
         ("[pace\n", "not TOML"),
         ("a = " + "[" * 100_000, "not TOML"),
+        ("a." * 30_000 + "a = 1", "a key has more than 8 parts"),
+        ("[" + "'a' . " * 30_000 + "a]", "a key has more than 8 parts"),
+        ('x = [{a="""\n""""",' + "a." * 30_000 + "a = 1}]", "a key has more than 8 parts"),
+        ("x = [{a='''\n''''," + '"\\"".' * 30_000 + "a = 1}]", "a key has more than 8 parts"),
+        ('x = "' + '\\"' * 30_000, "not TOML"),
         ("[mix]\nkind = 7", "mix.kind: must be text of 1 to 128 characters, got 7"),
         ("task.model.b = 1", "task.model: must be one of cnn, mlp, got {'b': 1}"),
         ("name = 3", "name: must be text"),
@@ -204,6 +209,12 @@ def test_a_wrong_file_is_one_line_too(tmp_path, text, says):
     message = refusal(toml.load, path, Manifest)
     assert says in message
     assert message.startswith(str(path))
+
+
+def test_dots_in_strings_and_comments_are_no_keys():
+    text = "a.a.a.a.a.a.a.a.a.a"
+    for quoted in (f'"{text}"', f"'{text}'", f'"""{text}\n{text}"""', f"'''{text}\n{text}'''"):
+        assert toml.parse(f"x = {quoted}  # {text}\n#{text}")["x"].startswith(text)
 
 
 def test_a_file_that_is_none_is_one_line(tmp_path):
