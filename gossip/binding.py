@@ -58,12 +58,6 @@ class Binding(Moving, Protocol):
     def gradient(self) -> Tensor:
         """Return (t,) the gradients' vector, zero where it is new."""
 
-    def move(self, x: Tensor, gradient: Tensor | None) -> None:
-        """Use other memory (d,), which has the vector's values, and (t,) for the gradients, unless that is None.
-
-        Raises ValueError: the parameters cannot be views of it.
-        """
-
     def release(self) -> None:
         """Free the gradients' vector, which is made anew when it is wanted."""
 
@@ -119,13 +113,8 @@ class Places:
     """Where the parameters of a module lie, to see when one comes loose from its vector."""
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
-        self._module, self._layout, self._looks = module, layout, 0
-        self._held: list[tuple[str, nn.Parameter, int]] = []
-        self.note()
-
-    def note(self) -> None:
-        """They are right as they are."""
-        names = zip(self._layout.names, trainable(self._module), strict=False)  # after parameters come buffers
+        self._module, self._looks = module, 0
+        names = zip(layout.names, trainable(module), strict=False)  # after parameters come buffers
         self._held = [(name, each, each.data_ptr()) for name, each in names]
 
     def check(self) -> None:
@@ -148,12 +137,10 @@ class Bound:
         self.before: Moves = ()
         self.after_backward: Moves = ()
         self.after_step: Moves = ()
-        self._given: Tensor | None = None  # memory of others
         self._gradient: Tensor | None = None
         self.x = flatten(module, layout)
         rebind(module, layout, self.x)
-        self._places = Places(module, layout)
-        self.check = self._places.check
+        self.check = Places(module, layout).check
 
     def load(self) -> None:
         """Do nothing."""
@@ -166,17 +153,9 @@ class Bound:
 
     def gradient(self) -> Tensor:
         """Return the vector of which gradients are views."""
-        if self._given is not None:
-            return self._given
         if self._gradient is None:
             self._gradient = bind_gradients(self._module, self._layout)
         return self._gradient
-
-    def move(self, x: Tensor, gradient: Tensor | None) -> None:
-        """Have the parameters in other memory; who gave memory for gradients writes to it."""
-        rebind(self._module, self._layout, x)
-        self.x, self._given = x, gradient
-        self._places.note()
 
     def release(self) -> None:
         """Cut the gradients loose."""
@@ -226,10 +205,6 @@ class Mastered:
             self._gradient = self.x.new_zeros(self._layout.trained)
             self._into = self._cut(self._gradient)
         return self._gradient
-
-    def move(self, x: Tensor, gradient: Tensor | None) -> None:
-        """Refuse: ranks that share a model share its parameters."""
-        raise ValueError("parameters of another dtype than the vector's cannot be views of it")
 
     def release(self) -> None:
         """Free the vector and what is left of a backward pass."""
@@ -283,10 +258,6 @@ class Carrying:
         """Read buffers, also such as the module has replaced by others. Raises ValueError: one has another shape now."""
         self._binding.collect()
         self._each(lambda buffer, place: place.copy_(buffer))
-
-    def move(self, x: Tensor, gradient: Tensor | None) -> None:
-        """Move both."""
-        self._binding.move(x, gradient)
 
     def _each(self, copy: Callable[[Tensor, Tensor], Tensor]) -> None:
         places = as_named(self.x, self._layout)

@@ -39,10 +39,6 @@ class Mutant:
 
 
 MUTANTS = (
-    Mutant("node/engine/shards.py", "step = -(-each // ranks)", "step = each // ranks", ("**/engine/test_shards.py",)),
-    Mutant("node/engine/shards.py", "spare + 1, 0.0)", "spare + 1, 1.0 / count)", ("**/engine/test_shards.py",)),
-    Mutant("node/engine/shards.py", "turns = -(-most // min", "turns = -(-(end - begin) // min", ("**/engine/test_shards.py",)),
-    Mutant("node/engine/shards.py", "and closed(child)", "", ("**/engine/test_shards.py",)),
     Mutant("gossip/mix/flows.py", "LARGEST_THETA) * ratio / (", "LARGEST_THETA) / (", ("**/test_pet.py",)),
     Mutant("gossip/mix/edge_ledger.py", "effect.gain * change[part]", "-effect.gain * change[part]", ("**/test_pet.py",)),
     Mutant("node/engine/exchange/differences.py", "s = min(ours, theirs)", "s = ours", ("**/exchange/test_contract.py",)),

@@ -105,7 +105,7 @@ def check_node(config: NodeConfig, manifest: Manifest) -> None:
         )
     refused = {
         "privacy.noise": config.privacy.noise, "privacy.exchange_noise": config.privacy.exchange_noise, "attack": config.attack,
-        "ranks": config.ranks > 1, "parallel": config.parallel != "data", "numerics": config.numerics != NumericsSection(),
+        "ranks": config.ranks > 1, "numerics": config.numerics != NumericsSection(),
         "evaluate_alone": config.evaluate_alone,
     }  # fmt: skip
     for key, given in refused.items():

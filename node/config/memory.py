@@ -53,26 +53,10 @@ def _limits(cgroups: Path, own: Path) -> Iterator[int]:
                 yield int((root / group / name).read_text())
 
 
-def check(manifest: Manifest, there: int, model_bytes: int | None = None, *, trains: bool = True) -> None:
+def check(manifest: Manifest, there: int, model_bytes: int | None = None) -> None:
     """Raises ConfigError if the task needs more than `there`; arguments as of `objection`."""
-    if why := objection(manifest, there, model_bytes, trains=trains):
+    if why := objection(manifest, there, model_bytes):
         raise ConfigError(why)
-
-
-def check_part(
-    manifest: Manifest, there: int, ranks: int, micro_batch: int | None, model_bytes: int | None = None
-) -> None:
-    """Raises ConfigError if one of `ranks` devices that share the model needs more than its `there` bytes: a part of the parameters, their
-    gradient, and what a part of the batch keeps.
-    """
-    model, sample, _, _ = _sizes(manifest, model_bytes)
-    count = -(-manifest.task.batch_size // ranks)
-    needed = 2 * model // ranks + sample * min(count, micro_batch or count)
-    if needed > there:
-        raise ConfigError(
-            f"ranks: each device needs at least {shown(needed)} of memory (a part of a model of {shown(model)}, {count:,} samples), "
-            f"{shown(there)} are there; take more of them, larger ones, or `--set numerics.micro_batch=1`"
-        )
 
 
 def _sizes(manifest: Manifest, model_bytes: int | None) -> tuple[int, int, int, int]:
@@ -84,16 +68,13 @@ def _sizes(manifest: Manifest, model_bytes: int | None) -> tuple[int, int, int, 
     return each * size.parameters, each * size.trained, each * size.tested, 8 * size.fixed
 
 
-def objection(manifest: Manifest, there: int, model_bytes: int | None = None, *, trains: bool = True) -> str:
+def objection(manifest: Manifest, there: int, model_bytes: int | None = None) -> str:
     """Why a task cannot be learned with so many bytes, and what can be done; "" if it can, or nobody knows.
 
-    `model_bytes`: of its parameters, once there is a model; before that only those of built-in tasks are known. `trains`: gradients are
-    computed here too, not on devices.
+    `model_bytes`: of its parameters, once there is a model; before that only those of built-in tasks are known.
     """
     task = manifest.task
     model, sample, tested, fixed = _sizes(manifest, model_bytes)
-    if not trains:
-        sample = 0
     rest = _COPIES * model + fixed
     needed = rest + max(sample * task.batch_size, tested * _EVALUATED)
     if needed <= there:

@@ -8,6 +8,7 @@ a subclass with both: `MixSection(kind="pet", kappa=0.2)`. A key that the parts 
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
@@ -58,8 +59,27 @@ REMOVED: Mapping[str, str] = MappingProxyType(
 _SECTIONS = frozenset(key.partition(".")[0] for key in KINDS)
 
 
+@dataclass(frozen=True, slots=True)
+class Former:
+    """A key that is no more. Stored settings may still have its former default, which changes nothing.
+
+    Args:
+        default: the only value that is accepted.
+        instead: what to do instead of setting another one.
+    """
+
+    default: object
+    instead: str
+
+
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every section: unknown keys are errors, keys are given by name."""
+    """Base of every section: unknown keys are errors, keys are given by name.
+
+    Attributes:
+        FORMER: keys that it had, by name.
+    """
+
+    FORMER: ClassVar[Mapping[str, Former]] = MappingProxyType({})
 
 
 class _Calls(msgspec.StructMeta):
@@ -208,6 +228,7 @@ def convert(raw: Mapping[str, Any], kind: type[S], where: str = "", *, trusted: 
         raw = stored.read(raw)
     _check_keys(raw, where)
     raw = {key: value for key, value in raw.items() if f"{where}{key}" not in REMOVED}  # those that were not set
+    raw = _without_former(raw, kind)
     if not where:
         _check_format(raw)
     if issubclass(kind, PartSection):
@@ -238,6 +259,17 @@ def _check_keys(raw: Mapping[str, Any], where: str) -> None:
             raise ConfigError(
                 f"{where}{key}: was removed, {why}; leave it out, as `starling manifest convert OLD.toml > NEW.toml` does"
             )
+
+
+def _without_former(raw: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Leave out former keys of settings. Raises ConfigError: one has another value than its former default."""
+    former = kind.FORMER if issubclass(kind, Section) else {}
+    for key in former.keys() & raw.keys():
+        if raw[key] != former[key].default:
+            raise ConfigError(
+                f"{key}: must be {former[key].default}, or left out, got {shown(raw[key])}; {former[key].instead}"
+            )
+    return {key: value for key, value in raw.items() if key not in former}
 
 
 def keys_of_format_1(raw: Mapping[str, Any]) -> list[str]:

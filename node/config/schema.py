@@ -4,7 +4,9 @@
 Loading, `--set` and the error lines are in `node/config/toml.py`.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -21,7 +23,7 @@ from starling.gossip.bounds import (
     WeightRule,
 )
 from starling.gossip.catalogue import Scalar
-from starling.node.config.parts import PartSection, Section
+from starling.node.config.parts import Former, PartSection, Section
 
 Preset = Literal["custom", "vouched", "open"]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -358,6 +360,16 @@ class RecordSection(Section, frozen=True):
 class NodeConfig(Section, frozen=True):
     """One volunteer's own settings. Stored in the run directory as node.toml."""
 
+    FORMER: ClassVar[Mapping[str, Former]] = MappingProxyType(
+        {
+            "parallel": Former(
+                "data",
+                "a model that is cut among devices joins through your script with FSDP2, `starling.integrations.distributed`: "
+                "docs/your-own-loop.md",
+            )
+        }
+    )
+
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0")
     """Multiaddrs to listen on; port 0 picks one, which is then kept. A version of IP that the machine lacks is left out."""
     announce: tuple[str, ...] = ()
@@ -382,9 +394,6 @@ class NodeConfig(Section, frozen=True):
     """In a swarm of crews: which part of the model this machine holds; -1: the one that is wanted most when it joins."""
     ranks: Annotated[int, Meta(ge=1, le=64)] = 1
     """Processes of this machine, on a GPU each where there are several, that share the computing of each batch: an island."""
-    parallel: Literal["data", "fsdp", "tensor"] = "data"
-    """What they share: data, each with the whole model; fsdp, the model too, of which each stores a part; tensor, the columns and rows of
-    its large layers."""
     nice: Annotated[int, Meta(ge=0, le=19)] = 0
     """Lowers the priority of the engine's process by so much, so that other programs of the machine go first."""
     active: Annotated[str, Meta(max_length=256)] = ""

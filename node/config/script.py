@@ -75,7 +75,6 @@ def check_node(config: NodeConfig, manifest: Manifest) -> None:
             "is for the gradients of single samples, which a script does not show",
         ),
         "ranks": (config.ranks > 1, devices),
-        "parallel": (config.parallel != "data", devices),
         "numerics": (config.numerics != NumericsSection(), "a script says itself how its steps are computed"),
     }
     for key, (given, why) in refusals.items():

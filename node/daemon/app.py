@@ -252,5 +252,5 @@ def _opening(setup: NodeSetup, manifest: Manifest, stage: int, begins: str) -> c
         manifest=manifest, data=config.data, shard=manifests.shard_of(manifest, config.shard, me), device=config.device,
         threads=config.threads, checkpoint=setup.checkpoint, node=me, privacy=config.privacy, numerics=config.numerics,
         attack=config.attack, attack_params=config.attack_params, code=code_of(config), start=begins,
-        nice=config.nice, ranks=config.ranks, parallel=config.parallel, stage=stage, script=script.does_steps(config, manifest),
+        nice=config.nice, ranks=config.ranks, stage=stage, script=script.does_steps(config, manifest),
     )  # fmt: skip

@@ -13,7 +13,7 @@ go on without it: an error that the uncompiled loss has too is the task's, any o
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -57,10 +57,10 @@ class Gradients:
     """
 
     def __init__(
-        self, section: NumericsSection, task: Task, model: nn.Module, device: str, compiler: Compile = inductor, loss: Loss | None = None,
+        self, section: NumericsSection, task: Task, model: nn.Module, device: str, compiler: Compile = inductor,
         binding: Moving = UNMOVED,
     ) -> None:  # fmt: skip
-        """`loss`: instead of the task's. `binding`: of the model to its vector; left out: gradients are views of theirs.
+        """`binding`: of the model to its vector; left out: gradients are views of theirs.
 
         Raises ConfigError: the device, or the model, has not what is asked for.
         """
@@ -82,12 +82,11 @@ class Gradients:
                 "numerics.activation_checkpointing: not with numerics.compile, which itself chooses what is computed again; leave one out"
             )
         self._checkpointed = Checkpointed(model) if section.activation_checkpointing else None
-        self._loss: Loss = loss or task.loss
+        self._loss: Loss = task.loss
         self._chance: Callable[[int], AbstractContextManager[Any]]
         self._chance = nullcontext if type(task).__module__ in DRAW_NOTHING else partial(seeded, device=device)
         self._wraps = self._precision is not None or self._checkpointed is not None
         self.parts = Parts(task, model, device, self.notes)
-        self._keeps = loss is None  # what autocast made of parameters, of which an island's rank has only parts
         self._compiled = False
         self._loads, self._gathers = binding.before, binding.after_backward
         if section.compile:
@@ -143,11 +142,6 @@ class Gradients:
                     return value
             reset()
 
-    def add(self, parts: Iterable[tuple[Any, float]], seed: int) -> float:
-        """The sum of losses, each times its share; their gradients, scaled where there is a scale, are added to those there."""
-        with self._chance(seed):
-            return sum(self._backward(batch, share) for batch, share in parts)
-
     def _sum(self, batch: Any, gradient: Tensor) -> float:
         gradient.zero_()
         if self.micro_batch is None or (count := samples(batch)) is None or count <= self.micro_batch:
@@ -173,11 +167,7 @@ class Gradients:
             return self._loss(self._model, batch)
 
     def _autocast(self) -> AbstractContextManager[None]:
-        return (
-            nullcontext()
-            if self._precision is None
-            else torch.autocast(self._device, dtype=self._precision, cache_enabled=self._keeps)
-        )
+        return nullcontext() if self._precision is None else torch.autocast(self._device, dtype=self._precision)
 
     def _halve(self, batch: Any) -> None:
         count = samples(batch) or 1

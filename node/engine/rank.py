@@ -1,5 +1,4 @@
-"""Another rank of an island (`starling.node.engine.island`): `python -m starling.node.engine.rank FD RANK FILE MEMORY`, started by
-rank 0.
+"""Another rank of an island (`starling.node.engine.island`): `python -m starling.node.engine.rank FD RANK FILE`, started by rank 0.
 
 It has the task, the data and a model, and neither optimiser nor checkpoint: what it computes with comes with each step. It ends with
 rank 0, whose end of the pipe FD closes then, or whose connections do.
@@ -19,7 +18,6 @@ from typing import NoReturn
 import torch
 
 from starling.gossip.binding import bound
-from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.gossip.vector import layout
 from starling.node.catalogues import task
@@ -28,7 +26,6 @@ from starling.node.engine.local.hooked_step import stepped_of
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.own_code import describe
 from starling.node.engine.process import lower_priority
-from starling.node.engine.shard_team import REHEARSAL, ShardTeam, SharedModel
 from starling.node.engine.side_state import carried_buffers
 from starling.node.engine.start import initial
 from starling.node.engine.team import Team
@@ -49,18 +46,17 @@ class Rank:
         torch.set_num_threads(opening.threads)
         consent.find(manifest, opening.code)
         self._seed, self._node, self._batch = manifest.seed, opening.node, manifest.task.batch_size
-        self.task = chosen = task(manifest.task.kind, manifest.task.params())
+        chosen = task(manifest.task.kind, manifest.task.params())
         self._stepped = stepped_of(chosen)
         path = Path(opening.data) if opening.data else None
         source = Source(path, manifest.partition, opening.shard, manifest.seed)
         self._data = data_of(chosen, source, opening.device, manifest.mix.own)
         self.model = initial(chosen, manifest, opening.start)
         self.model.train()
-        if opening.parallel == "data":
-            self.model.to(opening.device)
-            self._binding = bound(self.model, layout(self.model, carried_buffers(manifest, self.model)))
-            self._gradients = Gradients(opening.numerics, chosen, self.model, opening.device, binding=self._binding)
-            self._gradient = self._binding.gradient()
+        self.model.to(opening.device)
+        self._binding = bound(self.model, layout(self.model, carried_buffers(manifest, self.model)))
+        self._gradients = Gradients(opening.numerics, chosen, self.model, opening.device, binding=self._binding)
+        self._gradient = self._binding.gradient()
 
     def _restored(self) -> Callable[[], None]:
         """Gives the model's buffers back what they hold now: a forward pass that ran out of memory has counted its batch already."""
@@ -81,17 +77,6 @@ class Rank:
             batch = self._data.batch(self._batch, generator(self._seed, "batch", self._node, step))
             self._stepped.begin_step(self.model, step, self._batch)
             team.compute(self._gradients, batch, self._gradient, seed, self._restored())
-            self._stepped.end_step(self.model)
-
-    def serve_sharded(self, team: ShardTeam) -> NoReturn:
-        """The same with a part of the model. Raises ConfigError: the owner can mend what is wrong."""
-        while True:
-            step, seed, exponent = team.order()
-            chance = (
-                generator(0, "rehearsal") if step == REHEARSAL else generator(self._seed, "batch", self._node, step)
-            )
-            self._stepped.begin_step(self.model, max(step, 0), self._batch)  # a rehearsal is before the first
-            team.compute(self._data.batch(self._batch, chance), seed, exponent)
             self._stepped.end_step(self.model)
 
 
@@ -117,15 +102,8 @@ def main() -> None:
         os._exit(1)
     pipe.send(call_id, calls.Done())
     threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
-    meeting, memory = sys.argv[3], int(sys.argv[4])
     try:
-        if opening.parallel == "data":
-            computing.serve(Team(rank, opening.ranks, meeting, opening.device, list(computing.model.buffers())))
-        shared = SharedModel(computing.task, computing.model, layout(computing.model), memory)
-        computing.serve_sharded(ShardTeam(rank, opening, meeting, shared))
-    except ConfigError as error:
-        pipe.send(call_id, calls.Refused("config", str(error)))
-        os._exit(1)
+        computing.serve(Team(rank, opening.ranks, sys.argv[3], opening.device, list(computing.model.buffers())))
     except Exception as error:  # noqa: BLE001 — of the owner's model, too
         sys.stderr.write(f"starling: rank {rank}: {describe(error)}\n")
         os._exit(1)

@@ -1,4 +1,4 @@
-"""What all ranks of an island do alike (`starling.node.engine.island`) where each has the whole model: meet, and move numbers.
+"""What all ranks of an island do alike (`starling.node.engine.island`): meet, and move numbers.
 
 Shapes: d parameters.
 """
@@ -23,21 +23,16 @@ PATIENCE = timedelta(days=365)  # a paused node computes nothing for hours; that
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
-def meet(rank: int, ranks: int, meeting: str, device: str) -> None:
-    """Join the others; returns when all are there. `meeting` is a file that does not exist yet."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
-    dist.init_process_group(
-        "nccl" if device == "cuda" else "gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks, timeout=PATIENCE
-    )  # fmt: skip
-    dist.barrier()
-
-
 class Team:
-    """What all ranks do alike: meet, and move numbers. Made when all are started."""
+    """What all ranks do alike: meet, and move numbers. Made when all are started; returns when all are there."""
 
     def __init__(self, rank: int, ranks: int, meeting: str, device: str, buffers: Sequence[Tensor]) -> None:
-        """`meeting` as of `meet`; `buffers` those of the model."""
-        meet(rank, ranks, meeting, device)
+        """`meeting`: a file that does not exist yet; `buffers`: those of the model."""
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
+        dist.init_process_group(
+            "nccl" if device == "cuda" else "gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks, timeout=PATIENCE
+        )  # fmt: skip
+        dist.barrier()
         self.rank, self.ranks = rank, ranks
         self._order = torch.zeros(2, dtype=torch.int64, device=device)
         self._loss = torch.zeros(1, dtype=torch.float64, device=device)

@@ -65,7 +65,6 @@ class Open(Call, Generic[M], frozen=True, tag="open"):
     nice: int = 0  # by which a process of its own lowers its priority, 0 … 19
     ranks: int = 1  # processes that share the computing of each batch
     stage: int = -1  # of a crew, whose blocks alone are made; -1: the whole model
-    parallel: str = "data"  # what ranks share: data, fsdp, tensor
     script: bool = False  # local steps are done by a script, which meets the engine beside the checkpoint
 
 

@@ -114,38 +114,6 @@ class Staged(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """A linear layer of which each rank of an island computes some outputs, which stay there.
-
-    Args:
-        parts: its outputs are so many equal stretches, each of which is cut, as queries, keys and values in one layer.
-        units: of a stretch, that are not cut themselves, as heads; 0: single outputs.
-    """
-
-    parts: int = 1
-    units: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A linear layer that takes what `Columns` left on each rank; its outputs are summed.
-
-    Args:
-        units: of its inputs, as of `Columns`.
-    """
-
-    units: int = 0
-
-
-@runtime_checkable
-class Tensored(Protocol):
-    """A task whose model can be computed by columns and rows (`parallel = "tensor"`)."""
-
-    def tensor_plan(self) -> Mapping[str, Columns | Rows]:
-        """How layers are cut, by patterns of their names, as "*.expand". What is between columns and rows works on any share of them."""
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """Figures of a model on held-out samples.
 

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from starling.gossip.errors import ConfigError
 from starling.node.tasks import keys
-from starling.node.tasks.api import Columns, Rows, Source
+from starling.node.tasks.api import Source
 from starling.node.tasks.files import MAX_BYTES
 from starling.node.tasks.gpt import BYTES, Gpt, blocks
 from starling.node.tasks.partition import Indices, cut, take
@@ -102,15 +102,6 @@ class Text(keys.Text):
                 "try `--set task.tied=false`"
             )
         return blocks(self.context, self.width, self.layers, self.heads, generator)
-
-    def tensor_plan(self) -> dict[str, Columns | Rows]:
-        """Heads of attention, and the hidden layers' units."""
-        return {
-            "*.attend": Columns(parts=3, units=self.heads),
-            "*.project": Rows(units=self.heads),
-            "*.expand": Columns(),
-            "*.contract": Rows(),
-        }
 
     def parted(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """(m, t) -> all bytes but the last, all but the first."""

@@ -165,13 +165,6 @@ def test_the_gradients_vector_is_freed_and_made_anew():
         assert not binding.gradient().any()
 
 
-def test_a_model_with_masters_cannot_move_to_memory_of_other_ranks():
-    net = model([(torch.bfloat16, (3,))])
-    binding = bound(net, layout(net))
-    with pytest.raises(ValueError, match="cannot be views"):
-        binding.move(torch.zeros(3), None)
-
-
 def test_a_dtype_that_is_not_trained_is_said_with_the_remedy():
     net = nn.ParameterDict({"w": nn.Parameter(torch.zeros(2).to(torch.float8_e4m3fn))})
     with pytest.raises(

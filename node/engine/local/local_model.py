@@ -58,17 +58,9 @@ class LocalModel:
     def bind(self) -> None:
         """Bind the module to x, and begin to train."""
         self.binding = bound(self.module, self.layout)
-        self._use(self.binding.x)
+        self.x, self._gradient = self.binding.x, None
+        self.trained = self.x[: self.layout.trained]
         self.module.train()
-
-    def move(self, x: Tensor, gradient: Tensor | None) -> None:
-        """Have the parameters, and their gradient unless that is None, in memory (d,) of others, which has their values."""
-        self.binding.move(x, gradient)
-        self._use(x)
-
-    def _use(self, x: Tensor) -> None:
-        self.x, self._gradient = x, None
-        self.trained = x[: self.layout.trained]
 
     @property
     def gradient(self) -> Tensor:

@@ -17,7 +17,6 @@ from starling.gossip.rng import generator
 from starling.node.config import consent
 from starling.node.config.schema import Manifest, NumericsSection
 from starling.node.config.weight import weight
-from starling.node.engine import island
 from starling.node.engine.ahead import looks_ahead
 from starling.node.engine.crew.cut import Cut
 from starling.node.engine.crew.stage import stage_of
@@ -38,7 +37,7 @@ from starling.node.engine.local.guard import Guard
 from starling.node.engine.local.hooked_step import HookedSource, HookedStep, refuse_hooks
 from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.local.local_step import Chance, Descent, GradientStep, LocalStep, SeedsStep
-from starling.node.engine.local.placing import Machine, island_of, machine_of, model_of, rehearsal_batch
+from starling.node.engine.local.placing import island_of, machine_of, model_of, rehearsal_batch
 from starling.node.engine.local.rates import Rates
 from starling.node.engine.local.replicas import replica_of
 from starling.node.engine.local.stage_calls import StageCalls
@@ -66,13 +65,12 @@ def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTra
     if opening.stage >= 0:  # a gradient is shortened by what all stages have of it
         manifest = structs.replace(manifest, optimizer=manifest.optimizer.changed(clip_norm=None))
     consent.find(manifest, opening.code)
-    island.check(opening)
     machine = machine_of(opening, manifest)
     model, cut = model_of(opening, manifest, machine)
     stepped = _stepped(opening, manifest, model.task)
     model.bind()
-    gradients, noise = _gradients(opening, model, machine)
-    ranks = island_of(opening, model, machine)
+    gradients, noise = _gradients(opening, model)
+    ranks = island_of(opening, model)
     private = _private(opening, model, csprng)
     replica = replica_of(opening, model)
     if private is not None and manifest.mix.own:
@@ -126,16 +124,16 @@ def _stepped(opening: Open, manifest: Manifest, task: Task) -> Stepped | None:
     return task
 
 
-def _gradients(opening: Open, model: LocalModel, machine: Machine) -> tuple[Gradients, NoiseScale | None]:
+def _gradients(opening: Open, model: LocalModel) -> tuple[Gradients, NoiseScale | None]:
     numerics = opening.numerics
-    gradients = Gradients(numerics, model.task, model.module, machine.computing, binding=model.binding)
+    gradients = Gradients(numerics, model.task, model.module, model.device, binding=model.binding)
     if opening.privacy.noise and numerics != NumericsSection():
         raise ConfigError(
             "numerics: with privacy.noise gradients are of single samples, in float32 and in chunks that fit; leave its keys out"
         )
     if numerics.micro_batch is not None or numerics.noise_every is not None:
         gradients.check(rehearsal_batch(model))
-    if opening.ranks > 1 and opening.parallel == "data":
+    if opening.ranks > 1:
         gradients.parts.check(rehearsal_batch(model), "ranks")
     return gradients, None if numerics.noise_every is None else NoiseScale(numerics.noise_every)
 

@@ -20,7 +20,7 @@ from starling.node.engine.crew.cut import Cut, blocks_of, cut
 from starling.node.engine.crew.inputs import Elsewhere
 from starling.node.engine.devices import device
 from starling.node.engine.exchange.adversary import poisoned
-from starling.node.engine.island import Island, Whole
+from starling.node.engine.island import Island
 from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.rehearsal import calling, rehearse
 from starling.node.engine.start import initial
@@ -33,26 +33,17 @@ from starling.node.tasks.reserved import data_of
 class Machine:
     """Where the model is computed."""
 
-    computing: str  # the device of gradients
-    holding: str  # that of the model: the host's memory where ranks share it
+    device: str
     memory: int  # bytes that a model may take there
-    sharded: bool
-
-    @property
-    def trains(self) -> bool:
-        """Whether gradients are computed in that memory."""
-        return not (self.sharded and self.computing == "cuda")
 
 
 def machine_of(opening: Open, manifest: Manifest) -> Machine:
     """Return where the model is computed. Raises ConfigError: a device is missing, or memory for the least that it takes."""
-    computing, sharded = device(opening.device), opening.parallel != "data"
-    holding = "cpu" if sharded else computing
-    there = torch.cuda.mem_get_info()[1] if holding == "cuda" else memory.there()
-    machine = Machine(computing, holding, there, sharded)
+    chosen = device(opening.device)
+    there = torch.cuda.mem_get_info()[1] if chosen == "cuda" else memory.there()
     if opening.stage < 0:
-        memory.check(manifest, there, trains=machine.trains)
-    return machine
+        memory.check(manifest, there)
+    return Machine(chosen, there)
 
 
 def model_of(opening: Open, manifest: Manifest, machine: Machine) -> tuple[LocalModel, Cut | None]:
@@ -67,26 +58,23 @@ def model_of(opening: Open, manifest: Manifest, machine: Machine) -> tuple[Local
     def fresh() -> nn.Module:
         nonlocal checked
         if blocks is not None:
-            return blocks_of(made, manifest, blocks).to(machine.holding)
-        module = initial(made, manifest, opening.start, checked=checked).to(machine.holding)
+            return blocks_of(made, manifest, blocks).to(machine.device)
+        module = initial(made, manifest, opening.start, checked=checked).to(machine.device)
         checked = True
         return module
 
     try:
-        model = LocalModel(manifest, opening.node, made, data, fresh, machine.holding)
+        model = LocalModel(manifest, opening.node, made, data, fresh, machine.device)
     except ValueError as error:
         raise ConfigError(f"task.kind: {kind!r}: {error}") from error
-    if (machine.sharded or blocks is not None) and (why := obstacle(model.module, model.layout)):
+    if blocks is not None and (why := obstacle(model.module, model.layout)):
         raise ConfigError(
-            f"parallel: ranks and crews share models in float32 without averaged buffers, {why}; try model.float(), or leave it out"
+            f"crew.stages: must be 1 for models that are not in float32 or have averaged buffers, {why}; try model.float()"
         )
     if blocks is None:
         size = model.layout.dim * model.layout.dtype.itemsize
         size += sum(each.nbytes for each in model.module.parameters() if not each.requires_grad)
-        memory.check(manifest, machine.memory, size, trains=machine.trains)
-        if not machine.trains:
-            there = torch.cuda.mem_get_info()[1]
-            memory.check_part(manifest, there, opening.ranks, opening.numerics.micro_batch, size)
+        memory.check(manifest, machine.memory, size)
         if ":" in kind:
             rehearse(kind, made, model.module, data, manifest.task.batch_size)
     return model, blocks
@@ -97,7 +85,7 @@ def _data(opening: Open, manifest: Manifest, made: Task, machine: Machine) -> Da
         return Elsewhere()
     path = Path(opening.data) if opening.data else None
     source = Source(path, manifest.partition, opening.shard, manifest.seed)
-    data = calling(manifest.task.kind, "data()", lambda: data_of(made, source, machine.holding, manifest.mix.own))
+    data = calling(manifest.task.kind, "data()", lambda: data_of(made, source, machine.device, manifest.mix.own))
     return poisoned(opening, data)
 
 
@@ -106,12 +94,6 @@ def rehearsal_batch(model: LocalModel) -> Any:
     return model.data.batch(model.manifest.task.batch_size, generator(0, "rehearsal"))
 
 
-def island_of(opening: Open, model: LocalModel, machine: Machine) -> Island | None:
-    """Start the other ranks; x and the gradient may lie in memory of theirs from then on."""
-    if opening.ranks == 1:
-        return None
-    whole = Whole(model.task, model.fresh, model.layout, model.x) if machine.sharded else None
-    ranks = Island(opening, machine.computing, model.module, rehearsal_batch(model), whole)
-    if ranks.x is not None:
-        model.move(ranks.x, ranks.gradient)
-    return ranks
+def island_of(opening: Open, model: LocalModel) -> Island | None:
+    """Start the other ranks; None: there are none."""
+    return None if opening.ranks == 1 else Island(opening, model.device, model.module, rehearsal_batch(model))

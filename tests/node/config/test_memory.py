@@ -80,22 +80,6 @@ def test_of_a_task_of_ones_own_the_model_counts_once_it_is_made():
         memory.check(agreed("my_task:Large"), GB, GB)
 
 
-def test_devices_that_share_a_model_need_a_part_of_it_each_and_its_host_all_of_it():
-    manifest = agreed("text", width=4096, layers=16, heads=16, path="x", batch_size=8)
-    whole = 4 * TASKS.keyed("text")(width=4096, layers=16, heads=16, path="x").size().parameters
-    memory.check_part(manifest, 10 * GB, 8, 1)
-    with pytest.raises(ConfigError, match=r"ranks: each device needs at least .* 4 samples"):
-        memory.check_part(manifest, 10 * GB, 2, None)
-    memory.check_part(agreed("my_task:Large"), GB, 4, None, 2 * GB)
-    with pytest.raises(ConfigError, match=r"a part of a model of 2\.1 GB"):
-        memory.check_part(agreed("my_task:Large"), GB, 4, None, 2 * GB + 100 * 10**6)
-    batch = 65_536
-    there = 4 * whole + GB
-    much = agreed("text", width=4096, layers=16, heads=16, path="x", batch_size=batch)
-    assert memory.objection(much, there)
-    assert memory.objection(much, 2 * there, trains=False) == ""
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere an address space has no limit that is kept")
 def test_a_limit_of_the_address_space_is_a_limit_of_memory(monkeypatch):
     taken = psutil.Process().memory_info().vms

@@ -83,7 +83,6 @@ def test_other_tasks_have_none_of_these_rules():
     [
         ("privacy.noise=1", "privacy.noise: is for the gradients of single samples"),
         ("ranks=2", "ranks: a script computes on the devices"),
-        ("parallel=fsdp", "parallel: a script computes on the devices"),
         ("numerics.micro_batch=4", "numerics: a script says itself"),
     ],
 )

@@ -125,15 +125,6 @@ def test_ranks_of_an_island_compute_them_together(network):
         torch.testing.assert_close(x_of(together), x_of(alone), rtol=2e-2, atol=2e-3)
 
 
-def test_ranks_that_share_a_model_need_it_in_float32():
-    call = structs.replace(opening(agreed("mixed")), ranks=2, parallel="fsdp")
-    refused_as(
-        "config",
-        Worker().handle(call),
-        "parallel: ranks and crews share models in float32 without averaged buffers, parameter inner.weight",
-    )
-
-
 def test_float64_models_are_bound_as_before():
     engine = opened(agreed("float64"))  # and a head in float32
     assert x_of(engine).dtype == torch.float64

@@ -2,7 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 
+import psutil
 import pytest
 import torch
 from msgspec import structs
@@ -23,6 +27,7 @@ from tests.harness.engines import (
     run,
     x_of,
 )
+from tests.harness.processes import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 STEPS = 20
@@ -129,3 +134,25 @@ def test_a_rank_that_does_not_start_says_why(tmp_path, monkeypatch, does, why):
     """The reason is the task's own, where it has one."""
     asked = failing_rank(tmp_path, monkeypatch, "model", does)
     refused_as("config", Worker().handle(asked), why)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_ranks_end_with_their_engine(number):
+    """However it ends, and though they ignore what a terminal sends to all."""
+    program = (
+        "import time\nfrom tests.harness.engines import island, manifest\n"
+        "with island(manifest()) as engine:\n"
+        "    print(engine.trainer.means.island._processes[0].pid, flush=True)\n"
+        "    time.sleep(100)\n"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as engine:
+        rank = int(engine.stdout.readline())
+        assert psutil.pid_exists(rank)
+        engine.send_signal(number)
+        engine.wait(20)
+    ends = time.monotonic() + 10
+    while psutil.pid_exists(rank):
+        assert time.monotonic() < ends, "the rank is still there"
+        time.sleep(0.05)

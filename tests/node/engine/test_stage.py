@@ -23,6 +23,7 @@ from starling.node.config.schema import (
 )
 from starling.node.rpc import calls
 from starling.node.simulate.crew import InlineCrew
+from starling.node.tasks.text import Text
 from tests.harness.crews import PLAIN, one_machine, text_in
 
 
@@ -216,6 +217,15 @@ def test_settings_that_do_not_fit_a_crew_are_refused(text, settings, line):
         check_node(NodeConfig(**settings), agreed(text))
     with pytest.raises(ConfigError, match=r"stage: this swarm has no crews, got 1"):
         check_node(NodeConfig(stage=1), structs.replace(agreed(text), crew=CrewSection()))
+
+
+def test_a_crew_s_model_that_is_not_in_float32_is_refused(text, monkeypatch):
+    made = Text.blocks
+    monkeypatch.setattr(Text, "blocks", lambda self, chance: (each.bfloat16() for each in made(self, chance)))
+    with pytest.raises(
+        ConfigError, match=r"crew\.stages: must be 1 for models .*, parameter \S+ is in less than float32"
+    ):
+        InlineCrew(agreed(text))
 
 
 def test_a_stage_that_this_machine_cannot_hold_is_refused_with_those_it_can(text, monkeypatch):
