@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from starling.gossip.lazy_torch import Tensor, torch
 
@@ -17,8 +16,3 @@ def empty(count: int, device: torch.device, dtype: torch.dtype | None = None) ->
     if device.type == "cpu" and count:
         return torch.from_numpy(np.empty(count * dtype.itemsize, np.uint8)).view(dtype)
     return torch.empty(count, dtype=dtype, device=device)
-
-
-def view(data: bytes | memoryview) -> npt.NDArray[np.uint8]:
-    """The bytes as an array that shares their memory, read-only."""
-    return np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)

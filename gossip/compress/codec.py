@@ -111,11 +111,16 @@ def decode(
 
 def encode_values(
     values: Tensor, quantizer: Quantizer, dim: int, generator: Generator, wish: Indices | None = None
-) -> bytes:
-    """A response's payload: values on the support of the request, and a wish for the next exchange. Raises ValueError: "not_finite"."""
+) -> tuple[bytes, Tensor]:
+    """Encode values (k,) on the support of a request, and a wish for the next exchange -> a response's payload, and what it says.
+
+    Raises ValueError: "not_finite".
+    """
     kind = Kind.IMPLIED if wish is None else Kind.IMPLIED_AND_WISH
     tail = b"" if wish is None else wish.describe(dim)
-    return b"".join((_header(kind, quantizer, dim), *_pieces(values, quantizer, generator), tail))
+    payload = b"".join((_header(kind, quantizer, dim), *_pieces(values, quantizer, generator), tail))
+    body, count = memoryview(payload)[HEADER.size : len(payload) - len(tail)], values.numel()
+    return payload, _values(body, count, quantizer, values.dtype, "cpu")
 
 
 def decode_values(

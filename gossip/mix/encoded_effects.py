@@ -23,7 +23,6 @@ class EncodedEffect:
     peer: str
     support: Support
     decode: Callable[[], Tensor]
-    norm: float  # Euclidean, of the values
     theta: float
     gain: float
     keeps: float = 1.0
@@ -34,9 +33,7 @@ def encoded(effect: Effect, value: Callable[[], Tensor]) -> Effect | EncodedEffe
     """Replace the values of an effect by a function that makes them anew; return a short effect as it is."""
     if effect.value.numel() < FEWEST:
         return effect
-    return EncodedEffect(
-        effect.peer, effect.support, value, norm(effect), effect.theta, effect.gain, effect.keeps, effect.memory
-    )
+    return EncodedEffect(effect.peer, effect.support, value, effect.theta, effect.gain, effect.keeps, effect.memory)
 
 
 def decoded(effect: Effect | EncodedEffect) -> Effect:
@@ -44,8 +41,3 @@ def decoded(effect: Effect | EncodedEffect) -> Effect:
     if isinstance(effect, Effect):
         return effect
     return Effect(effect.peer, effect.support, effect.decode(), effect.theta, effect.gain, effect.keeps, effect.memory)
-
-
-def norm(effect: Effect | EncodedEffect) -> float:
-    """Return the Euclidean norm of an effect's values."""
-    return effect.norm if isinstance(effect, EncodedEffect) else float(effect.value.norm())

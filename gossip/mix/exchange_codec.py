@@ -52,24 +52,18 @@ class ExchangeCodec:
         return codec.decode(payload, dim, dtype, (self.request,), self.low_rank, self.chunk, parts=self.parts)
 
     def encode_response(
-        self,
-        mine: Tensor,
-        theirs: Tensor,
-        support: Support,
-        dim: int,
-        generator: Generator,
-        wish: Indices | None = None,
+        self, mine: Tensor, theirs: Tensor, dim: int, generator: Generator, wish: Indices | None = None
     ) -> tuple[bytes, Tensor]:
-        """The response's payload and v (k,), as the initiator will decode it, from both ends' values (k,) on the support.
+        """Encode the difference of both ends' values (k,) -> the response's payload and v (k,), as the initiator will decode it.
 
         A quantiser may lengthen what the clip shortened; then it is shortened more, so that the bound holds for v itself.
 
         Raises ValueError: "not_finite": the values are too far apart for their type.
         """
-        return self.encode_difference(mine - theirs, support, dim, generator, wish)
+        return self.encode_difference(mine - theirs, dim, generator, wish)
 
     def encode_difference(
-        self, difference: Tensor, support: Support, dim: int, generator: Generator, wish: Indices | None = None
+        self, difference: Tensor, dim: int, generator: Generator, wish: Indices | None = None
     ) -> tuple[bytes, Tensor]:
         """As `encode_response`, given own values less theirs (k,), which are changed: to what was encoded."""
         clipped, longer = self.clip(difference, self.clip_norm)
@@ -78,8 +72,7 @@ class ExchangeCodec:
         del clipped
         shrink = _SHRINK
         while True:
-            payload = codec.encode_values(difference, self.response, dim, generator, wish)
-            v, _ = codec.decode_values(payload, support, dim, difference.dtype, (self.response,), wish_limit=dim)
+            payload, v = codec.encode_values(difference, self.response, dim, generator, wish)
             if not self.clip(v, self.clip_norm)[1]:
                 return payload, v
             difference.mul_(shrink)

@@ -21,7 +21,7 @@ import torch
 from msgspec import Meta
 from torch import Generator, Tensor
 
-from starling.gossip.compress.buffers import empty, view
+from starling.gossip.compress.buffers import empty
 from starling.gossip.compress.quantize import bits, dither, steps
 from starling.gossip.compress.quantize.grid import Grid
 from starling.gossip.vector import finite
@@ -115,7 +115,7 @@ class Bucketed:
             raise ValueError("bad_length")
         device, grid = torch.device(device), self.grid
         buckets, per_bucket = self._buckets(count), self._code_bytes(self.bucket)
-        raw = view(data)
+        raw = np.frombuffer(data, np.uint8)
         step = steps.from_wire(raw[: 2 * buckets], grid.least, grid.largest, device)
         packed = raw[2 * buckets :]
         values = empty(count, device)

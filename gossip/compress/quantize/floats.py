@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from starling.gossip.compress.buffers import empty, view
+from starling.gossip.compress.buffers import empty
 from starling.gossip.vector import finite
 
 _CHUNK = 1 << 18
@@ -70,7 +71,7 @@ class Float:
         if len(data) != self.size(count):
             raise ValueError("bad_length")
         device = torch.device(device)
-        raw, item = view(data), self.layout.itemsize
+        raw, item = np.frombuffer(data, np.uint8), self.layout.itemsize
         values = empty(count, device, self._decoded)
         for start, end in _chunks(count, device):
             part = torch.from_numpy(raw[start * item : end * item].copy()).to(device)

@@ -18,7 +18,7 @@ import torch
 from torch import Generator, Tensor
 
 from starling.gossip.bounds import parameters
-from starling.gossip.compress.buffers import empty, view
+from starling.gossip.compress.buffers import empty
 from starling.gossip.compress.quantize import bits
 from starling.gossip.compress.quantize.buckets import Bucket
 from starling.gossip.compress.quantize.steps import to_wire
@@ -86,7 +86,7 @@ class Spread2:
         if len(data) != self.size(count):
             raise ValueError("bad_length")
         buckets = self._buckets(count)
-        raw = view(data)
+        raw = np.frombuffer(data, np.uint8)
         sent = raw[: 4 * buckets].view("<u2").reshape(2, buckets)
         if not ((sent == 0) | ((sent >= _SMALLEST) & (sent <= _LARGEST))).all() or (sent[0] > sent[1]).any():
             raise ValueError("bad_scale")

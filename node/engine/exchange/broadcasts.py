@@ -44,7 +44,7 @@ class Broadcasts:
         with fault_of_ours():
             payload = self._codec.encode(shared, anchor_digest(self._anchor))
             _, sent = self._codec.decode(payload, dim, self._terms.form.dtype)
-            self._sent = self._terms.form.ours(bounded(sent))
+            self._sent = bounded(sent).to(self._terms.form.device)
         return calls.Published(payload, digest(payload), self._codec.longest(dim))
 
     def verify(self, call: calls.VerifyUpdate) -> calls.Done:

@@ -4,7 +4,7 @@ Shapes: d parameters, D = width·d coordinates of the shared vector, k of one ex
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -16,15 +16,15 @@ from starling.gossip.api import Averaging, Effect
 from starling.gossip.compress.select.coordinates import with_wish
 from starling.gossip.compress.support import Full, Indices, Support
 from starling.gossip.mix.borne import kept
-from starling.gossip.mix.encoded_effects import EncodedEffect, decoded, encoded, norm
+from starling.gossip.mix.encoded_effects import EncodedEffect, decoded, encoded
 from starling.gossip.replica import Replica
 from starling.node.engine.consensus import of_model, rms
 from starling.node.engine.exchange.api import Site
-from starling.node.engine.exchange.besides import Besides, Carried
+from starling.node.engine.exchange.besides import Besides
 from starling.node.engine.exchange.known_peers import Known
 from starling.node.engine.exchange.shares import Shares
 from starling.node.engine.exchange.terms import Terms
-from starling.node.engine.exchange.transactions import Table, fault_of, fault_of_ours
+from starling.node.engine.exchange.transactions import Table, check_weight, fault_of, fault_of_ours
 from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Done, Drop, Offer, Offered
 
 _FULL = 0.8  # of the clip: a clipped difference is at least so long after most codecs
@@ -32,22 +32,23 @@ _FULL = 0.8  # of the clip: a clipped difference is at least so long after most 
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """As initiator. `mine` is what `Known.note` will need."""
+    """As initiator. `local` is what `Known.note` will need."""
 
     support: Support
     theta: float
     gain: float
     borne: float
-    mine: Tensor
+    local: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """As responder. `apart` is the distance of the models."""
+    """As responder. `apart` is the distance of the models, `reply` answers its commit."""
 
     done: Effect | EncodedEffect
-    mine: Tensor
+    local: Tensor
     apart: float | None
+    reply: Done
 
 
 class Differences:
@@ -55,6 +56,7 @@ class Differences:
 
     def __init__(self, replica: Replica, site: Site, terms: Terms, besides: Besides, known: Known) -> None:
         self._replica, self._site, self._terms, self._besides, self._known = replica, site, terms, besides, known
+        self._vectors = site.vectors
         self._edge = cast("Averaging", replica.mixer.edge)
         self._shares: Shares = site.shares(site.vectors)
         self._bears = self._edge.borne(replica.state) is not None
@@ -63,101 +65,99 @@ class Differences:
         self._wishes: dict[str, Indices] = {}  # coordinates that a responder asked for
         self._tables: tuple[Any, ...] = (self._offers, self._pending, self._known, self._wishes)
 
-    def offer(self, call: Offer, shared: Tensor) -> Offered:
-        """Initiator: send our values of `shared` (D,) on a support of our choice."""
-        terms, peer = self._terms, call.peer
+    def offer(self, call: Offer) -> Offered:
+        """Initiator: send this node's values on a support of its choice."""
+        shared, terms, peer = self._vectors.vector(call.peer), self._terms, call.peer
         selector = terms.select(call.budget_bytes, terms.form.dim)
-        support = selector.select(shared, self._known.of(peer), terms.mask_seed(call), call.seq)
+        support = selector.select(shared, self._known.of(peer), terms.mask_seed(peer, call.inc), call.seq)
         wish = self._wishes.pop(peer, None)
         if wish is not None and isinstance(support, Indices):
             support = with_wish(support, wish, terms.wished)
-        vectors, borne = self._site.vectors, self._borne()
-        gain = self._gain(
-            call.theta, support.ratio(terms.form.dim), vectors.local_steps, call.round, max(1, call.members)
-        )
-        chance = terms.chance(call)
+        borne, ratio = self._borne(), support.ratio(terms.form.dim)
+        gain = self._gain(call.theta, ratio, self._vectors.local_steps, call.round, max(1, call.members))
+        chance = terms.chance(peer, call.inc, call.seq)
         with fault_of_ours():
             payload = self._besides.ask(terms.codec.encode_request(shared, support, chance), support, chance)
-        mine = self._known.remembered(support, shared)
-        self._offers.put(call, _Offer(support, call.theta, gain, borne, mine))
+        local = self._known.remembered(support, shared)
+        self._offers.put(call, _Offer(support, call.theta, gain, borne, local))
         return Offered(payload, gain, borne)
 
     def told_values(self, call: Answer) -> tuple[Support, Tensor]:
         """Return a request's support and values (k,). Raises ValueError with a snake_case reason."""
-        return self._asked(call)[:2]
+        payload, _ = self._besides.split(call.payload)
+        return self._terms.codec.decode_request(payload, self._terms.form.dim, self._terms.form.dtype)
 
-    def _asked(self, call: Answer) -> tuple[Support, Tensor, Carried]:
-        payload, carried = self._besides.split(call.payload)
-        support, theirs = self._terms.codec.decode_request(payload, self._terms.form.dim, self._terms.form.dtype)
-        return support, theirs, carried
-
-    def answer(self, call: Answer, shared: Tensor) -> Answered:
-        """Responder: send the difference to `shared` (D,).
+    def answer(self, call: Answer) -> Answered:
+        """Responder: send the difference to this node's vector.
 
         Where effects are added one by one as they are committed, those of other pending answers are anticipated, or two of them would
         overshoot. Not where all exchanges of a round read one frozen vector: its mixing weights sum to at most 1.
         """
-        under_way = self._under_way(call.peer) if self._site.vectors.exclusive else ()
-        shared, terms = self._after(under_way, shared), self._terms
+        under_way = self._under_way(call.peer) if self._vectors.exclusive else ()
+        shared, terms = self._after(under_way, self._vectors.vector(call.peer)), self._terms
         with fault_of(call.peer):
-            support, theirs, carried = self._asked(call)
-            share = self._shares.of(call, partial(self._gain, call.theta, support.ratio(terms.form.dim)))
+            check_weight(call.theta)
+            asked, carried = self._besides.split(call.payload)
+            support, remote = terms.codec.decode_request(asked, terms.form.dim, terms.form.dtype)
+            own_gain = partial(self._gain, call.theta, support.ratio(terms.form.dim))
+            share = self._shares.of(call.gain, call.round, call.members, own_gain)
             borne = self._borne()
             gain, keeps = self._moving(call.gain * share, borne, call.borne)
-            mine = (shared if isinstance(support, Full) else support.take(shared)).cpu()
-            torch.sub(mine, theirs, out=theirs)  # the difference, in the memory of what came
-            length, apart = self._measured(theirs, support)
+            local = (shared if isinstance(support, Full) else support.take(shared)).cpu()
+            torch.sub(local, remote, out=remote)  # the difference, in the memory of what came
+            length, apart = self._measured(remote, support)
             wish = self._wish(call, shared) if terms.wished else None
-            chance = terms.chance(call)
-            payload, v = terms.codec.encode_difference(theirs, support, terms.form.dim, chance, wish)
+            chance = terms.chance(call.peer, call.inc, call.seq)
+            payload, v = terms.codec.encode_difference(remote, terms.form.dim, chance, wish)
             difference = payload
-            del mine, theirs
-            effect = Effect(call.peer, support, terms.form.ours(v.neg_()), call.theta, gain, keeps=keeps)
+            del local, remote
+            effect = Effect(call.peer, support, v.neg_().to(terms.form.device), call.theta, gain, keeps=keeps)
+            reply = self._reply(float(effect.value.norm()))
             del v
             payload, effect = self._besides.answer(payload, carried, effect, chance)
-        done = encoded(effect, self._reads(support, difference, -1.0))
-        self._pending.put(call, _Pending(done, self._known.remembered(support, shared), apart))
+        done = encoded(effect, partial(self._read, support, difference, -1.0))
+        self._pending.put(call, _Pending(done, self._known.remembered(support, shared), apart, reply))
         limit = terms.codec.clip_norm
         return Answered(payload, limit / length if 0.0 < limit < length else 1.0, borne, share)
 
-    def apply(self, call: Apply) -> Effect | EncodedEffect:
-        """Initiator: return the effect of the response."""
+    def apply(self, call: Apply) -> Done:
+        """Initiator: take the effect of the response."""
         offer, terms = self._offers.get(call), self._terms
         support = offer.support
         with fault_of(call.peer):
             answer, carried = self._besides.split(call.payload)
             v, wish = terms.codec.decode_response(answer, support, terms.form.dim, terms.form.dtype, terms.wished)
             gain, keeps = self._moving(offer.gain * self._shares.checked(call.share), offer.borne, call.borne)
-            done = Effect(call.peer, support, terms.form.ours(v), offer.theta, gain, keeps=keeps)
+            done = Effect(call.peer, support, v.to(terms.form.device), offer.theta, gain, keeps=keeps)
             done = self._besides.answered(carried, done)
         self._offers.pop(call.peer)
         if wish is not None:
             self._wishes[call.peer] = wish
-        self._known.note(done, offer.mine)
-        self._site.distances.record(call.peer, self._measured(done.value, support)[1])
-        at_once = self._site.vectors.exclusive  # it is booked, so its bytes need not be read again
-        if at_once:
-            return done
-        return encoded(done, self._reads(support, answer, 1.0))
+        self._known.note(done, offer.local)
+        length, apart = self._measured(done.value, support)
+        self._site.distances.record(call.peer, apart)
+        at_once = self._vectors.exclusive  # it is booked, so its bytes need not be read again
+        self._vectors.take(done if at_once else encoded(done, partial(self._read, support, answer, 1.0)))
+        return self._reply(length)
 
-    def commit(self, call: Commit) -> Effect | EncodedEffect:
-        """Responder: return the effect of the answer."""
+    def commit(self, call: Commit) -> Done:
+        """Responder: take the effect of the answer."""
         pending = self._pending.get(call)
         self._pending.pop(call.peer)
-        self._known.note(pending.done, pending.mine)
+        self._known.note(pending.done, pending.local)
         self._site.distances.record(call.peer, pending.apart)
-        return pending.done
+        self._vectors.take(pending.done)
+        return pending.reply
 
-    def outcome(self, done: Effect | EncodedEffect) -> Done:
-        """Say whether a difference was clipped, judged by its length, which a codec shortens a little."""
-        limit = self._terms.codec.clip_norm
-        clipped = limit > 0.0 and norm(done) >= _FULL * limit
-        return Done(clipped, clip=None if clipped else 1.0)
+    def outcome(self, done: Effect) -> Done:
+        """Return what the daemon is told of an effect."""
+        return self._reply(float(done.value.norm()))
 
-    def drop(self, call: Drop) -> None:
+    def drop(self, call: Drop) -> Done:
         """Forget one transaction, if it is there."""
         self._offers.drop(call)
         self._pending.drop(call)
+        return Done()
 
     def forget(self, peer: str) -> None:
         """Delete the state of an edge."""
@@ -178,14 +178,14 @@ class Differences:
         borne = self._edge.borne(self._replica.state)
         return 1.0 if borne is None else float(borne)
 
-    def _moving(self, gain: float, ours: float, theirs: float) -> tuple[float, float]:
+    def _moving(self, gain: float, ours: float, remote: float) -> tuple[float, float]:
         """Return what moves a flow per unit of difference, and the share of it that is kept.
 
         Raises ValueError: "borne_out_of_bounds": no honest peer says so.
         """
-        if not (0.0 <= theirs <= 1.0 if self._bears else theirs == 1.0):
+        if not (0.0 <= remote <= 1.0 if self._bears else remote == 1.0):
             raise ValueError("borne_out_of_bounds")
-        s = min(ours, theirs)
+        s = min(ours, remote)
         return gain * s, kept(s)
 
     def _under_way(self, peer: str) -> list[Effect | EncodedEffect]:
@@ -206,15 +206,17 @@ class Differences:
         support = terms.select(0, terms.form.dim).select(shared, self._known.of(call.peer), 0, call.seq)
         return support if isinstance(support, Indices) else None
 
-    def _reads(self, support: Support, data: bytes, sign: float) -> Callable[[], Tensor]:
-        """What decodes a response's values again, times `sign`, 1 or −1. It keeps the bytes and not the values."""
+    def _read(self, support: Support, data: bytes, sign: float) -> Tensor:
+        """Decode a response's values again, times `sign`, 1 or −1."""
         terms = self._terms
+        values = terms.codec.decode_response(data, support, terms.form.dim, terms.form.dtype, terms.wished)[0]
+        return values.mul_(sign).to(terms.form.device)
 
-        def read() -> Tensor:
-            found = terms.codec.decode_response(data, support, terms.form.dim, terms.form.dtype, terms.wished)[0]
-            return terms.form.ours(found.mul_(sign))
-
-        return read
+    def _reply(self, length: float) -> Done:
+        """Say whether a difference was clipped, judged by its length, which a codec shortens a little."""
+        limit = self._terms.codec.clip_norm
+        clipped = 0.0 < _FULL * limit <= length
+        return Done(clipped, clip=None if clipped else 1.0)
 
     def _measured(self, difference: Tensor, support: Support) -> tuple[float, float | None]:
         """Norm of a difference (k,), and root mean square of its model part; None where that cannot be separated from a tracker."""

@@ -32,8 +32,11 @@ class EachEdge:
     def encode(self, call: Offer | Answer, message: Tensor, budget: int) -> bytes:
         """Return a payload for one peer."""
         terms = self._terms
-        support = terms.select(budget, terms.form.dim).select(message, None, terms.mask_seed(call), call.seq)
-        return terms.codec.encode_message(message, support, terms.chance(call, terms.node))
+        support = terms.select(budget, terms.form.dim).select(
+            message, None, terms.mask_seed(call.peer, call.inc), call.seq
+        )
+        chance = terms.chance(call.peer, call.inc, call.seq, terms.node)
+        return terms.codec.encode_message(message, support, chance)
 
 
 class OneForAll:

@@ -26,7 +26,7 @@ class Inbox:
 
     def put(self, peer: str, vector: Tensor) -> None:
         """Keep a vector (D,)."""
-        self._received[peer] = self._form.ours(vector)
+        self._received[peer] = vector.to(self._form.device)
 
     def of(self, asked: Sequence[str]) -> dict[str, Tensor]:
         """Return (D,) of each of these peers from whom a vector came, in order of peer id."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from starling.node.engine.exchange.api import Vectors
-from starling.node.rpc.calls import Answer
 
 _ROUNDING = 1e-6  # relative difference of a gain between two machines
 _APART = 8  # rounds that an honest initiator may be from us in clock pace; in steps pace none
@@ -13,14 +12,17 @@ _APART = 8  # rounds that an honest initiator may be from us in clock pace; in s
 _LEAST = 1e-300  # to divide by
 
 Gain = Callable[[float, int, int], float]
-"""(local steps, round, members) -> ours for an exchange."""
+"""(local steps, round, members) -> this node's gain for an exchange."""
 
 
 class Shares(Protocol):
     """Of gains."""
 
-    def of(self, call: Answer, gain: Gain) -> float:
-        """Return the share in [0, 1] that a responder gives. Raises ValueError with a snake_case reason."""
+    def of(self, requested: float, round: int, members: int, gain: Gain) -> float:
+        """Return the share in [0, 1] that a responder gives of the gain that an initiator requests in its round.
+
+        Raises ValueError with a snake_case reason.
+        """
 
     def checked(self, share: float) -> float:
         """Return the share that an initiator was given, in [0, 1]. Raises ValueError with a snake_case reason."""
@@ -32,13 +34,13 @@ class Agreed:
 
     vectors: Vectors
 
-    def of(self, call: Answer, gain: Gain) -> float:
+    def of(self, requested: float, round: int, members: int, gain: Gain) -> float:
         """Return 1. Raises ValueError: "gain_out_of_bounds"."""
         vectors = self.vectors
-        credible = min(max(call.round, vectors.round - _APART), vectors.round + _APART)
+        credible = min(max(round, vectors.round - _APART), vectors.round + _APART)
         # In clock pace the initiator measures K: the gain is largest for K = 1.
         most = gain(1.0 if vectors.exclusive else vectors.local_steps, credible, 1)
-        if not 0.0 <= call.gain <= most * (1.0 + _ROUNDING):
+        if not 0.0 <= requested <= most * (1.0 + _ROUNDING):
             raise ValueError("gain_out_of_bounds")
         return 1.0
 
@@ -55,10 +57,10 @@ class Lesser:
 
     vectors: Vectors
 
-    def of(self, call: Answer, gain: Gain) -> float:
-        """Return what of the other's gain is ours, at most all."""
-        own = gain(self.vectors.local_steps, self.vectors.round, max(1, call.members))
-        return min(1.0, own / max(call.gain, _LEAST))
+    def of(self, requested: float, round: int, members: int, gain: Gain) -> float:
+        """Return this node's gain as a share of the requested one, at most 1."""
+        own = gain(self.vectors.local_steps, self.vectors.round, max(1, members))
+        return min(1.0, own / max(requested, _LEAST))
 
     def checked(self, share: float) -> float:
         """Return the share, which the wire bounds."""

@@ -16,7 +16,7 @@ from starling.node.engine.consensus import rms
 from starling.node.engine.exchange.api import Site
 from starling.node.engine.exchange.messages import Encoding
 from starling.node.engine.exchange.terms import Terms
-from starling.node.engine.exchange.transactions import Table, fault_of, fault_of_ours
+from starling.node.engine.exchange.transactions import Table, check_weight, fault_of, fault_of_ours
 from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Done, Drop, Offer, Offered
 
 
@@ -48,18 +48,19 @@ class Swaps:
         self._offers = Table[_Offer]("was offered to")
         self._pending = Table[_Pending]("is pending with")
 
-    def offer(self, call: Offer, shared: Tensor) -> Offered:
-        """Initiator: send our message."""
-        mine = self._after_others(shared, call.peer)
+    def offer(self, call: Offer) -> Offered:
+        """Initiator: send this node's message."""
+        mine = self._after_others(self._vectors.vector(call.peer), call.peer)
         payload, sent = self._encode(call, mine, call.budget_bytes)
         give, take = _weights(call)
         self._offers.put(call, _Offer(give, take, mine.clone(), sent))
         return Offered(payload, 0.0)
 
-    def answer(self, call: Answer, shared: Tensor) -> Answered:
-        """Responder: send ours."""
-        shared = self._after_others(shared, call.peer)
+    def answer(self, call: Answer) -> Answered:
+        """Responder: send this node's message."""
+        shared = self._after_others(self._vectors.vector(call.peer), call.peer)
         with fault_of(call.peer):
+            check_weight(call.theta)
             if call.gain != 0.0:
                 raise ValueError("gain_out_of_bounds")
             received = self._decode(call.payload)
@@ -69,31 +70,34 @@ class Swaps:
             self._pending.put(call, _Pending(done, self._distance(done)))
             return Answered(payload)
 
-    def apply(self, call: Apply) -> Swapped:
-        """Initiator: return the effect of both messages."""
+    def apply(self, call: Apply) -> Done:
+        """Initiator: take the effect of both messages."""
         offer = self._offers.get(call)
         with fault_of(call.peer):
             received = self._decode(call.payload)
         done = Swapped(call.peer, offer.sent, received, offer.mine, offer.give, offer.take, self._terms.node)
         self._offers.pop(call.peer)
         self._distances.record(call.peer, self._distance(done))
-        return done
+        self._vectors.take(done)
+        return self.outcome(done)
 
-    def commit(self, call: Commit) -> Swapped:
-        """Responder: return the effect of both messages."""
+    def commit(self, call: Commit) -> Done:
+        """Responder: take the effect of both messages."""
         pending = self._pending.get(call)
         self._pending.pop(call.peer)
         self._distances.record(call.peer, pending.apart)
-        return pending.done
+        self._vectors.take(pending.done)
+        return self.outcome(pending.done)
 
     def outcome(self, done: Swapped) -> Done:
-        """Say nothing: messages are not clipped."""
+        """Return what the daemon is told of an effect: nothing, as messages are not clipped."""
         return Done(False)
 
-    def drop(self, call: Drop) -> None:
+    def drop(self, call: Drop) -> Done:
         """Forget one transaction, if it is there."""
         self._offers.drop(call)
         self._pending.drop(call)
+        return Done()
 
     def forget(self, peer: str) -> None:
         """Delete the state of an edge."""
@@ -130,7 +134,7 @@ class Swaps:
 
     def _decode(self, payload: bytes) -> Tensor | None:
         message = self._terms.codec.decode_message(payload, self._terms.form.dim, self._terms.form.dtype)
-        return None if message is None else self._terms.form.ours(message)
+        return None if message is None else message.to(self._terms.form.device)
 
     def _distance(self, done: Swapped) -> float | None:
         """Root mean square difference that a swapped message shows; None where it shows none."""

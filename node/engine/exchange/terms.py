@@ -12,7 +12,6 @@ from starling.gossip.mix.exchange_codec import ExchangeCodec, edge
 from starling.gossip.rng import generator
 from starling.gossip.seeds import derive
 from starling.node.engine.compression import Selection
-from starling.node.rpc.calls import Answer, Offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +27,6 @@ class Form:
     def whole(self) -> bool:
         """Whether all of the D numbers are of the model."""
         return self.model >= self.dim
-
-    def ours(self, values: Tensor) -> Tensor:
-        """Return values on the device of the model."""
-        return values.to(self.device)
 
     def zeros(self, *more: int) -> Tensor:
         """Return (…, D) zeros."""
@@ -49,10 +44,10 @@ class Terms:
     wished: int  # most coordinates that a responder asks for besides its answer; 0: none
     form: Form
 
-    def mask_seed(self, call: Offer | Answer) -> int:
+    def mask_seed(self, peer: str, inc: int) -> int:
         """Return the selector's seed, of an edge's incarnation, equal at both ends."""
-        return derive(self.seed, "mask", edge(self.node, call.peer), call.inc)
+        return derive(self.seed, "mask", edge(self.node, peer), inc)
 
-    def chance(self, call: Offer | Answer, *labels: str) -> Generator:
+    def chance(self, peer: str, inc: int, seq: int, *labels: str) -> Generator:
         """Return the quantizers' generator in a transaction, which begins the same at both ends."""
-        return generator(self.seed, "quantize", edge(self.node, call.peer), call.inc, call.seq, *labels)
+        return generator(self.seed, "quantize", edge(self.node, peer), inc, seq, *labels)

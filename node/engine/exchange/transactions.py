@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from torch import Tensor
-
 from starling.gossip.compress.budget import Effort
 from starling.gossip.edge_memory import Committed
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
@@ -26,32 +24,29 @@ Of = calls.Offer | calls.Answer | calls.Apply | calls.Commit | calls.Drop
 
 
 class Transactions(Protocol):
-    """What the messages of one kind of exchange say and mean."""
+    """What the messages of one kind of exchange say and mean: each call of a transaction, answered."""
 
-    def offer(self, call: calls.Offer, shared: Tensor) -> calls.Offered:
-        """Initiator: make the request about `shared` (D,). Raises LocalProtocolError: our own numbers cannot be sent."""
+    def offer(self, call: calls.Offer) -> calls.Offered:
+        """Initiator: make the request about the node's vector. Raises LocalProtocolError: its numbers cannot be sent, or it has none."""
 
-    def answer(self, call: calls.Answer, shared: Tensor) -> calls.Answered:
-        """Responder: make the response about `shared` (D,), whose effect is kept until it is committed or dropped.
+    def answer(self, call: calls.Answer) -> calls.Answered:
+        """Responder: make the response about the node's vector, whose effect is kept until it is committed or dropped.
 
-        Raises RemoteProtocolError: the payload or the gain is not what an honest initiator could send; LocalProtocolError: our own numbers
-        cannot be sent. Nothing changed then.
+        Raises RemoteProtocolError: the payload, the weight or the gain is not what an honest initiator could send; LocalProtocolError: the
+        node's numbers cannot be sent, or it has none. Nothing changed then.
         """
 
-    def apply(self, call: calls.Apply) -> Committed:
-        """Initiator: return the effect of the response; delete the offer.
+    def apply(self, call: calls.Apply) -> calls.Done:
+        """Initiator: take the effect of the response; delete the offer.
 
         Raises RemoteProtocolError: the payload is not what an honest responder could send; nothing changed; LocalProtocolError: there is no
         such offer.
         """
 
-    def commit(self, call: calls.Commit) -> Committed:
-        """Responder: return the effect of the answer, which is no longer pending. Raises LocalProtocolError if there is none."""
+    def commit(self, call: calls.Commit) -> calls.Done:
+        """Responder: take the effect of the answer, which is no longer pending. Raises LocalProtocolError if there is none."""
 
-    def outcome(self, done: Any) -> calls.Done:
-        """Return what the daemon is told of an effect of this kind."""
-
-    def drop(self, call: calls.Drop) -> None:
+    def drop(self, call: calls.Drop) -> calls.Done:
         """Forget one transaction, if it is there."""
 
     def forget(self, peer: str) -> None:
@@ -66,15 +61,15 @@ class Pairwise:
 
     def __init__(self, replica: Replica, site: Site, effort: Effort, transactions: Transactions) -> None:
         self.replica, self.effort = replica, effort
-        self._vectors, self._work = site.vectors, site.work
-        self._transactions = transactions
+        self._work, self._transactions = site.work, transactions
 
     def handlers(self) -> Handlers:
         """Answer the calls of a transaction, all but Drop on one thread and timed."""
+        of = self._transactions
         timed: dict[type[calls.Call], Callable[[Any], Any]] = {
-            calls.Offer: self._offer, calls.Answer: self._answer, calls.Apply: self._apply, calls.Commit: self._commit,
+            calls.Offer: of.offer, calls.Answer: of.answer, calls.Apply: of.apply, calls.Commit: of.commit
         }  # fmt: skip
-        return {kind: self._timed(answer) for kind, answer in timed.items()} | {calls.Drop: self._drop}
+        return {kind: self._timed(answer) for kind, answer in timed.items()} | {calls.Drop: of.drop}
 
     def mix(self, frozen: Frozen, committed: Sequence[Committed], asked: Sequence[str], *, own: bool) -> Mixed:
         """Add effects in order of peer id, each peer's in theirs."""
@@ -99,29 +94,6 @@ class Pairwise:
             return reply
 
         return timed
-
-    def _offer(self, call: calls.Offer) -> calls.Offered:
-        return self._transactions.offer(call, self._vectors.vector(call.peer))
-
-    def _answer(self, call: calls.Answer) -> calls.Answered:
-        shared = self._vectors.vector(call.peer)
-        if not 0.0 < call.theta < 1.0:  # the daemon checks the exact weight; base_k has links above a half
-            raise RemoteProtocolError(call.peer, "theta_out_of_bounds")
-        return self._transactions.answer(call, shared)
-
-    def _apply(self, call: calls.Apply) -> calls.Done:
-        done = self._transactions.apply(call)
-        self._vectors.take(done)
-        return self._transactions.outcome(done)
-
-    def _commit(self, call: calls.Commit) -> calls.Done:
-        done = self._transactions.commit(call)
-        self._vectors.take(done)
-        return self._transactions.outcome(done)
-
-    def _drop(self, call: calls.Drop) -> calls.Done:
-        self._transactions.drop(call)
-        return calls.Done()
 
 
 @dataclass(slots=True)
@@ -167,6 +139,12 @@ class Table(Generic[T]):
 
 def _name(held: tuple[str, object]) -> str:
     return held[0]
+
+
+def check_weight(theta: float) -> None:
+    """Raise ValueError unless a weight can be that of a link; the daemon checks the exact one. base_k has links above a half."""
+    if not 0.0 < theta < 1.0:
+        raise ValueError("theta_out_of_bounds")
 
 
 @contextmanager

@@ -148,7 +148,7 @@ def _response(data: bytes) -> bool:
         assert 1 <= wish.size(200) <= limit
         assert int(wish.indices[-1]) < 200
     if data[3] in REENCODES:
-        assert codec.encode_values(values, CODECS[data[3]], 200, generator(0), wish) == data[1:]
+        assert codec.encode_values(values, CODECS[data[3]], 200, generator(0), wish)[0] == data[1:]
     _use(support, values, 200)
     return True
 
@@ -158,8 +158,8 @@ def _responses() -> Iterator[bytes]:
     for setting, support in enumerate(RESPONSE_SUPPORTS):
         for code in (1, 2, 4, 17) if setting else sorted(CODECS):
             values = _values(support.size(200))
-            yield bytes([setting]) + codec.encode_values(values, CODECS[code], 200, generator(0))
-            yield bytes([setting + 8]) + codec.encode_values(values, CODECS[code], 200, generator(0), wish)
+            yield bytes([setting]) + codec.encode_values(values, CODECS[code], 200, generator(0))[0]
+            yield bytes([setting + 8]) + codec.encode_values(values, CODECS[code], 200, generator(0), wish)[0]
 
 
 RESPONSE = Target(_response, _responses, most_bytes=2048, spare_bytes=2 << 20, reach=160)

@@ -65,8 +65,10 @@ def golden_payloads():
                 payloads[f"request {support_name} {name}{dithered}"] = data.hex()
         if name in FIRST:
             values = values_on(SUPPORTS["blocks"])
-            payloads[f"response {name}{dithered}"] = codec.encode_values(values, q, DIM, generator(0)).hex()
-            payloads[f"response wish {name}{dithered}"] = codec.encode_values(values, q, DIM, generator(0), WISH).hex()
+            payloads[f"response {name}{dithered}"] = codec.encode_values(values, q, DIM, generator(0))[0].hex()
+            payloads[f"response wish {name}{dithered}"] = codec.encode_values(values, q, DIM, generator(0), WISH)[
+                0
+            ].hex()
     return payloads
 
 
@@ -111,8 +113,7 @@ class TestEveryKindOfPayload:
 
     def test_both_ends_decode_the_same_bits(self, support, q):
         """The responder decodes its own answer, the initiator what arrived: v and −v must cancel exactly."""
-        data = codec.encode_values(values_on(support), q, DIM, generator(1))
-        at_responder, _ = codec.decode_values(data, support, DIM, torch.float32, [q])
+        data, at_responder = codec.encode_values(values_on(support), q, DIM, generator(1))
         at_initiator, _ = codec.decode_values(bytes(bytearray(data)), support, DIM, torch.float32, [q])
         assert not (at_initiator + -at_responder).any()
 
@@ -120,9 +121,10 @@ class TestEveryKindOfPayload:
         values = values_on(support)
         assert len(codec.encode(values, support, q, DIM, generator(1))) == codec.size(support, q, DIM)
         for wish in (None, WISH):
-            data = codec.encode_values(values, q, DIM, generator(1), wish)
+            data, said = codec.encode_values(values, q, DIM, generator(1), wish)
             tail = b"" if wish is None else wish.describe(DIM)
             assert len(data) == codec.values_size(support, q, DIM) + len(tail)
+            assert torch.equal(said, codec.decode_values(data, support, DIM, torch.float32, [q], wish_limit=DIM)[0])
 
     def test_inputs_are_not_modified(self, support, q):
         values = values_on(support)
@@ -168,7 +170,7 @@ def test_indices_and_wishes_of_any_shape_make_the_round_trip(seed, dim, data):
     decoded_support, decoded = codec.decode(request, dim, torch.float32, [Float32()])
     assert torch.equal(decoded, values)
     assert decoded_support == (Full() if len(chosen) == dim else support)
-    response = codec.encode_values(values, Float32(), dim, generator(0), wish=support)
+    response = codec.encode_values(values, Float32(), dim, generator(0), wish=support)[0]
     decoded, wish = codec.decode_values(response, support, dim, torch.float32, [Float32()], wish_limit=len(chosen))
     assert torch.equal(decoded, values)
     assert wish == support
@@ -209,7 +211,7 @@ def test_a_bad_request_is_refused_with_its_reason(data, reason):
 @pytest.mark.parametrize(("limit", "accepted"), [(0, False), (3, False), (4, True)])
 def test_a_wish_may_name_no_more_than_the_limit(limit, accepted):
     support = SUPPORTS["blocks"]
-    data = codec.encode_values(values_on(support), Int4(), DIM, generator(0), WISH)
+    data = codec.encode_values(values_on(support), Int4(), DIM, generator(0), WISH)[0]
     if accepted:
         assert codec.decode_values(data, support, DIM, torch.float32, [Int4()], limit)[1] == WISH
     else:

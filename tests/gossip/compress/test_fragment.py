@@ -95,7 +95,7 @@ def test_both_ends_move_by_the_same_bits_with_opposite_signs(seed, parts):
         request = agreed.encode_request(ours, support, chance)
         there, values = agreed.decode_request(request, DIM, torch.float32)
         assert there == support
-        response, v = agreed.encode_response(theirs[there.index(DIM)], values, there, DIM, chance)
+        response, v = agreed.encode_response(theirs[there.index(DIM)], values, DIM, chance)
         assert torch.equal(agreed.decode_response(response, support, DIM, torch.float32)[0], v)
         gain = pet.edge.gain(0.5, support.ratio(DIM), phase)
         ours, first = average(pet.edge, books[0], ours, [Effect("theirs", support, v, 0.5, gain)])

@@ -149,8 +149,8 @@ def test_bytes_are_those_of_the_payloads():
         for place, (row, peer) in enumerate(done.ends.T.tolist()):
             support = selector.select(x[row], None, both.matrix.edges.open[row, peer].seed, 1)
             asked = agreed.encode_request(x[row], support, torch.Generator())
-            mine, (decoded, theirs) = support.take(x[peer]), agreed.decode_request(asked, DIM, x.dtype)
-            answered, _ = agreed.encode_response(mine, theirs, decoded, DIM, torch.Generator())
+            mine, (_, theirs) = support.take(x[peer]), agreed.decode_request(asked, DIM, x.dtype)
+            answered, _ = agreed.encode_response(mine, theirs, DIM, torch.Generator())
             assert tuple(done.sizes[:, place]) == (len(asked), len(answered))
 
 
