@@ -41,9 +41,9 @@ class Mutant:
 MUTANTS = (
     Mutant("gossip/mix/flows.py", "LARGEST_THETA) * ratio / (", "LARGEST_THETA) / (", ("**/test_pet.py",)),
     Mutant("gossip/mix/edge_ledger.py", "effect.gain * change[part]", "-effect.gain * change[part]", ("**/test_pet.py",)),
-    Mutant("node/engine/exchange/differences.py", "s = min(ours, theirs)", "s = ours", ("**/exchange/test_contract.py",)),
+    Mutant("node/engine/exchange/differences.py", "s = min(ours, remote)", "s = ours", ("**/exchange/test_contract.py",)),
     Mutant(
-        "node/engine/exchange/differences.py", "0.0 <= theirs <= 1.0 if self._bears else theirs == 1.0", "True",
+        "node/engine/exchange/differences.py", "0.0 <= remote <= 1.0 if self._bears else remote == 1.0", "True",
         ("**/exchange/test_contract.py",),
     ),
     Mutant("node/engine/exchange/besides.py", "replace(effect, memory=learned)", "effect", ("**/exchange/test_contract.py",)),
@@ -58,9 +58,9 @@ MUTANTS = (
         "gossip/compress/select/low_rank.py", 'self.start(derive(seed, "turn", turn))', "self.start(seed)", ("**/test_low_rank.py",)
     ),
     Mutant(
-        "gossip/exchange/edge_rules.py", "message.seq <= message.committed or ", "", ("**/test_edge.py",)
+        "gossip/exchange/edge_rules.py", "it.seq <= it.committed or ", "", ("**/test_edge.py",)
     ),
-    Mutant("gossip/exchange/edge_rules.py", "if proof > provable", "if proof > provable + 1", ("**/test_edge.py",)),
+    Mutant("gossip/exchange/edge_rules.py", "seq > self.provable else", "seq > self.provable + 1 else", ("**/test_edge.py",)),
     Mutant("gossip/exchange/pairwise.py", "if age & -age == age > 0 and", "if age > 0 and", ("**/test_pairwise.py",)),
     Mutant("gossip/exchange/pairwise.py", "self._attempts[peer] < MAX_ATTEMPTS:", "True:", ("**/test_pairwise.py",)),
     Mutant("gossip/exchange/pairwise.py", "if renewing or not isinstance", "if not isinstance", ("**/test_pairwise.py",)),
@@ -103,7 +103,7 @@ MUTANTS = (
     Mutant("gossip/exchange/held_up.py", "own_s = elapsed_s - waited_s", "own_s = elapsed_s", ("**/test_held_up.py",)),
     Mutant("gossip/overlay/weights.py", "degree = max(mine, theirs)", "degree = min(mine, theirs)", ("gossip/overlay/test_graphs.py",)),
     Mutant(
-        "node/engine/exchange/shares.py", "call.gain <= most * (", "call.gain <= 100.0 * most * (",
+        "node/engine/exchange/shares.py", "requested <= most * (", "call.gain <= 100.0 * most * (",
         ("**/test_pairwise_exchange.py",),
     ),
     Mutant(
@@ -111,7 +111,7 @@ MUTANTS = (
         ("**/exchange/test_differences.py",),
     ),
     Mutant(
-        "node/engine/exchange/shares.py", "min(max(call.round, vectors.round - _APART), vectors.round + _APART)", "call.round",
+        "node/engine/exchange/shares.py", "min(max(round, vectors.round - _APART), vectors.round + _APART)", "call.round",
         ("**/test_pairwise_exchange.py",),
     ),
     Mutant("node/engine/exchange/transactions.py", "exchanged(self._work() - began)", "exchanged(0.0)", ("**/test_large.py",)),

@@ -40,9 +40,12 @@ again from memory; an initiator that is applying answers Close with a Close of i
 A foreign message (wrong role, a number never given out, a proof of what was never answered) raises RemoteProtocolError and changes nothing.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, ClassVar
 
-from starling.gossip.errors import LocalProtocolError
+from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
 from starling.gossip.exchange.calls import Answer, Apply, Commit, Drop, Offer, Revoke, Settle
 from starling.gossip.exchange.commands import (
     EdgeCommand,
@@ -54,7 +57,7 @@ from starling.gossip.exchange.commands import (
     Role,
     SendMessage,
 )
-from starling.gossip.exchange.edge_rules import MAX_INC, check_message
+from starling.gossip.exchange.edge_rules import BROKEN, MAX_INC, End
 from starling.gossip.wire.schema import Ack, Busy, Check, Close, Closed, Exchange, Request, Reset, Response, Solicit
 
 MAX_COPIES = 4  # of one vector: a small Check may ask for no more of what is large
@@ -131,7 +134,7 @@ class Edge:
         if self.initiator:
             raise LocalProtocolError(f"edge to {self.peer}: the initiator begins, it does not solicit")
         self.solicited = round
-        return self._close() if self.closing else [self._send(Solicit(self.inc, round, view))]
+        return self._close() if self.closing else [SendMessage(self.peer, Solicit(self.inc, round, view))]
 
     def accept(
         self, inc: int, seq: int, give: float | None = None, take: float | None = None, members: int = 1
@@ -151,16 +154,19 @@ class Edge:
         if pending is None:
             return []
         self.pending = None
-        return [self._send(Busy(inc, seq, reason, round)), self._ended(pending.round, seq, "busy", reason, "responder")]
+        return [
+            SendMessage(self.peer, Busy(inc, seq, reason, round)),
+            self._ended(pending.round, seq, "busy", reason, "responder"),
+        ]
 
     def refuse_solicit(self, reason: Refusal, round: int) -> list[EdgeCommand]:
         """Initiator: reject a solicited exchange."""
-        return [self._send(Busy(self.inc, 0, reason, round))]
+        return [SendMessage(self.peer, Busy(self.inc, 0, reason, round))]
 
-    def gave_up(self, response: Response) -> bool:
-        """Initiator: whether a response is for a transaction that this end gave up, and waited for in vain by the other."""
-        waited_for = self.outstanding is not None and self.outstanding.seq == response.seq
-        return response.inc == self.inc and self.committed < response.seq < self.next_seq and not waited_for
+    def gave_up(self, inc: int, seq: int) -> bool:
+        """Initiator: whether this end gave a transaction up for whose proof the other waits in vain."""
+        waited_for = self.outstanding is not None and self.outstanding.seq == seq
+        return inc == self.inc and self.committed < seq < self.next_seq and not waited_for
 
     def abort(self, outcome: Outcome, reason: str) -> list[EdgeCommand]:
         """Initiator: give the outstanding transaction up. Nothing happens while it is being applied: that ends by itself."""
@@ -179,14 +185,14 @@ class Edge:
             if out.phase == "greeting":
                 return self.greet()
             if out.phase == "asking":
-                return [self._send(Check(self.inc, out.seq, out.copy))]
+                return [SendMessage(self.peer, Check(self.inc, out.seq, out.copy))]
         if (pending := self.pending) is not None and pending.phase == "answered":
-            return [self._send(Check(self.inc, pending.seq, pending.copy))]
+            return [SendMessage(self.peer, Check(self.inc, pending.seq, pending.copy))]
         return []
 
     def greet(self) -> list[EdgeCommand]:
         """Send the peer our incarnation."""
-        return [self._send(Reset(self.inc))]
+        return [SendMessage(self.peer, Reset(self.inc))]
 
     def reset(self, inc: int) -> list[EdgeCommand]:
         """Delete the flow and begin a new incarnation, `inc` or larger: suspicion, ban, or an engine that lost its state."""
@@ -209,7 +215,7 @@ class Edge:
             return []
         request = Request(inc, seq, self.committed, out.round, out.view, out.theta, gain, payload, borne)
         self.outstanding = replace(out, phase="asking", request=request)
-        return [self._send(request)]
+        return [SendMessage(self.peer, request)]
 
     def answered(self, inc: int, seq: int, payload: bytes, borne: float = 1.0, share: float = 1.0) -> list[EdgeCommand]:
         """The difference is computed and kept: send the Response."""
@@ -219,7 +225,7 @@ class Edge:
         response = Response(inc, seq, payload, borne, share)
         self.last_seen = seq
         self.pending = replace(pending, phase="answered", response=response)
-        return [self._send(response)]
+        return [SendMessage(self.peer, response)]
 
     def applied(self, inc: int, seq: int) -> list[EdgeCommand]:
         """The initiator's commit point."""
@@ -230,7 +236,7 @@ class Edge:
         self.outstanding = None
         self.committed = seq
         ended = self._ended(out.round, seq, "committed", "", "initiator", len(out.request.payload))
-        return [self._send(Ack(inc, seq)), ended, *self._close()]
+        return [SendMessage(self.peer, Ack(inc, seq)), ended, *self._close()]
 
     def failed(self, inc: int, seq: int, reason: str) -> list[EdgeCommand]:
         """The engine refused to offer, answer or apply: nothing changed there."""
@@ -241,16 +247,16 @@ class Edge:
             return [*drop, self._ended(out.round, seq, "aborted", reason, "initiator"), *self._close()]
         if pending is not None:
             self.pending = None
-            busy = self._send(Busy(inc, seq, "engine", pending.round))
+            busy = SendMessage(self.peer, Busy(inc, seq, "engine", pending.round))
             return [busy, self._ended(pending.round, seq, "aborted", reason, "responder")]
         return []
 
     def receive(self, message: Exchange) -> list[EdgeCommand]:
         """Process a message. Raises RemoteProtocolError: an honest peer never sends this; nothing has changed."""
-        check_message(
-            message, peer=self.peer, initiator=self.initiator, inc=self.inc, next_seq=self.next_seq,
-            provable=self.committed if self.initiator else self.last_seen, closing=bool(self._close()),
-        )  # fmt: skip
+        provable = self.committed if self.initiator else self.last_seen
+        end = End(self.initiator, self.inc, self.next_seq, provable, closing=bool(self._close()))
+        if broken := BROKEN[type(message)](message, end):
+            raise RemoteProtocolError(self.peer, broken)
         commands: list[EdgeCommand] = []
         if message.inc > self.inc:
             if self.closing and message.inc == self.inc + 1:
@@ -259,62 +265,69 @@ class Edge:
             self.known = True
         if message.inc == self.inc:
             self.known = self.agreed = True
-            commands += self._take(message)
+            commands += self._TAKE[type(message)](self, message)
         elif self.settled is None or message.inc != self.settled[0]:
             commands += self.greet()
         elif not isinstance(message, Closed):
-            commands += [self._send(Closed(*self.settled))]
+            commands += [SendMessage(self.peer, Closed(*self.settled))]
         if self.agreed and self.outstanding is not None and self.outstanding.phase == "greeting":
             commands += self._offer()
         return commands
 
-    def _take(self, message: Exchange) -> list[EdgeCommand]:
-        """A message of our own incarnation."""
-        match message:
-            case Request():
-                return self._take_request(message)
-            case Response(seq=seq, payload=payload, borne=borne, share=share):
-                if (out := self._outstanding(self.inc, seq, "asking")) is not None:
-                    self.outstanding = replace(out, phase="applying")
-                    return [Apply(self.peer, self.inc, seq, payload, borne, share)]
-                return [self._send(Ack(self.inc, seq))] if seq == self.committed else []
-            case Ack(seq=seq):
-                return self._commit() if self._pending(self.inc, seq, "answered") else []
-            case Busy(seq=0, reason=reason):
-                solicited, self.solicited = self.solicited, None
-                if solicited is None or self.pending is not None:
-                    return []
-                return [self._ended(solicited, 0, "busy", reason, "responder")]
-            case Busy(seq=seq, reason=reason):
-                return self.abort("busy", reason) if self._outstanding(self.inc, seq, "asking") else []
-            case Solicit():
-                return self._close() if self.closing else [message]
-            case Reset():
-                return [] if self.initiator else self.greet()
-            case Close(committed=proof):
-                if self.outstanding is not None and self.outstanding.phase == "applying":
-                    self.closing = True
-                    return []
-                commands = [*self.abort("aborted", "closing"), *self._resolve(proof), *self._settle()]
-                assert self.settled is not None
-                return [*commands, self._send(Closed(*self.settled))]
-            case Closed(committed=proof):
-                return [*self._resolve(proof), *self._settle()] if self.closing else []
-            case Check():
-                return self._checked_request(message) if self.initiator else self._checked_response(message)
+    def _take_response(self, response: Response) -> list[EdgeCommand]:
+        out = self._outstanding(self.inc, response.seq, "asking")
+        if out is None:
+            return [SendMessage(self.peer, Ack(self.inc, response.seq))] if response.seq == self.committed else []
+        self.outstanding = replace(out, phase="applying")
+        return [Apply(self.peer, self.inc, response.seq, response.payload, response.borne, response.share)]
+
+    def _take_ack(self, ack: Ack) -> list[EdgeCommand]:
+        return self._commit() if self._pending(self.inc, ack.seq, "answered") else []
+
+    def _take_busy(self, busy: Busy) -> list[EdgeCommand]:
+        if busy.seq:
+            return self.abort("busy", busy.reason) if self._outstanding(self.inc, busy.seq, "asking") else []
+        solicited, self.solicited = self.solicited, None
+        if solicited is None or self.pending is not None:
+            return []
+        return [self._ended(solicited, 0, "busy", busy.reason, "responder")]
+
+    def _take_solicit(self, solicit: Solicit) -> list[EdgeCommand]:
+        return self._close() if self.closing else [solicit]
+
+    def _take_reset(self, _reset: Reset) -> list[EdgeCommand]:
+        return [] if self.initiator else self.greet()
+
+    def _take_close(self, close: Close) -> list[EdgeCommand]:
+        if self.outstanding is not None and self.outstanding.phase == "applying":
+            self.closing = True
+            return []
+        commands = [*self.abort("aborted", "closing"), *self._resolve(close.committed), *self._settle()]
+        assert self.settled is not None
+        return [*commands, SendMessage(self.peer, Closed(*self.settled))]
+
+    def _take_closed(self, closed: Closed) -> list[EdgeCommand]:
+        return [*self._resolve(closed.committed), *self._settle()] if self.closing else []
+
+    def _take_check(self, check: Check) -> list[EdgeCommand]:
+        return self._checked_request(check) if self.initiator else self._checked_response(check)
 
     def _checked_request(self, check: Check) -> list[EdgeCommand]:
         """Initiator: the responder lacks our request, or has answered it and lacks the proof."""
         out = self._outstanding(self.inc, check.seq, "asking")
         if out is None:
-            return [self._send(Ack(self.inc, check.seq))] if check.seq == self.committed and not check.lost else []
+            return (
+                [SendMessage(self.peer, Ack(self.inc, check.seq))]
+                if check.seq == self.committed and not check.lost
+                else []
+            )
         if not check.lost:
-            return [self._send(Check(self.inc, check.seq, check.copy, lost=True))]
+            return [SendMessage(self.peer, Check(self.inc, check.seq, check.copy, lost=True))]
         assert out.request is not None
         if check.copy != out.copy or out.copy >= MAX_COPIES:
             return []
         self.outstanding = replace(out, copy=out.copy + 1)
-        return [self._send(out.request)]
+        return [SendMessage(self.peer, out.request)]
 
     def _checked_response(self, check: Check) -> list[EdgeCommand]:
         """Responder: the initiator waits for our response, or lacks it."""
@@ -322,7 +335,9 @@ class Edge:
         if pending is None:
             unseen = check.seq > max(self.last_seen, self.pending.seq if self.pending is not None else 0)
             return (
-                [self._send(Check(self.inc, check.seq, check.copy, lost=True))] if unseen and not self.closing else []
+                [SendMessage(self.peer, Check(self.inc, check.seq, check.copy, lost=True))]
+                if unseen and not self.closing
+                else []
             )
         if pending.response is None:
             return []
@@ -331,7 +346,7 @@ class Edge:
         if check.copy != pending.copy or pending.copy >= MAX_COPIES:
             return []
         self.pending = replace(pending, copy=pending.copy + 1)
-        return [self._send(pending.response)]
+        return [SendMessage(self.peer, pending.response)]
 
     def _take_request(self, request: Request) -> list[EdgeCommand]:
         if self.closing:
@@ -347,9 +362,6 @@ class Edge:
             return commands
         self.pending = Pending(request.seq, request.round, "asked", request=request)
         return [*commands, request]
-
-    def _send(self, message: Exchange) -> SendMessage:
-        return SendMessage(self.peer, message)
 
     def _ended(self, round: int, seq: int, outcome: Outcome, reason: str, role: Role, payload_bytes: int = 0) -> Ended:
         return Ended(self.peer, round, seq, outcome, reason, role, payload_bytes)
@@ -375,7 +387,7 @@ class Edge:
     def _close(self) -> list[EdgeCommand]:
         """Close, if we are closing and know all that we committed."""
         applying = self.outstanding is not None and self.outstanding.phase == "applying"
-        return [self._send(Close(self.inc, self.committed))] if self.closing and not applying else []
+        return [SendMessage(self.peer, Close(self.inc, self.committed))] if self.closing and not applying else []
 
     def _commit(self) -> list[EdgeCommand]:
         pending, self.pending = self.pending, None
@@ -425,3 +437,11 @@ class Edge:
         self.committed = self.last_seen = 0
         self.next_seq = 1
         self.pending = None
+
+    _TAKE: ClassVar[Mapping[type[Exchange], Callable[["Edge", Any], list[EdgeCommand]]]] = MappingProxyType(
+        {
+            Request: _take_request, Response: _take_response, Ack: _take_ack, Busy: _take_busy, Solicit: _take_solicit,
+            Reset: _take_reset, Close: _take_close, Closed: _take_closed, Check: _take_check,
+        }
+    )  # fmt: skip
+    """What takes a message of the edge's own incarnation."""

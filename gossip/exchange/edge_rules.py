@@ -1,49 +1,93 @@
-"""Protocol rules of an edge that every honest peer keeps under any loss, repetition and reordering."""
+"""Protocol rules of an edge that every honest peer keeps under any loss, repetition and reordering, by the kind of message.
 
-from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.wire.schema import Ack, Busy, Check, Close, Closed, Exchange, Request, Response, Solicit
+Each rule takes a message and the end that received it, and returns in one snake_case word how the message breaks it, or "":
+incarnation_too_large, wrong_role, request_malformed, proof_of_nothing, answer_unasked, check_of_nothing, closed_unasked.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from starling.gossip.wire.schema import Ack, Busy, Check, Close, Closed, Exchange, Request, Reset, Response, Solicit
 
 MAX_INC = 2**61  # half of what the wire carries: there is always a larger one to reset to
 
 
-def check_message(
-    message: Exchange, *, peer: str, initiator: bool, inc: int, next_seq: int, provable: int, closing: bool
-) -> None:
-    """Check a message against what this end of the edge has sent so far.
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of an edge, as far as the rules ask for it."""
 
-    `initiator` and `inc` are our role and incarnation, `next_seq` is the initiator's lowest number not yet used, `provable` the highest
-    seq that can have been committed: what we committed (initiator) or answered (responder). `closing`: we have sent Close.
+    initiator: bool
+    inc: int
+    next_seq: int  # the initiator's lowest number not yet used
+    provable: int  # the highest seq that can have been committed: what we committed (initiator) or answered (responder)
+    closing: bool  # Close was sent
 
-    Raises:
-        RemoteProtocolError: incarnation_too_large, wrong_role, request_malformed, proof_of_nothing, answer_unasked, check_of_nothing,
-            closed_unasked.
-    """
-    if message.inc > MAX_INC:
-        raise RemoteProtocolError(peer, "incarnation_too_large")
-    match message:
-        case Request() | Ack() | Busy(seq=0):
-            wrong = initiator
-        case Response() | Solicit() | Busy():
-            wrong = not initiator
-        case _:
-            wrong = False
-    if wrong:
-        raise RemoteProtocolError(peer, "wrong_role")
-    if isinstance(message, Request) and (message.seq <= message.committed or message.theta == 0.0):
-        raise RemoteProtocolError(peer, "request_malformed")
-    if message.inc != inc:
-        return
-    match message:
-        case Request(committed=proof) | Ack(seq=proof) | Close(committed=proof) | Closed(committed=proof):
-            if proof > provable:
-                raise RemoteProtocolError(peer, "proof_of_nothing")
-        case Response(seq=seq) | Busy(seq=seq):
-            if seq >= next_seq or (seq == 0 and isinstance(message, Response)):
-                raise RemoteProtocolError(peer, "answer_unasked")
-        case Check(seq=seq, lost=lost):
-            if not 0 < seq < next_seq if initiator else (lost and seq > provable):
-                raise RemoteProtocolError(peer, "check_of_nothing")
-        case _:
-            pass
-    if isinstance(message, Closed) and not closing:
-        raise RemoteProtocolError(peer, "closed_unasked")
+    def numbers(self, inc: int, *, sender: bool | None = None) -> str:
+        """Check an incarnation and a role. `sender`: whether it is the initiator that sends this; None: either end does."""
+        if inc > MAX_INC:
+            return "incarnation_too_large"
+        return "wrong_role" if sender is self.initiator else ""
+
+    def proof(self, inc: int, seq: int) -> str:
+        """Check the number up to which the peer committed."""
+        return "proof_of_nothing" if inc == self.inc and seq > self.provable else ""
+
+
+def _request(it: Request, end: End) -> str:
+    if broken := end.numbers(it.inc, sender=True):
+        return broken
+    if it.seq <= it.committed or it.theta == 0.0:
+        return "request_malformed"
+    return end.proof(it.inc, it.committed)
+
+
+def _response(it: Response, end: End) -> str:
+    if broken := end.numbers(it.inc, sender=False):
+        return broken
+    return "answer_unasked" if it.inc == end.inc and not 0 < it.seq < end.next_seq else ""
+
+
+def _ack(it: Ack, end: End) -> str:
+    return end.numbers(it.inc, sender=True) or end.proof(it.inc, it.seq)
+
+
+def _busy(it: Busy, end: End) -> str:
+    if broken := end.numbers(it.inc, sender=it.seq == 0):
+        return broken
+    return "answer_unasked" if it.inc == end.inc and it.seq >= end.next_seq else ""
+
+
+def _solicit(it: Solicit, end: End) -> str:
+    return end.numbers(it.inc, sender=False)
+
+
+def _reset(it: Reset, end: End) -> str:
+    return end.numbers(it.inc)
+
+
+def _close(it: Close, end: End) -> str:
+    return end.numbers(it.inc) or end.proof(it.inc, it.committed)
+
+
+def _closed(it: Closed, end: End) -> str:
+    if broken := end.numbers(it.inc) or end.proof(it.inc, it.committed):
+        return broken
+    return "closed_unasked" if it.inc == end.inc and not end.closing else ""
+
+
+def _check(it: Check, end: End) -> str:
+    if broken := end.numbers(it.inc):
+        return broken
+    unknown = not 0 < it.seq < end.next_seq if end.initiator else it.lost and it.seq > end.provable
+    return "check_of_nothing" if it.inc == end.inc and unknown else ""
+
+
+BROKEN: Mapping[type[Exchange], Callable[[Any, End], str]] = MappingProxyType(
+    {
+        Request: _request, Response: _response, Ack: _ack, Busy: _busy, Solicit: _solicit, Reset: _reset,
+        Close: _close, Closed: _closed, Check: _check,
+    }
+)  # fmt: skip
+"""Returns how a message breaks a rule; "" if it breaks none."""

@@ -97,6 +97,13 @@ class Pace:
             self.resolved(peer, self.round, "timeout", now)
         return late
 
+    def contradicted(self, peer: str, round: int) -> bool:
+        """Return whether a message that carries `round` contradicts what its sender said of being late; told once."""
+        return False
+
+    def said_late(self, peer: str, round: int) -> None:
+        """A peer in `round` says that we are late."""
+
     def forget(self, peer: str) -> None:
         """A peer is gone: discard what it reported and requested."""
         self.progress.forget(peer)
@@ -131,6 +138,14 @@ class Rounds(Pace):
     def ahead(self) -> bool:
         """No more peers than may lie (f of those heard) report the open round, or a later one."""
         return self.progress.lead < self.round
+
+    def contradicted(self, peer: str, round: int) -> bool:
+        """As `PeerProgress.contradicts`: rounds need to agree here."""
+        return self.progress.contradicts(peer, round)
+
+    def said_late(self, peer: str, round: int) -> None:
+        """As `PeerProgress.said_late`."""
+        self.progress.said_late(peer, round)
 
     def passed(self, peer: str) -> bool:
         """The peer has done the open round."""

@@ -208,38 +208,40 @@ class Pairwise:
 
     def receive(self, peer: str, message: Exchange, now: float) -> list[Command]:
         """Process a message of a peer. Raises RemoteProtocolError: an honest peer never sends this; nothing has changed."""
-        edge = self.edges.get(peer)
-        if edge is None:
-            edge = Edge(self.me, peer, self.fresh_inc())
-            commands = edge.receive(message)
+        edge = self.edges.get(peer) or Edge(self.me, peer, self.fresh_inc())
+        commands = edge.receive(message)
+        if peer not in self.edges:
             self._add(edge)
-        else:
-            commands = edge.receive(message)
-        if isinstance(self.pace, Rounds) and isinstance(message, Request | Solicit | Busy):
-            self._check_round(peer, message)
-        elif isinstance(self.pace, Rounds) and isinstance(message, Response) and edge.gave_up(message):
-            self.pace.timeouts.came(peer, now)
-            commands = [*commands, *edge.refuse_solicit("late", self.pace.round)]
+        match message:
+            case Response(inc=inc, seq=seq) if isinstance(self.pace, Rounds) and edge.gave_up(inc, seq):
+                self.pace.timeouts.came(peer, now)
+                commands = [*commands, *edge.refuse_solicit("late", self.pace.round)]
+            case Request(round=at) | Solicit(round=at) | Busy(round=at) if self.pace.contradicted(peer, at):
+                self._out.append(Fault(peer, "late_contradicted"))
+        if isinstance(message, Busy) and message.reason == "late":
+            self.pace.said_late(peer, message.round)
         self._do(peer, commands, now)
         if isinstance(message, Busy):
             self.pace.progress.record(peer, message.round)
         return self._flush()
 
-    def _check_round(self, peer: str, message: Request | Solicit | Busy) -> None:
-        """A peer that said we are late is where it said."""
-        progress = self.pace.progress
-        if progress.contradicts(peer, message.round):
-            self._out.append(Fault(peer, "late_contradicted"))
-        if isinstance(message, Busy) and message.reason == "late":
-            progress.said_late(peer, message.round)
-
     def reply(self, call: calls.ExchangeCall, reply: calls.Call | None, now: float) -> list[Command]:
         """Take the engine's reply to a call; None: the engine died or is starting, and all edges are reset when it is back."""
-        edge = self.edges.get(call.peer)
+        peer = call.peer
         if isinstance(call, calls.Revoke):
             self._revoked(call, reply, now)
-        elif edge is not None:
-            self._replied(edge, call, reply, now)
+        elif (edge := self.edges.get(peer)) is not None:
+            if isinstance(reply, calls.Done) and reply.clipped:
+                self._clipped.add(peer)
+            match call, reply:
+                case calls.Offer(inc=inc, seq=seq), calls.Offered(payload, gain, borne):
+                    self._do(peer, edge.offered(inc, seq, payload, gain, borne), now)
+                case calls.Answer(inc=inc, seq=seq), calls.Answered(payload, borne=borne, share=share):
+                    self._do(peer, edge.answered(inc, seq, payload, borne, share), now)
+                case calls.Apply(inc=inc, seq=seq), calls.Done():
+                    self._do(peer, edge.applied(inc, seq), now)
+                case _:
+                    self._failed(edge, call, reply, now)
         return self._flush()
 
     def close(self, peer: str, now: float) -> list[Command]:
@@ -445,29 +447,19 @@ class Pairwise:
         if ended.reason not in TRY_AGAIN:
             self.pace.resolved(peer, ended.round, ended.outcome, now)
 
-    def _replied(self, edge: Edge, call: calls.ExchangeCall, reply: calls.Call | None, now: float) -> None:
-        peer = edge.peer
-        if isinstance(reply, calls.Done) and reply.clipped:
-            self._clipped.add(peer)
+    def _failed(self, edge: Edge, call: calls.ExchangeCall, reply: calls.Call | None, now: float) -> None:
+        """A call was refused or lost, unless it was a Commit or Settle that is done, or a Drop, which makes no difference."""
         match call, reply:
-            case calls.Offer(inc=inc, seq=seq), calls.Offered(payload, gain, borne):
-                self._do(peer, edge.offered(inc, seq, payload, gain, borne), now)
-            case calls.Answer(inc=inc, seq=seq), calls.Answered(payload, borne=borne, share=share):
-                self._do(peer, edge.answered(inc, seq, payload, borne, share), now)
-            case calls.Apply(inc=inc, seq=seq), calls.Done():
-                self._do(peer, edge.applied(inc, seq), now)
             case (calls.Offer(inc=inc, seq=seq) | calls.Answer(inc=inc, seq=seq), _) | (
                 calls.Apply(inc=inc, seq=seq),
                 calls.Refused(),
             ):
-                self._do(peer, edge.failed(inc, seq, self._why(peer, reply)), now)
+                self._do(edge.peer, edge.failed(inc, seq, self._why(edge.peer, reply)), now)
             case (calls.Apply(inc=inc) | calls.Commit(inc=inc), None) | (calls.Commit(inc=inc), calls.Refused()):
                 if edge.inc == inc or edge.settled is not None:
                     self._start_anew(edge, now)
             case calls.Settle(), None | calls.Refused():
                 self._start_anew(edge, now)
-            case _:
-                pass  # a Commit or Settle is done; a Drop makes no difference
 
     def _start_anew(self, edge: Edge, now: float) -> None:
         """The engine may not have done what the edge counts on: only a flow of zero is certain."""
