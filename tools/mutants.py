@@ -103,7 +103,7 @@ MUTANTS = (
     Mutant("gossip/exchange/held_up.py", "own_s = elapsed_s - waited_s", "own_s = elapsed_s", ("**/test_held_up.py",)),
     Mutant("gossip/overlay/weights.py", "degree = max(mine, theirs)", "degree = min(mine, theirs)", ("gossip/overlay/test_graphs.py",)),
     Mutant(
-        "node/engine/exchange/shares.py", "requested <= most * (", "call.gain <= 100.0 * most * (",
+        "node/engine/exchange/shares.py", "requested <= most * (", "requested <= 100.0 * most * (",
         ("**/test_pairwise_exchange.py",),
     ),
     Mutant(
@@ -111,7 +111,7 @@ MUTANTS = (
         ("**/exchange/test_differences.py",),
     ),
     Mutant(
-        "node/engine/exchange/shares.py", "min(max(round, vectors.round - _APART), vectors.round + _APART)", "call.round",
+        "node/engine/exchange/shares.py", "min(max(round, vectors.round - _APART), vectors.round + _APART)", "round",
         ("**/test_pairwise_exchange.py",),
     ),
     Mutant("node/engine/exchange/transactions.py", "exchanged(self._work() - began)", "exchanged(0.0)", ("**/test_large.py",)),
