@@ -26,6 +26,8 @@ from statistics import median
 from types import MappingProxyType
 from typing import Literal
 
+from starling.gossip.limits import keep
+
 SOFT = 1.0
 HARD = 10.0
 PROOF = 100.0
@@ -43,7 +45,11 @@ EARNED = 0.2
 LATE_COSTS = 0.5
 MOST = 20.0
 ACTIVE = 2.0
-INVITER_SHARE = 0.25  # share of an invitee's fault that its inviter is charged
+INVITER_SHARE = 0.25  # share of a guest's fault that its inviter is charged
+GUEST_MOST = (
+    5.0  # of an inviter's score by one guest: three bad guests quarantine their host, seven ban it, one does neither
+)
+MAX_GUESTS = 64  # a host has as many invitations at most
 NEWEST = 0.1  # weight of the newest exchange in moving averages
 UNUSUAL = 0.25  # difference to the median peer's share of clipped exchanges from which on a peer loses contribution
 COMPARED = 3  # smallest number of other peers for that median
@@ -98,6 +104,7 @@ class _Entry:
     clipped: float | None = None
     trusted: bool = False
     why: str = ""
+    guests: dict[str, tuple[float, float]] = field(default_factory=dict)  # charged for each, and when last
 
 
 @dataclass(slots=True)
@@ -128,9 +135,14 @@ class Reputation:
         """Count a fault with the reason of its `RemoteProtocolError` -> the verdict after it."""
         return self._charge(peer, WEIGHTS.get(reason, HARD), reason, now)
 
-    def invited(self, inviter: str, reason: str, now: float) -> Verdict:
-        """Charge `inviter` its share of a fault of a peer it invited -> the inviter's verdict."""
-        return self._charge(inviter, INVITER_SHARE * WEIGHTS.get(reason, HARD), f"invitee: {reason}", now)
+    def invited(self, inviter: str, guest: str, reason: str, now: float) -> Verdict:
+        """Charge `inviter` its share of a fault of `guest`, which it invited, at most GUEST_MOST for one guest -> the inviter's verdict."""
+        guests = self._of(inviter, now).guests
+        charged, at = guests.pop(guest, (0.0, now))
+        charged *= math.exp2(-max(0.0, now - at) / self.half_life_s)
+        weight = min(INVITER_SHARE * WEIGHTS.get(reason, HARD), GUEST_MOST - charged)
+        keep(guests, guest, (charged + weight, now), MAX_GUESTS)
+        return self._charge(inviter, weight, f"invitee: {reason}", now)
 
     def exchanged(self, peer: str, now: float, *, clipped: bool | None = None) -> None:
         """Count an exchange in time; `clipped`: whether the received vector was clipped, None where clipping is off."""

@@ -27,10 +27,10 @@ class Gate(Protocol):
         """The fault of a record that no honest member forwards, in snake_case; "" if it has none."""
 
     def admits(self, record: Record) -> bool:
-        """Whether the peer may be a member now. A first valid record for an invitation may change the answer for other peers."""
+        """Whether the peer may be a member now. A second valid record with one invitation changes the answer for the first."""
 
     def answer(self, record: Record) -> Revocation | Record | None:
-        """Proof against a rejected peer for those that list it: its revocation, or the record that used its invitation first."""
+        """Proof against a rejected peer for those that list it: its revocation, or another record with the same invitation."""
 
     def revoke(self, revocations: Sequence[Revocation]) -> list[Revocation]:
         """Store revocations -> those that are new. Raises ValueError: one is invalid, with the reason in snake_case; none was stored."""

@@ -4,12 +4,14 @@ Theory of operation. A record that comes here is signed by its peer. Its credent
 
     false      no honest member can have sent it: malformed, missing, wrongly signed, work found wrong
     unproven   a proof of work that has not been evaluated yet: not admitted, but added to `unproven` to be evaluated
-    lapsed     it was good once or may be elsewhere: expired, revoked, of another epoch, or the second use of one invitation
-    good       admitted
+    lapsed     it was good once or may be elsewhere: expired, revoked, or of another epoch
+    good       admitted, unless another peer uses the same invitation
 
-Between peers that use one invitation the lower peer id is kept, not the one seen first: first differs from node to node, and members must
-agree on the list. That both exist is recorded as evidence against the inviter. The node itself is always in its own list; `standing` is
-how others see it. The time is a function given at construction, so that the membership core need not know that credentials end.
+An invitation that two peers use admits neither, until one of the credentials ends; both records are the proof, which any node can check.
+Members so agree on the list whichever record they saw first, and a banned peer does not come back under another key: keys cost nothing,
+invitations are what is scarce. Who lost a key asks for a new invitation. That both exist is recorded as evidence against the inviter. The
+node itself is always in its own list; `standing` is how others see it. The time is a function given at construction, so that the
+membership core need not know that credentials end.
 """
 
 import hashlib
@@ -49,13 +51,13 @@ GOOD = Standing("good")
 class Overuse:
     """One invitation used by two peers: both records are signed by their peers and carry it.
 
-    `kept` is the record that counts. `signed_twice`: the inviter signed it once for each; else both used one invite line, shared or stolen.
+    `signed_twice`: the inviter signed it once for each; else both used one invite line, shared or stolen.
     """
 
     inviter: str
     number: int
-    kept: Record
-    other: Record
+    first: Record
+    second: Record
     signed_twice: bool
 
 
@@ -75,7 +77,7 @@ class Gatekeeper:
     _parsed: dict[tuple[str, bytes], Credential] = field(default_factory=dict)
     _false: dict[tuple[str, bytes], str] = field(default_factory=dict)  # apart, so that they displace no good ones
     _proven: dict[tuple[str, Ticket], bool] = field(default_factory=dict)
-    _first: dict[Slot, Record] = field(default_factory=dict)
+    _users: dict[Slot, tuple[Record, ...]] = field(default_factory=dict)  # one record, or two of different peers
     _changed: bool = False
 
     def __post_init__(self) -> None:
@@ -112,11 +114,11 @@ class Gatekeeper:
         return standing == GOOD and self._claims(record)
 
     def answer(self, record: Record) -> Revocation | Record | None:
-        """The proof against a record that is not admitted: its revocation, or the record that has precedence."""
+        """Return the proof against a record that is not admitted: its revocation, or another peer's record with the same invitation."""
         standing = self.standing(record)
         if standing.reason == "invitation_revoked":
             return self.revocations.voids(self.credential(record).chain)
-        return self._before(record) if standing == GOOD else None
+        return self._rival(record) if standing == GOOD else None
 
     def revoke(self, revocations: Sequence[Revocation]) -> list[Revocation]:
         """Add revocations -> those that are new.
@@ -153,9 +155,9 @@ class Gatekeeper:
             return self._invited(record.peer, credential)
         return self._worked(record.peer, credential.ticket)
 
-    def is_beaten(self, record: Record) -> bool:
-        """Whether another peer has precedence with the same invitation."""
-        return self.standing(record) == GOOD and self._before(record) is not None
+    def is_shared(self, record: Record) -> bool:
+        """Return whether another peer uses the same invitation, so that it admits neither."""
+        return self.standing(record) == GOOD and self._rival(record) is not None
 
     def credential(self, record: Record) -> Credential:
         """The credential of a record; an empty one if that is malformed."""
@@ -222,28 +224,25 @@ class Gatekeeper:
         return GOOD if proven else Standing("false", "work_forged")
 
     def _claims(self, record: Record) -> bool:
-        """Register that the peer uses its invitation. -> whether no other peer has precedence; it may displace another"""
+        """Register that the peer uses its invitation. -> whether it is the only one; if not, another member may have to go"""
         slot = self._slot(record)
         if not slot[0]:
             return True
-        first = self._first.get(slot)
-        rival = first if first is not None and first.peer != record.peer and self.standing(first) == GOOD else None
-        may = rival is None or record.peer < rival.peer
-        if may:
-            keep(self._first, slot, record, MAX_KEPT)
-        if rival is not None:
-            self._changed = self._changed or may
-            if slot not in self.overused and len(self.overused) < MAX_OVERUSED:
-                lines = {self.credential(each).chain[-1].invitee for each in (record, rival)}
-                self.overused[slot] = Overuse(
-                    *slot, *((record, rival) if may else (rival, record)), signed_twice=len(lines) > 1
-                )
-        return may
+        rival, users = self._rival(record), self._users.get(slot, ())
+        if rival is None:
+            keep(self._users, slot, (record,), MAX_KEPT)
+        elif len(users) == 1:
+            keep(self._users, slot, (rival, record), MAX_KEPT)
+            self._changed = True
+            if len(self.overused) < MAX_OVERUSED:
+                lines = {self.credential(each).chain[-1].invitee for each in (rival, record)}
+                self.overused[slot] = Overuse(*slot, rival, record, signed_twice=len(lines) > 1)
+        return rival is None
 
-    def _before(self, record: Record) -> Record | None:
-        """The record of a peer that uses the same invitation and has precedence."""
-        first = self._first.get(self._slot(record))
-        return first if first is not None and first.peer < record.peer and self.standing(first) == GOOD else None
+    def _rival(self, record: Record) -> Record | None:
+        """Return the record of another peer that uses the same invitation and whose credential is good."""
+        users = self._users.get(self._slot(record), ())
+        return next((user for user in users if user.peer != record.peer and self.standing(user) == GOOD), None)
 
     def _slot(self, record: Record) -> Slot:
         chain = self.credential(record).chain

@@ -174,7 +174,9 @@ class Node:
             setup.seconds,
         )
         members = running.membership
-        self.policy.enforce(Enforcement(network.refuse, running.cut, running.inviter_of, lambda: members.table))
+        self.policy.enforce(
+            Enforcement(network.refuse, running.cut, running.membership.origins.inviters_of, lambda: members.table)
+        )
         self._ready.set()
         await running.serve(nursery)
         if setup.config.active or setup.config.pause_on_battery:

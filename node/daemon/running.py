@@ -209,6 +209,7 @@ class RunningNode:
         match event:
             case Joined(peer=peer):
                 report.event("peer_joined", f"{peer} joined", peer=peer)
+                self.policy.joined(peer)
                 self.stop.welcome(peer)
                 if self.equivocation is not None:
                     self.equivocation.welcome(peer)

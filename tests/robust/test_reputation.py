@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 from starling.robust.reputation import (
     ACTIVE,
     EARNED,
+    GUEST_MOST,
     HARD,
     INVITER_SHARE,
     LATE_COSTS,
+    MAX_GUESTS,
     MOST,
     OK,
     PROOF,
@@ -48,7 +50,7 @@ def lived(history, **changes) -> tuple[Reputation, float]:
             case "missed":
                 reputation.missed(peer, now)
             case "invited":
-                reputation.invited(peer, "not_finite", now)
+                reputation.invited(peer, "guest", "not_finite", now)
             case "banned":
                 reputation.shut_out(peer, now, now + 100.0)
             case "trusted":
@@ -227,10 +229,31 @@ def test_being_clipped_costs_contribution_only_where_others_are_not(others):
 
 def test_an_inviter_is_charged_a_quarter_of_the_faults_of_its_invitees():
     reputation = Reputation()
-    reputation.invited("host", "not_finite", 0.0)
+    reputation.invited("host", "guest", "not_finite", 0.0)
     assert score(reputation, "host", 0.0) == INVITER_SHARE * HARD
-    states = [Reputation.invited(it, "host", "equivocation", 0.0).state for it in [Reputation()] * 2]
-    assert states == ["quarantine", "ban"]
+
+
+def test_one_bad_guest_does_not_shut_out_its_host_and_seven_do():
+    reputation = Reputation()
+    for second in range(100):
+        assert reputation.invited("host", "guest", "equivocation", float(second)) == OK
+    assert score(reputation, "host", 100.0) <= GUEST_MOST + 1e-9
+    states = [reputation.invited("host", f"guest {n}", "equivocation", 100.0).state for n in range(7)]
+    assert states == ["ok", "ok", "quarantine", "quarantine", "quarantine", "quarantine", "ban"]
+
+
+def test_a_guest_may_be_charged_for_again_as_its_charge_decays():
+    reputation = Reputation(half_life_s=50.0)
+    reputation.invited("host", "guest", "equivocation", 0.0)
+    reputation.invited("host", "guest", "equivocation", 50.0)
+    assert score(reputation, "host", 50.0) == pytest.approx(GUEST_MOST)
+
+
+def test_hosts_remember_as_many_guests_as_they_may_have():
+    reputation = Reputation()
+    for guest in range(200):
+        reputation.invited("host", str(guest), "late", float(guest))
+    assert len(reputation._entries["host"].guests) == MAX_GUESTS
 
 
 def test_trusted_peers_are_never_banned_and_still_counted():

@@ -84,7 +84,7 @@ class Admission:
         """
         for use in list(self.gate.overused.values())[self._reported :]:
             self._reported += 1
-            text = f"{use.kept.peer} and {use.other.peer} use the same invitation of {use.inviter}; the one with the lower peer id is kept"
+            text = f"{use.first.peer} and {use.second.peer} use the same invitation of {use.inviter}, which admits neither from now on"
             self._report.event("invitation_overused", text, level="warning", peer=use.inviter, number=use.number)
             if use.inviter not in {own.peer, self.gate.manifest.founder}:
                 self._report.fault(
@@ -93,8 +93,8 @@ class Admission:
         if self.gate.digest != self._stored:
             self._stored = self.gate.digest
             self._store.keep_revoked(self.gate.revoked)
-        if self.gate.is_beaten(own):
-            return "another node with precedence uses the same invitation; ask for one of your own, then `starling join INVITE`"
+        if self.gate.is_shared(own):
+            return "another node uses the same invitation, which admits neither; ask for a new one, then `starling join INVITE`"
         standing = self.gate.standing(own)
         return "" if standing == GOOD or self._puzzle is not None else self._why(standing.reason)
 

@@ -50,6 +50,12 @@ class Origins:
         chain = () if member is None else self.gate.inviters(member.record)
         return chain[-1] if chain else None
 
+    def inviters_of(self, peer: str) -> tuple[str, ...]:
+        """Return the peers that answer for a peer, its own inviter last; never the founder, who could else be banned through its guests."""
+        member = self.table().get(peer)
+        chain = () if member is None else self.gate.inviters(member.record)
+        return chain[1:]
+
     def met(self, peer: str) -> tuple[str, ...]:
         """Addresses of a member, but not of this node, at which this node met it; first where a dial of ours was answered."""
         if peer == self.network.peer_id:

@@ -32,7 +32,9 @@ class Enforcement:
     refuse: Callable[[str, float], object] = lambda _peer, _until: None
     """Closes connections of a peer and refuses it until a time on trio's clock; -inf admits it again."""
     cut: Callable[[str], object] = lambda _peer: None  # deletes what a peer contributed; returns at once
-    inviter_of: Callable[[str], str] = lambda _peer: ""  # the peer that answers for a peer's faults; "" for none
+    inviters_of: Callable[[str], tuple[str, ...]] = (
+        lambda _peer: ()
+    )  # the peers that answer for a peer, its own inviter last
     known: Callable[[], Collection[str]] = tuple  # peer ids that may be abbreviated in the owner's commands
 
 
@@ -72,8 +74,13 @@ class PeerPolicy:
         return self.reputation.standing(peer, trio.current_time())
 
     def allows(self, peer: str) -> bool:
-        """Whether a peer is neither quarantined nor banned."""
-        return self.reputation.verdict(peer, trio.current_time()).state == "ok"
+        """Return whether a peer is neither quarantined nor banned, and none that it was invited by is banned.
+
+        A banned peer could else go on under a key of its own making that it invites.
+        """
+        now = trio.current_time()
+        hosts = (self.reputation.verdict(host, now).state != "ban" for host in self._node.inviters_of(peer))
+        return self.reputation.verdict(peer, now).state == "ok" and all(hosts)
 
     def event(self, name: str, text: str, *, level: Level = "info", **fields: object) -> None:
         """Add an event."""
@@ -82,10 +89,19 @@ class PeerPolicy:
     def fault(self, peer: str, reason: str) -> None:
         """Count a peer's protocol fault; penalise it, and to a lesser degree its inviter."""
         self._events.fault(peer, reason)
-        now, reputation, inviter = trio.current_time(), self.reputation, self._node.inviter_of(peer)
+        now, reputation, inviters = trio.current_time(), self.reputation, self._node.inviters_of(peer)
         self._carry_out(peer, reputation.verdict(peer, now), reputation.fault(peer, reason, now))
-        if inviter and inviter != self._me:
-            self._carry_out(inviter, reputation.verdict(inviter, now), reputation.invited(inviter, reason, now))
+        if inviters and inviters[-1] != self._me:
+            inviter = inviters[-1]
+            self._carry_out(inviter, reputation.verdict(inviter, now), reputation.invited(inviter, peer, reason, now))
+
+    def joined(self, peer: str) -> None:
+        """Refuse a new member whose inviter is banned."""
+        now = trio.current_time()
+        for host in self._node.inviters_of(peer):
+            verdict = self.reputation.verdict(host, now)
+            if verdict.state == "ban":
+                self._node.refuse(peer, verdict.until)
 
     def noted(self, outcomes: Mapping[str, Outcome], clipped: Collection[str] | None = None) -> None:
         """Note how a round's exchanges ended, by peer, and whose update the rule clipped or excluded; None where it does not say."""
@@ -108,10 +124,16 @@ class PeerPolicy:
         self._shut_out(peer, verdict)
 
     def _shut_out(self, peer: str, verdict: Verdict) -> None:
-        self._node.refuse(peer, verdict.until)
-        self._node.cut(peer)
+        guests = self._guests_of(peer) if verdict.state == "ban" else []
+        for each in (peer, *guests):
+            self._node.refuse(each, verdict.until)
+            self._node.cut(each)
         if verdict.state == "ban":
             self._keep_all()
+
+    def _guests_of(self, host: str) -> list[str]:
+        """Return the members that a peer answers for, this node aside."""
+        return [peer for peer in self._node.known() if host in self._node.inviters_of(peer) and peer != self._me]
 
     def ban(self, given: str, for_s: float = math.inf, why: str = "") -> str:
         """Ban a peer for `for_s` > 0 seconds, for a reason to show. -> its id
@@ -147,7 +169,8 @@ class PeerPolicy:
 
     def _let_in(self, peer: str, name: str, text: str, *, was_out: bool) -> None:
         if was_out:  # otherwise there may be a connection, which `refuse` would close
-            self._node.refuse(peer, -math.inf)
+            for each in (peer, *filter(self.allows, self._guests_of(peer))):
+                self._node.refuse(each, -math.inf)
         self._events.event(name, text, peer=peer)
         self._keep_all()
 

@@ -14,7 +14,7 @@ from starling.node.daemon.trust.peer_policy import Enforcement, PeerPolicy, name
 from starling.node.identity import Identity
 from starling.node.storage.bans import decode, encode
 from starling.node.storage.run_dir import RunDir
-from starling.robust.reputation import Decision
+from starling.robust.reputation import GUEST_MOST, Decision
 from tests.strategies import examples
 
 ME, A, B, C = (Identity.from_seed(bytes([number]) * 32).peer_id for number in range(4))
@@ -39,7 +39,7 @@ class Told:
 
     def enforce(self):
         self.policy.enforce(
-            Enforcement(self.refuse, self.deleted.append, lambda it: self._inviters.get(it, ""), lambda: {A, B})
+            Enforcement(self.refuse, self.deleted.append, lambda it: self._inviters.get(it, ()), lambda: {A, B})
         )
 
     @property
@@ -117,12 +117,50 @@ async def test_a_ban_holds_over_a_restart_for_as_long_as_was_left():
 
 @judged
 async def test_the_inviter_of_a_liar_answers_for_it():
-    told = Told(inviters={A: B, B: ME})
+    told = Told(inviters={A: (C, B), B: (ME,)})
     told.fault(A, "equivocation")
-    assert told.policy.standing(B).state == "quarantine"
-    assert set(told.refused) == {A, B}
+    assert told.policy.standing(B).score == GUEST_MOST
+    assert told.policy.standing(C).score == 0.0, "the direct inviter alone"
+    assert set(told.refused) == {A}
     told.fault(B, "not_finite")  # whom we invited ourselves: nobody to blame but us
-    assert set(told.refused) == {A, B}
+    assert told.policy.standing(ME).score == 0.0
+
+
+@judged
+async def test_guests_of_a_banned_peer_are_refused_with_it():
+    """It could have invited itself under another key."""
+    told = Told(inviters={A: (C, B)})
+    told.policy.ban(C, 60.0)
+    assert told.refused == dict.fromkeys((A, C), trio.current_time() + 60.0)
+    assert told.deleted == [C, A]
+    assert not told.policy.allows(A)
+    assert told.policy.allows(B)
+    told.policy.unban(C)
+    assert told.refused == dict.fromkeys((A, C), -math.inf)
+    assert told.policy.allows(A)
+
+
+@judged
+async def test_a_new_guest_of_a_banned_peer_is_refused_when_it_joins():
+    inviters = {A: ()}
+    told = Told(inviters=inviters)
+    told.policy.ban(C, 60.0)
+    told.policy.joined(A)
+    assert A not in told.refused
+    inviters[A] = (C,)
+    told.policy.joined(A)
+    assert told.refused[A] == trio.current_time() + 60.0
+    await trio.sleep(61.0)
+    assert told.policy.allows(A)
+
+
+@judged
+async def test_a_quarantine_of_a_host_is_no_concern_of_its_guests():
+    told = Told(inviters={A: (C,)})
+    for _ in range(2):
+        told.fault(C, "not_finite")
+    assert told.policy.standing(C).state == "quarantine"
+    assert told.policy.allows(A)
 
 
 @judged
