@@ -24,8 +24,8 @@ from starling.kernels.plain import Both, Loop, agreed
 from starling.node.config.schema import Manifest
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
-from starling.node.script.hooks import unwrapped
 from starling.node.script.member import Member
+from starling.node.script.optimizers import unwrapped
 from starling.node.script.parts import Parts
 
 

@@ -6,10 +6,11 @@ import hashlib
 import math
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from msgspec import structs
@@ -31,6 +32,9 @@ from starling.node.storage.run_dir import RunDir
 
 _METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 _OF_SGD = ("momentum", "nesterov", "weight_decay")
+_SUGGESTED = re.compile(r"--set ([\w.]+=[^\s`]+)")  # in messages
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,32 +46,75 @@ class Metric:
 
 
 def create(
-    folder: Path, parts: Parts, metric: Metric, given: Mapping[str, Any], preset: str | None, config: NodeConfig
+    folder: Path, parts: Parts, metric: Metric, given: Mapping[str, Any], preset: str | None, own: Mapping[str, Any]
 ) -> None:
-    """Write a new node's directory. `given`: dotted keys of the manifest, which win over what follows from the optimiser.
+    """Write a new node's directory.
 
-    Raises ConfigError: a wrong key or value, or the directory holds a node.
+    `given`: dotted keys of the manifest, which win over what follows from the optimiser; `own`: of the node's settings.
+
+    Raises ConfigError: the directory holds a node, or wrong keys or values, a line for each.
     """
-    if not _METRIC.fullmatch(metric.name):
-        raise ConfigError(
-            f"metric: must be 1 to 32 letters, digits and _, beginning with a letter, got {metric.name!r}"
-        )
-    figure = {"task.metric": metric.name, "task.higher_is_better": metric.higher_is_better}
-    chosen = assignments({"task": "script", **figure, **_optimizer(parts.optimizers), **given})
-    agreed: Manifest = presets.load(Manifest, None, presets.asked(preset, chosen))
+    wrong: list[str] = []
     layout = parts.parameters.layout
     x = torch.empty(layout.dim, dtype=layout.dtype, device="cpu")
     parts.parameters.read(x)
     if not finite(x):
-        raise ConfigError("model: its parameters are not finite; a swarm cannot begin with them")
+        wrong.append("model: its parameters are not finite; a swarm cannot begin with them")
+    if not _METRIC.fullmatch(metric.name):
+        wrong.append(f"metric: must be 1 to 32 letters, digits and _, beginning with a letter, got {metric.name!r}")
+        metric = Metric("loss", higher_is_better=False)
+    figure = {"task.metric": metric.name, "task.higher_is_better": metric.higher_is_better}
+    chosen = assignments({"task": "script", **figure, **_optimizer(parts.optimizers), **given})
     with tempfile.TemporaryDirectory() as place:
         start = Path(place) / "start.safetensors"
-        start_file.write(start, layout, x)
         lines = fingerprint_of(layout, parts.model, metric)
-        agreed = structs.replace(agreed, task=agreed.task.changed(start=str(start), fingerprint=lines))
-        for warning in manifests.check(agreed):
+
+        def checked(chosen: Sequence[str]) -> tuple[Manifest, list[str]]:
+            agreed: Manifest = presets.load(Manifest, None, chosen)
+            agreed = structs.replace(agreed, task=agreed.task.changed(start=str(start), fingerprint=lines))
+            return agreed, manifests.check(agreed)
+
+        found = _all_wrong(presets.asked(preset, chosen), checked, wrong)
+        config = _all_wrong(assignments(own), partial(toml.apply_set, NodeConfig()), wrong)
+        if found is None or config is None or wrong:
+            raise ConfigError("\n".join(wrong))
+        agreed, warnings = found
+        for warning in warnings:
             say(warning)
+        start_file.write(start, layout, x)
         operate.found(folder, agreed, config)
+
+
+def _all_wrong(chosen: Sequence[str], load: Callable[[Sequence[str]], T], wrong: list[str]) -> T | None:
+    """Return what `load` makes of assignments; None: something is wrong with them, and is added to `wrong`, a line each.
+
+    Each line behind the first is what `load` says once the ones before are heeded.
+    """
+    said: list[str] = []
+    while True:
+        try:
+            made = load(chosen)
+        except ConfigError as error:
+            line = str(error)
+        else:
+            break
+        if line in said:
+            break
+        said.append(line)
+        if not (chosen := _heeded(line, chosen)):
+            break
+    wrong += said
+    return None if said else made
+
+
+def _heeded(line: str, chosen: Sequence[str]) -> Sequence[str]:
+    """Return assignments as an error wants them: with what it suggests, else without the key that it is about; none: it does not say."""
+    suggested = [each for each in _SUGGESTED.findall(line) if each not in chosen]
+    if suggested:
+        return [*chosen, *suggested]
+    key = line.partition(":")[0].removesuffix(".kind")
+    others = [each for each in chosen if not each.startswith((f"{key}=", f"{key}."))]
+    return others if len(others) < len(chosen) else ()
 
 
 def go_on(folder: Path, given: Mapping[str, Any], own: Sequence[str]) -> None:

@@ -25,11 +25,9 @@ from torch.utils.hooks import RemovableHandle
 from starling.gossip.errors import ConfigError
 from starling.node.script.correction import Correction, Nowhere
 from starling.node.script.gradients import Gradients
-from starling.node.script.optimizers import has_hooks, innermost, rate_of, unwrapped, within_another
+from starling.node.script.optimizers import has_hooks, innermost, rate_of, within_another
 from starling.node.script.parameters import Parameters
-from starling.node.script.processes import Joined, refuse_workers
-
-__all__ = ["Hooks", "refuse_workers", "unwrapped"]
+from starling.node.script.processes import Joined
 
 WARNED = 3  # local steps in a row without a gradient, after which a warning is given
 REFUSED = 100  # of them, or calls of `took_step` in a row that saw no hook run, after which it is an error
@@ -193,6 +191,7 @@ class Hooks:
         if not self._gradients.exist(optimizer):
             self._empty = True
             return
+        self._parameters.note_gradients(each for group in optimizer.param_groups for each in group["params"])
         self._open[id(optimizer)] = True
         active = self._correction.active
         if active or id(optimizer) not in self._looked_at:

@@ -32,6 +32,7 @@ from starling.node.script.kept_state import KeptState
 from starling.node.script.measuring import Measuring
 from starling.node.script.memories import OptimizerMemories
 from starling.node.script.parts import Life, Parts, Tally, reach, say
+from starling.node.script.processes import Joined
 
 LOADED = 1 << 20  # age of a memory that was loaded, where it does not say how old it is
 _OVER = messages.Grant(0, 0, 0.0, finished=True)
@@ -67,7 +68,7 @@ class Member:
         self._anew = False  # another engine begins
         correction: Correction = Nowhere() if flows is None else flows
         self.hooks = Hooks(parts.optimizers, parts.parameters, correction)
-        self.process = os.getpid()
+        self.process = Joined()
         self._grant: messages.Grant | None = None  # None: not begun
         self._own: Mapping[str, Any] = {}  # of `load_state_dict`
         self._tally = Tally()
@@ -102,10 +103,6 @@ class Member:
 
     def step(self, loss: Tensor | float | None) -> bool:
         """As `Swarm.step`."""
-        if os.getpid() != self.process:
-            raise ConfigError(
-                "this process is a fork of the one that joined the swarm: call swarm.step() in the parent only"
-            )
         stepped = self.hooks.took_step()
         if self._grant is None:  # a step before the swarm's parameters were here does not count
             _ = self.grant
@@ -139,7 +136,7 @@ class Member:
     def close(self, *, part: bool = True) -> None:
         """Take the hooks away, give the engine the steps of an unfinished round if `part`, keep the state, and say goodbye."""
         self.hooks.close()
-        if os.getpid() != self.process:
+        if self.process.is_elsewhere:
             return
         grant = self._grant
         if grant is not None and not grant.finished:
@@ -172,6 +169,7 @@ class Member:
     def _give(self, grant: messages.Grant) -> None:
         """Hand over the steps that were done since the last time. Raises ConfigError: the model cannot be given."""
         self._parameters.check_same()
+        self._parameters.check_trained()
         given = self._handover.give()
         if not finite(self.client.vectors.script.x):
             raise ConfigError(

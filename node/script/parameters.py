@@ -61,6 +61,7 @@ class Parameters:
             )
         self._model, self._optimizers = model, tuple(optimizers)
         self._left_out = [each for each in trainable.values() if id(each) not in held]
+        self._frozen = set[int]()  # ids of those that were at the last round's end, and were not stepped since
         self.named: dict[str, nn.Parameter] = dict(zip(plain_names(own), own.values(), strict=True))
         self.layout = _layout(self.named)
         self._keys = COPIES if callable(copies) else (*COPIES, *((copies,) if isinstance(copies, str) else copies))
@@ -134,22 +135,40 @@ class Parameters:
         return list(as_named(flat, self.layout).values())
 
     def check_same(self) -> None:
-        """Raises ConfigError: a parameter was replaced or frozen, or one was added, since this was made."""
-        now = _trainable(self._model)
-        held = {id(each) for each in now.values()}
+        """Raises ConfigError: a parameter was replaced, or a trainable one was added, since this was made."""
+        present = {id(each) for each in self._model.parameters()}
         for name, each in self.named.items():
-            if id(each) not in held:
+            if id(each) not in present:
                 raise ConfigError(
-                    f"{name} is no longer a trainable parameter of the model (replaced, frozen or wrapped after Swarm()): make the Swarm "
-                    "afterwards"
+                    f"{name} is no longer a parameter of the model (replaced or wrapped after Swarm()): make the Swarm afterwards"
                 )
         known = {id(each) for each in (*self.named.values(), *self._left_out)}
-        for name, each in now.items():
+        for name, each in _trainable(self._model).items():
             if id(each) not in known:
                 raise ConfigError(
                     f"{name} was no trainable parameter of the model when Swarm() was called (added or unfrozen after it): make the Swarm "
                     "afterwards"
                 )
+
+    def note_gradients(self, members: Iterable[Tensor]) -> None:
+        """Note that an optimiser steps these parameters, as far as they have a gradient."""
+        if self._frozen:
+            for each in members:
+                if each.grad is not None:
+                    self._frozen.discard(id(each))
+
+    def check_trained(self) -> None:
+        """Check at a round's end what was frozen: it may be for a while, as a discriminator is while its generator is trained.
+
+        Raises ConfigError: a parameter was frozen from one round's end to the next, without a step in between; mixes move it all the same.
+        """
+        frozen = {id(each): name for name, each in self.named.items() if not each.requires_grad}
+        for number in self._frozen & frozen.keys():
+            raise ConfigError(
+                f"{frozen[number]} was frozen for a whole round, in which mixes move it all the same: freeze it before Swarm(), or train "
+                "it in every round"
+            )
+        self._frozen = set(frozen)
 
     def _values(self) -> list[Tensor]:
         return [local(each) for each in self.named.values()]

@@ -18,15 +18,13 @@ from torch.optim import Optimizer
 from starling.gossip.errors import ConfigError, GossipError
 from starling.node import background, operate
 from starling.node.attach import Attached
-from starling.node.config import toml
 from starling.node.config.assignments import assignments
-from starling.node.config.schema import NodeConfig
 from starling.node.rpc.script import SOCKET_NAME
 from starling.node.script import creation
-from starling.node.script.hooks import unwrapped
 from starling.node.script.member import Member
+from starling.node.script.optimizers import unwrapped
 from starling.node.script.parts import Copies, Parts
-from starling.node.script.processes import refuse_workers
+from starling.node.script.processes import refuse_ranks, refuse_workers
 from starling.node.status.control import ControlError
 from starling.node.status.snapshot import StatusSnapshot
 from starling.node.storage.run_dir import RunDir
@@ -101,7 +99,7 @@ class Swarm:
         listen: str | Sequence[str] | None = None, config: Mapping[str, Any] | None = None, copies: Copies = (),
         by_hand: bool = False,
     ) -> None:  # fmt: skip
-        refuse_workers()
+        self._check_process()
         parts = Parts(model, unwrapped(optimizer, by_hand=by_hand), evaluate, state, copies)
         self._folder = Path(folder)
         if (open_here := _OPEN.get(self._folder.resolve())) is not None:  # a cell that is run again
@@ -142,7 +140,7 @@ class Swarm:
             copies: as there.
             by_hand: as there.
         """
-        refuse_workers()
+        cls._check_process()
         own = {"listen": [listen] if isinstance(listen, str) else listen, **(config or {})}
         given = {"pace.rounds": rounds, "pace.local_steps": local_steps, "pace.quorum": quorum, **(set or {})}
         if operate.holds_node(Path(folder)):
@@ -151,10 +149,16 @@ class Swarm:
             parts = Parts(model, unwrapped(optimizer, by_hand=by_hand), copies=copies)
             lower = metric in {"loss", "error"} or metric.endswith(("_loss", "_error"))
             figure = creation.Metric(metric, not lower if higher_is_better is None else higher_is_better)
-            creation.create(Path(folder), parts, figure, given, preset, toml.apply_set(NodeConfig(), assignments(own)))
+            creation.create(Path(folder), parts, figure, given, preset, own)
         return cls(
             folder, model=model, optimizer=optimizer, evaluate=evaluate, state=state, copies=copies, by_hand=by_hand
         )
+
+    @staticmethod
+    def _check_process() -> None:
+        """Raises ConfigError: this process can be no member."""
+        refuse_workers()
+        refuse_ranks()
 
     def __enter__(self) -> Self:
         return self

@@ -14,8 +14,8 @@ from starling.gossip.seeds import derive
 from starling.node.catalogues import task
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
-from starling.node.script.hooks import unwrapped
 from starling.node.script.member import Member
+from starling.node.script.optimizers import unwrapped
 from starling.node.script.parts import Parts
 from starling.node.tasks.api import Source
 from tests.harness.engines import opening

@@ -19,8 +19,8 @@ from starling.node.engine.script import start_file
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
 from starling.node.script import swarm
-from starling.node.script.hooks import unwrapped
 from starling.node.script.member import Parts
+from starling.node.script.optimizers import unwrapped
 from tests.harness.engines import manifest, opening
 
 POLL_S = 0.05

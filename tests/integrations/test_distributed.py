@@ -15,7 +15,7 @@ from starling.integrations import distributed
 from starling.node.script import swarm
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60.0  # with all that they import
+PATIENCE_S = 240.0  # with all that they import, on a busy machine
 CTRL_C_S, DEAD_S = 4.0, 5.0  # within which a rank that waits hears Ctrl-C, and rank 0 that another is gone
 NEEDS = {"accelerated": "accelerate", "trainer": "transformers", "lightning": "lightning"}
 CASES = [

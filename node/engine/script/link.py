@@ -19,11 +19,7 @@ HEARD_S = 10.0  # for the rest of a message that has begun
 
 
 class Link:
-    """Listens in a folder.
-
-    Attributes:
-        others: scripts that came while one was here, and were refused.
-    """
+    """Listens in a folder."""
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError: there is no room for a socket."""
@@ -36,6 +32,7 @@ class Link:
         self._path.chmod(0o600)
         self._listening.listen(4)
         self._script: socket.socket | None = None
+        self._process = 0  # of the script, which says it first
 
     @property
     def is_up(self) -> bool:
@@ -61,10 +58,13 @@ class Link:
         script = self._script
         if script is not None and _readable(script):  # before another is heard: it may be the goodbye
             try:
-                return messages.receive_from_script(script)
+                said = messages.receive_from_script(script)
             except Closed:
                 self.hang_up()
                 raise
+            if isinstance(said, messages.Hello):
+                self._process = said.pid
+            return said
         if _readable(self._listening):
             self._accept()
         return None
@@ -102,7 +102,7 @@ class Link:
             messages.send(
                 arrived,
                 messages.Refusal(
-                    f"{self._folder} is in use by another script; end that one, or name another directory"
+                    f"{self._folder} is in use by process {self._process}; end that script, or name another directory"
                 ),
             )
 

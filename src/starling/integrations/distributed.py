@@ -35,9 +35,9 @@ from starling.node.rpc.shared_vectors import SharedVectors, new_file
 from starling.node.script import swarm as single
 from starling.node.script.client import Client
 from starling.node.script.correction import Correction, Nowhere
-from starling.node.script.hooks import unwrapped
 from starling.node.script.kept_state import KeptState
 from starling.node.script.member import Member
+from starling.node.script.optimizers import unwrapped
 from starling.node.script.parts import Life, Parts, say
 from starling.node.script.processes import refuse_workers
 from starling.node.script.swarm import Running, started
@@ -261,11 +261,13 @@ class Swarm(single.Swarm):
         GossipError: the node failed, or another rank has ended.
     """
 
+    _check_process = staticmethod(refuse_workers)
+
     def __init__(
         self, folder: str | Path, invite: str | None = None, *, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer],
         listen: str | Sequence[str] | None = None, config: Mapping[str, Any] | None = None, by_hand: bool = False, **more: Any,
     ) -> None:  # fmt: skip
-        refuse_workers()
+        self._check_process()
         parts = _parts(model, unwrapped(optimizer, by_hand=by_hand), more)
         self._folder, ranks = Path(folder), Ranks()
         dim = parts.parameters.layout.dim

@@ -5,7 +5,8 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from torch.optim import Optimizer
 
-from starling.node.script.hooks import Hooks, unwrapped
+from starling.node.script.hooks import Hooks
+from starling.node.script.optimizers import unwrapped
 from starling.node.script.parameters import Parameters
 
 

@@ -14,8 +14,8 @@ from starling.gossip.vector import flatten, layout
 from starling.node.config.schema import CompressSection, OptimizerSection
 from starling.node.engine.script.driver import AWAY_S
 from starling.node.rpc import calls
-from starling.node.script.hooks import unwrapped
 from starling.node.script.member import Member
+from starling.node.script.optimizers import unwrapped
 from starling.node.script.parts import Parts
 from tests.harness.engines import done, every, exchange, manifest, opened, x_of
 from tests.harness.scripts import Scripted, Up, pieces, replayed, running
@@ -247,7 +247,9 @@ def test_a_second_script_in_one_directory_is_refused(tmp_path):
 
     with running(first):
         engine.hear(lambda: engine.has_script and engine.engine.driver.contact.vectors is not None)
-        assert "in use by another script" in attempt(engine, lambda: member_of(tmp_path, _digits()))
+        assert f"{tmp_path} is in use by process {os.getpid()}; end that script" in attempt(
+            engine, lambda: member_of(tmp_path, _digits())
+        )
         gate.set()
     done(engine, calls.Stop())
 
@@ -361,21 +363,51 @@ def test_without_evaluate_what_was_logged_counts_and_nothing_is_refused_in_a_lin
         finish(engine)
 
 
-def test_in_a_fork_a_step_is_refused(tmp_path):
+def in_a_fork(do):
+    """What a forked process has to say, which must not end as the tests do."""
+    read, write = os.pipe()
+    if not (child := os.fork()):
+        try:
+            os.write(write, str(do()).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as said:
+        text = said.read().decode()
+    os.waitpid(child, 0)
+    return text
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_in_a_fork_a_step_is_refused_and_its_end_is_not_that_of_the_script(tmp_path):
+    """As of a worker that a data loader has forked."""
     engine = Scripted(agreement(), tmp_path)
+
+    said, gate = [], threading.Event()
 
     def script():
         member = stepping(tmp_path, steps=1)
-        member.process = os.getpid() + 1
-        with pytest.raises(ConfigError, match="fork of the one that joined"):
-            member.step(None)
-        member.process = os.getpid()
+
+        def forked():
+            try:
+                member.step(None)
+            except ConfigError as error:
+                return error
+            finally:
+                member.close()
+
+        said.append(in_a_fork(forked))
+        assert gate.wait(60.0)
         member.close()
 
     with running(script):
         engine.handle(calls.Train(0, STEPS))
-        engine.hear(lambda: engine.has_script)
+        engine.hear(lambda: said)
+        assert not engine.busy
+        assert engine.has_script
+        gate.set()
         engine.hear(lambda: not engine.has_script)
+    assert said[0].startswith("this process is a fork of the one that joined")
     done(engine, calls.Stop())
 
 

@@ -7,7 +7,7 @@ from torch.optim import SGD, AdamW
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.vector import flatten, layout
-from starling.node.script.hooks import unwrapped
+from starling.node.script.optimizers import unwrapped
 from starling.node.script.parameters import Parameters
 from tests.node.script.loops import KeepsSlow, Lookahead, ScheduleFree, batches, fitted, flat, net, some
 
@@ -288,10 +288,6 @@ def assigned(model):
     model.load_state_dict({name: each.clone() for name, each in model.state_dict().items()}, assign=True)
 
 
-def frozen(model):
-    model[0].weight.requires_grad_(requires_grad=False)
-
-
 def added(model):
     model.append(nn.Linear(1, 1))
 
@@ -299,19 +295,44 @@ def added(model):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (replaced, r"^0\.weight is no longer a trainable parameter of the model \(replaced, frozen or wrapped after Swarm\(\)\)"),
+        (replaced, r"^0\.weight is no longer a parameter of the model \(replaced or wrapped after Swarm\(\)\)"),
         (assigned, r"^0\.weight is no longer"),
-        (frozen, r"^0\.weight is no longer"),
         (added, r"^3\.weight was no trainable parameter of the model when Swarm\(\) was called"),
     ],
 )  # fmt: skip
-def test_a_parameter_that_was_replaced_frozen_or_added_is_named(change, words):
+def test_a_parameter_that_was_replaced_or_added_is_named(change, words):
     model = net()
     parameters = whole(model)
     parameters.check_same()
     change(model)
     with pytest.raises(ConfigError, match=words):
         parameters.check_same()
+
+
+def test_a_parameter_may_be_frozen_at_a_round_s_end_but_not_for_a_whole_round():
+    """As a discriminator is while its generator is trained; a step in between counts if it has a gradient."""
+    model = net()
+    parameters = whole(model)
+    weight, *others = model.parameters()
+    weight.requires_grad_(requires_grad=False)
+    fitted(model, next(iter(batches(1))))
+    parameters.check_trained()
+    weight.grad = torch.zeros_like(weight)
+    parameters.note_gradients([weight])
+    parameters.check_trained()
+    weight.grad = None
+    parameters.note_gradients([weight, *others])
+    parameters.check_same()
+    with pytest.raises(ConfigError, match=r"^0\.weight was frozen for a whole round, .* freeze it before Swarm\(\)"):
+        parameters.check_trained()
+
+
+def test_a_parameter_that_is_frozen_now_and_then_is_not_refused():
+    model = net()
+    parameters = whole(model)
+    for number in range(4):
+        model[0].weight.requires_grad_(requires_grad=number % 2 == 0)
+        parameters.check_trained()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

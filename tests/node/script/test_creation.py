@@ -1,0 +1,67 @@
+"""What `starling.Swarm.create` says of wrong keys and values: everything at once, a line each."""
+
+import math
+
+import pytest
+import torch
+
+from starling.gossip.errors import ConfigError
+from starling.node.script import swarm
+from starling.node.script.swarm import Swarm
+from starling.node.storage.run_dir import RunDir
+from tests.node.script.loops import net
+
+
+class Began(Exception):
+    """The node would be started now."""
+
+
+@pytest.fixture(autouse=True)
+def _no_node(monkeypatch):
+    def started(*_given):
+        raise Began
+
+    monkeypatch.setattr(swarm, "started", started)
+
+
+def created(folder, model=None, **keys):
+    model = net() if model is None else model
+    with pytest.raises((ConfigError, Began)) as raised:
+        Swarm.create(folder, model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1), **keys)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"set": {"foo": 1, "bar.baz": 2}, "config": {"bax": 3}}, ["foo: no such", "bar: no such", "bax: no such"]),
+        ({"rounds": -1, "local_steps": 0, "quorum": "x"}, ["pace.local_steps: must be", "pace.rounds: ", "pace.quorum: "]),
+        ({"metric": "a b", "preset": "foo"}, ["metric: must be 1 to 32 letters", "preset: must be one of"]),
+        ({"set": {"crew.stages": 2, "optimizer.sam": 0.1}}, ["crew.stages: each script", "optimizer.sam: the script's"]),
+        (
+            {"set": {"mix": "gather", "robust.rule": "median"}},
+            ["overlay.kind: gather asks", "compress.select: gather combines whole models, must be full"],
+        ),
+    ],
+)  # fmt: skip
+def test_all_that_is_wrong_is_said_at_once_and_nothing_is_written(tmp_path, keys, said):
+    error = created(tmp_path / "new", **keys)
+    lines = str(error).splitlines()
+    assert len(lines) == len(said), lines
+    assert all(any(line.startswith(words) for line in lines) for words in said), lines
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_swarm_created_as_those_lines_say_has_these_keys(tmp_path):
+    keys = {"mix": "gather", "robust.rule": "median", "overlay": "pull", "compress.select": "full"}
+    assert isinstance(created(tmp_path, set=keys), Began)
+    made = RunDir.existing(tmp_path).read_manifest()
+    assert (made.mix.kind, made.robust.rule, made.overlay.kind, made.compress.select) == tuple(keys.values())
+
+
+def test_a_model_that_is_not_finite_is_said_with_the_rest(tmp_path):
+    model = net()
+    torch.nn.init.constant_(model[0].bias, math.inf)
+    first, second = str(created(tmp_path, model, set={"foo": 1})).splitlines()
+    assert first.startswith("model: its parameters are not finite")
+    assert second.startswith("foo: no such key")

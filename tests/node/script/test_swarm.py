@@ -1,0 +1,118 @@
+"""`starling.Swarm` over a node that is there: cells of a notebook that are run again, and processes that can be no members."""
+
+import gc
+import weakref
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from starling.gossip.errors import ConfigError
+from starling.node.script.swarm import Swarm
+from tests.integrations.nodes import Node, beside
+from tests.node.script.loops import batches, fitted, flat, net
+
+
+@pytest.fixture(autouse=True)
+def _beside(monkeypatch):
+    beside(monkeypatch)
+
+
+def cell(swarm, model, optimizer, steps):
+    """What a cell does with its Swarm: so many steps, fewer where the swarm ends."""
+    for batch in batches(steps):
+        if swarm.finished:
+            return
+        fitted(model, batch)
+        optimizer.step()
+        optimizer.zero_grad()
+        swarm.step()
+
+
+def test_a_cell_that_is_run_again_closes_the_swarm_of_before_which_is_freed(tmp_path):
+    """In the middle of a round, of which the node gets what was done. Its hooks go with it."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with Node(tmp_path, model, rounds=3, steps=4, optimizer="sgd", mix="pet") as node:
+        swarm = Swarm(tmp_path, model=model, optimizer=optimizer)
+        cell(swarm, model, optimizer, 3)
+        freed, stepped = weakref.ref(swarm), flat(model)
+        swarm = Swarm(tmp_path, model=model, optimizer=optimizer)
+        gc.collect()
+        assert freed() is None
+        cell(swarm, model, optimizer, 100)
+        assert swarm.finished
+        swarm.close()
+    assert torch.equal(node.before[0], stepped)
+    assert node.steps == 3 + 2 * 4
+
+
+def test_a_swarm_that_a_cell_has_closed_takes_no_step(tmp_path):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with Node(tmp_path, model):
+        first = Swarm(tmp_path, model=model, optimizer=optimizer)
+        assert not first.finished
+        second = Swarm(tmp_path, model=model, optimizer=optimizer)
+        with pytest.raises(ConfigError, match="this Swarm is closed, or another one took over its optimizer"):
+            first.step()
+        second.close()
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_discriminator_may_be_frozen_at_each_step_but_not_for_whole_rounds(tmp_path, trains):
+    """As loops of GANs do before the generator's step. It is part of what is mixed all the same."""
+    model = nn.ModuleDict({"g": net(), "d": net(1, 5)})
+    optimizers = {name: torch.optim.AdamW(part.parameters(), 0.01) for name, part in model.items()}
+
+    def step(name, *, frozen):
+        model["d"].requires_grad_(requires_grad=not frozen)
+        optimizers[name].zero_grad()
+        x, y = next(batches(1))
+        mse_loss(model["d"](x) * model["g"](x), y).backward()
+        optimizers[name].step()
+
+    with Node(tmp_path, model, rounds=3, steps=2) as node:
+        swarm = Swarm(tmp_path, model=model, optimizer=[*optimizers.values()])
+        with (
+            nullcontext() if trains else pytest.raises(ConfigError, match=r"^d\.0\.weight was frozen for a whole round")
+        ):
+            while not swarm.finished:
+                if trains:
+                    step("d", frozen=False)
+                step("g", frozen=True)
+                swarm.step()
+        swarm.close()
+    if trains:
+        assert torch.equal(flat(model), node.after[-1])
+    assert len(node.after) == (3 if trains else 1)
+
+
+@pytest.mark.parametrize("make", [Swarm, Swarm.create])
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("how", ["torchrun", "initialised"])
+def test_a_rank_is_no_member_of_its_own(tmp_path, monkeypatch, make, rank, how):
+    """Each would start a node; and where gradients are shared, one that is mixed alone parts from the others."""
+    if how == "torchrun":
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+    else:
+        monkeypatch.setattr(dist, "is_initialized", lambda: True)
+        monkeypatch.setattr(dist, "get_rank", lambda: rank)
+        monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    model = net()
+    with pytest.raises(
+        ConfigError, match=rf"^this is rank {rank} of 2, .* make starling\.integrations\.distributed\.Swarm"
+    ):
+        make(tmp_path, model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1))
+
+
+def test_one_rank_alone_is_a_member(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    model = net()
+    with Node(tmp_path, model):
+        Swarm(tmp_path, model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1)).close()
