@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from starling.gossip.errors import ConfigError
 from starling.node.admission import invite as invites
 from starling.node.config import manifest as manifests
-from starling.node.config import parts, toml
+from starling.node.config import toml
 from starling.node.config.schema import FORMAT, Manifest
 from starling.node.identity import Identity
 from starling.node.status import final
@@ -23,7 +22,6 @@ from starling.node.storage.run_dir import RunDir, check_holds_node
 from starling.node.versions import CHECKPOINT, MANIFEST, RUN_DIRECTORY, UPGRADE, unreadable
 
 MAX_HEADER_BYTES = 64 << 20
-_CONVERT = "`starling manifest convert {path} > NEW.toml`, then found NEW.toml as a new swarm: the id is a hash of the old bytes"
 _WRONG = "`starling doctor --dir {path}` says more"
 
 
@@ -33,17 +31,9 @@ def of_manifest(path: Path) -> Check:
         raw = toml.read(path)
     except ConfigError as error:
         return Check("manifest", "fail", str(error))
-    version = _manifest_version(raw)
-    if isinstance(version, int) and version > MANIFEST.newest:
-        return Check("manifest", "fail", unreadable(f"{path} is", version, MANIFEST, ""), f"`{UPGRADE}`")
+    version = raw.get("format", FORMAT)
     if version not in MANIFEST:
-        founded = ", and the signature in it is of these bytes" if raw.get("signature") else ""
-        return Check(
-            "manifest",
-            "warn",
-            f"{path} is of format {version}{founded}; this program reads {MANIFEST}",
-            _CONVERT.format(path=path),
-        )
+        return Check("manifest", "fail", unreadable(f"{path} is", version, MANIFEST, "it was damaged"), f"`{UPGRADE}`")
     try:
         manifest = toml.load(path, Manifest)
         if manifest.signature:
@@ -114,7 +104,7 @@ def summary(checks: tuple[Check, ...], *, running: bool) -> Check:
     if "fail" in worst:
         return Check("upgrade", "fail", "something cannot be read by this version; nothing was changed", "see above")
     if "warn" in worst:
-        return Check("upgrade", "warn", "something is of an older format; nothing was changed", "see above")
+        return Check("upgrade", "warn", "something cannot be read and is not needed; nothing was changed", "see above")
     again = "; restart the node, which still runs the version it was started with" if running else ""
     return Check(
         "upgrade",
@@ -122,12 +112,6 @@ def summary(checks: tuple[Check, ...], *, running: bool) -> Check:
         f"all of it is read as it is, and nothing is rewritten{again}",
         "`starling run`, docs/upgrade.md",
     )
-
-
-def _manifest_version(raw: dict[str, Any]) -> object:
-    if parts.keys_of_format_1(raw) and raw.get("format", 1) == 1:
-        return 1
-    return raw.get("format", FORMAT)
 
 
 def _tried(name: str, read: Callable[[], object], fine: str, path: Path) -> Check:

@@ -34,7 +34,7 @@ LANES: Final[Mapping[str, Range]] = MappingProxyType(
         "crew": Range(1, 1),
     }
 )
-MANIFEST: Final = Range(2, 2)  # 1 had `params` tables and the keys of all kinds; `starling manifest convert` reads it
+MANIFEST: Final = Range(1, 1)
 INVITE: Final = Range(1, 2)  # 2 carries an invitation of an admission that asks for one
 CHECKPOINT: Final = Range(1, 1)  # checkpoint.safetensors, best.safetensors and the snapshots that members give away
 SNAPSHOT: Final = Range(1, 1)  # `starling status --json`, record.jsonl, final.json
@@ -58,7 +58,7 @@ TABLE: Final[tuple[Versioned, ...]] = (
         Versioned(f"protocol: {lane}", f"/starling/{lane}/N between nodes", known, "upgrade the older node")
         for lane, known in LANES.items()
     ),
-    Versioned("manifest", "manifest.toml", MANIFEST, "starling manifest convert OLD.toml"),
+    Versioned("manifest", "manifest.toml", MANIFEST, "none is older"),
     Versioned("invite", "invite", INVITE, "ask a member for another: starling invite"),
     Versioned("checkpoint", "checkpoint.safetensors, best.safetensors", CHECKPOINT, "export with the older version first: starling export"),
     Versioned("snapshot", "record.jsonl, final.json", SNAPSHOT, "look at it with the version that wrote it"),

@@ -32,7 +32,7 @@ def check(manifest: Manifest) -> None:
 
 @click.group(cls=Group)
 def manifest() -> None:
-    """Show, check or convert a swarm's manifest."""
+    """Show or check a swarm's manifest."""
 
 
 @manifest.command(
@@ -104,29 +104,6 @@ def check_manifest(file: Path, trust: bool) -> None:
         raise ConfigError(f"{file}: {error}") from error
     signed = f"founded as {manifests.swarm_id(checked)}" if checked.signature else "not founded yet"
     say(f"{file}: no error found, {signed}")
-
-
-@manifest.command(
-    "convert", examples=(("starling manifest convert OLD.toml > NEW.toml", "a manifest or scenario of before"),)
-)
-@click.argument("file", metavar="OLD.toml", type=click.Path(path_type=Path))
-def convert_manifest(file: Path) -> None:
-    """Print a manifest or scenario of before with today's keys.
-
-    Comments and a signature are lost: what was founded with format 1 has to be founded again, as another swarm.
-    """
-    import tomli_w
-
-    from starling.node.cli.format1 import converted
-    from starling.node.config import toml
-
-    try:
-        new, notes = converted(toml.read(file))
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from error
-    for note in notes:
-        click.echo(f"note: {note}", err=True)
-    click.echo(tomli_w.dumps(new), nl=False)
 
 
 def _import(key: str, section: PartSection) -> None:

@@ -60,7 +60,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
             "revoke": ("members:revoke", "Remove a member with all members below it."),
             "plan": ("plan:plan", "Tell which machines can train a model, and how fast."),
             "examples": ("examples:examples", "List, print or copy example files."),
-            "manifest": ("config:manifest", "Show, check or convert a swarm's manifest."),
+            "manifest": ("config:manifest", "Show or check a swarm's manifest."),
             "task": ("task:task", "Check a task of your own before nodes run it."),
             "config": ("config:config", "Show every setting with its meaning."),
         },

@@ -7,6 +7,8 @@ with an invite can get the manifest from any peer.
 
 import base64
 import hashlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgpack
@@ -30,48 +32,30 @@ from starling.node.config import (
     sampled,
     script,
     start,
-    stored,
     turns,
     weight,
 )
 from starling.node.config.overlay import inexact, overlay_of
-from starling.node.config.schema import CrewSection, Manifest, MixSection
+from starling.node.config.schema import Manifest, MixSection
 from starling.node.identity import Identity
 
 MAX_BYTES = 64 << 10
 _MAX_ITEMS = 256  # of any list: room for them is made at once, and they may lie a thousand deep in each other
 _ID_BYTES = 20
 _SIGN_DOMAIN = b"starling/manifest/1\0"
-_LATER: dict[str, dict[str, object]] = {
-    "task": {"start": "", "fingerprint": (), "buffers": None, "any_base": False, "tied": True},
-    "optimizer": {"clip_norm": None, "decay": "all", "sam": 0.0, "gradient": "plain"},
-    "overlay": {"choose": None, "choose_every": None},
-    "mix": {
-        "flows": None,
-        "typical_samples": None,
-        "personal": (),
-        "turns": (),
-        "own": 0.0,
-        "control_variate": False,
-    },
-    "pace": {"overlap": False, "stop_after": 0, "gossips": 1},
-}
-"""Keys that format 2 did not begin with, and their defaults."""
+_LATER: Mapping[str, object] = MappingProxyType({})
+"""Keys that format 1 did not begin with ("mix.kappa", or a whole section), and their defaults, which the bytes leave out: ids stay."""
 _SOME = 16  # members, a number for which every overlay exists: one that stands still for so many does for all
 
 
 def to_bytes(manifest: Manifest) -> bytes:
-    """Canonical bytes."""
+    """Return the canonical bytes: msgpack with sorted keys."""
     plain = msgspec.to_builtins(manifest)
-    stored.write(plain)
-    if plain["mix"].get("flows") == "float32":  # what it is where nothing is said, now as before it could be said
-        del plain["mix"]["flows"]
-    for section, later in _LATER.items():
-        for key, default in later.items():
-            if plain[section].get(key) == default:
-                plain[section].pop(key, None)
-    if manifest.crew == CrewSection():
-        del plain["crew"]
+    for key, default in _LATER.items():
+        section, _, name = key.rpartition(".")
+        table = plain[section] if section else plain
+        if name in table and table[name] == default:
+            del table[name]
     packed: bytes = msgpack.packb(_sorted(plain), use_bin_type=True)
     return packed
 

@@ -22,7 +22,6 @@ from starling.gossip.errors import ConfigError, closest
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.overlay.catalogue import OVERLAYS
 from starling.node.catalogues import OPTIMIZERS, PACES, PARTITIONS, TASKS
-from starling.node.config import stored
 from starling.node.config.admission import ADMISSIONS
 from starling.robust.catalogue import PREAGGREGATIONS, RULES
 
@@ -45,18 +44,6 @@ KINDS: Mapping[str, Catalogue[Any, Any]] = MappingProxyType(
     {**CATALOGUES, "partition.kind": PARTITIONS, "pace.kind": PACES, "admission.kind": ADMISSIONS}
 )
 """The same, and kinds that packages do not add to."""
-REMOVED: Mapping[str, str] = MappingProxyType(
-    {
-        "optimizer.correction_lr": "every optimiser is corrected in units of its own updates, mix.kappa alone says how fast",
-        **dict.fromkeys(
-            ("mix.track", "mix.drift_noise", "mix.drift_reach", "mix.drift_limit", "mix.refutable"),
-            "the optimiser says how nodes are corrected: sgd by flows that count as far as gradients bear them out, others by averages of "
-            "what they remember",
-        ),
-    }
-)
-"""Keys of format 2 that are no more, and why."""
-_SECTIONS = frozenset(key.partition(".")[0] for key in KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +211,8 @@ def convert(raw: Mapping[str, Any], kind: type[S], where: str = "", *, trusted: 
 
     Raises ConfigError: names the key, its value, what is allowed and the next command.
     """
-    if not where and raw.get("signature"):
-        raw = stored.read(raw)
     _check_keys(raw, where)
-    raw = {key: value for key, value in raw.items() if f"{where}{key}" not in REMOVED}  # those that were not set
     raw = _without_former(raw, kind)
-    if not where:
-        _check_format(raw)
     if issubclass(kind, PartSection):
         own = {key: value for key, value in raw.items() if key in kind.__struct_fields__}
         _converted(own, kind, where)
@@ -251,17 +233,13 @@ def convert(raw: Mapping[str, Any], kind: type[S], where: str = "", *, trusted: 
 
 
 def _check_keys(raw: Mapping[str, Any], where: str) -> None:
-    """Raise ConfigError for a key that is no text, or that is no more."""
-    for key, value in raw.items():
+    """Raise ConfigError for a key that is no text."""
+    for key in raw:
         if not isinstance(key, str):
             raise ConfigError(f"{where}{shown(key)}: must be text, as all keys are")
-        if value and (why := REMOVED.get(f"{where}{key}")):
-            raise ConfigError(
-                f"{where}{key}: was removed, {why}; leave it out, as `starling manifest convert OLD.toml > NEW.toml` does"
-            )
 
 
-def _without_former(raw: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+def _without_former(raw: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
     """Leave out former keys of settings. Raises ConfigError: one has another value than its former default."""
     former = kind.FORMER if issubclass(kind, Section) else {}
     for key in former.keys() & raw.keys():
@@ -270,24 +248,6 @@ def _without_former(raw: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str
                 f"{key}: must be {former[key].default}, or left out, got {shown(raw[key])}; {former[key].instead}"
             )
     return {key: value for key, value in raw.items() if key not in former}
-
-
-def keys_of_format_1(raw: Mapping[str, Any]) -> list[str]:
-    """Keys that settings of format 1 had and no later ones have."""
-    inner = {name: raw[name] for name in _SECTIONS if isinstance(raw.get(name), dict)}
-    old = [f"{name}.params" for name, section in inner.items() if isinstance(section.get("params"), dict)]
-    old += ["robust.b"] if "b" in inner.get("robust", ()) else []
-    old += ["bad_share"] if "bad_share" in raw else []
-    return old
-
-
-def _check_format(raw: Mapping[str, Any]) -> None:
-    old = keys_of_format_1(raw)
-    if old and "format" not in raw:
-        raise ConfigError(
-            f"{old[0]}: is a key of format 1; try `starling manifest convert OLD.toml > NEW.toml`. A swarm founded with format 1 keeps it: "
-            "found a new one"
-        )
 
 
 def _converted(plain: Mapping[str, Any], kind: type[S], where: str) -> S:

@@ -35,8 +35,8 @@ Long = Annotated[float, Meta(ge=0.1, le=86_400)]
 Rate = Annotated[int, Meta(ge=0, le=2**62)]
 """Bytes a second."""
 Places = Annotated[int, Meta(ge=1, le=1 << 16)]
-FORMAT: Literal[2] = 2
-"""Of manifests and scenarios: which keys there are. `starling manifest convert` reads 1."""
+FORMAT: Literal[1] = 1
+"""Of manifests and scenarios: which keys there are, and what their bytes mean."""
 FINGERPRINT_LINES = 200
 FINGERPRINT_CHARACTERS = 200  # of a line
 Fingerprint = Annotated[
@@ -266,7 +266,7 @@ class Manifest(Section, frozen=True):
 
     name: Annotated[str, Meta(min_length=1, max_length=64)] = "starling"
     """For people."""
-    format: Literal[2] = FORMAT
+    format: Literal[1] = FORMAT
     """Version of the keys of a manifest."""
     protocol: Literal[1] = 1
     """Version of the messages between nodes."""

@@ -117,7 +117,7 @@ def check(manifest: Manifest, made: Task, model: nn.Module) -> None:
     Raises ConfigError: they differ; one line that says which part does first.
     """
     swarm = manifest.task.fingerprint
-    frozen = any(line.startswith(f"{_FROZEN} ") for line in swarm)  # founders of earlier versions did not write it
+    frozen = any(line.startswith(f"{_FROZEN} ") for line in swarm)  # none with task.any_base
     if swarm and (why := _difference(of(made, model, frozen=frozen), swarm)):
         kind = manifest.task.kind
         module = kind.partition(":")[0]

@@ -3,60 +3,32 @@
 import email
 import hashlib
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
 
-import click
 import pytest
 
 import starling
 from starling.node.cli.main import starling as starling_command
+from tests.harness.distributions import BUILD, PARTS, distributions, environment, run, source_tree
+from tests.harness.processes import ROOT
 
-ROOT = Path(__file__).parents[2]
-PARTS = ("gossip", "robust", "node", "tui", "examples")
 VERSION = "7.8.9"
 OTHERS = ("gossip", "node", "robust")  # projects on PyPI whose packages are called like our folders
-BUILD = "import sys; from setuptools import build_meta as b; out = sys.argv[1]; b.build_sdist(out); b.build_wheel(out)"
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
-
-
-def run(*command, **options):
-    environment = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "VIRTUAL_ENV"}}
-    done = subprocess.run(
-        list(map(str, command)),
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment | {"OMP_NUM_THREADS": "1"},
-        **options,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """(wheel, sdist) of the tree as it is, links and all, but of another version."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("out")
-    skip = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for part in (*PARTS, "src", "benchmarks/kernels"):
-        shutil.copytree(ROOT / part, source / part, symlinks=True, ignore=skip)
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / file, source)
-    package = source / "src" / "starling" / "__init__.py"
-    text = package.read_text()
-    assert text.count(starling.__version__) == 1
-    package.write_text(text.replace(starling.__version__, VERSION))
-    run(sys.executable, "-c", BUILD, out, cwd=source)
-    return next(out.glob("*.whl")), next(out.glob("*.tar.gz"))
+    version = ("src/starling/__init__.py", f'"{starling.__version__}"', f'"{VERSION}"')
+    return distributions(source_tree(tmp_path_factory.mktemp("source"), [version]), tmp_path_factory.mktemp("out"))
 
 
 def files_of(wheel):
@@ -133,12 +105,7 @@ def stub(name, folder):
 def test_beside_other_projects_of_our_folders_names_a_demo_runs_from_anywhere(built, tmp_path):
     """The environment is empty but for the dependencies, which it sees where this one has them."""
     home = tmp_path / "venv"
-    run(sys.executable, "-m", "venv", "--without-pip", home)
-    site = next(home.glob("lib/python*/site-packages"))
-    (site / "dependencies.pth").write_text(f"{Path(click.__file__).parents[1]}\n")
-    wheels = [*(stub(name, tmp_path) for name in OTHERS), built[0]]
-    pip = [sys.executable, "-m", "pip", "--python", home / "bin" / "python", "--disable-pip-version-check"]
-    run(*pip, "install", "-q", "--no-deps", "--no-index", *wheels)
+    site = environment(home, *(stub(name, tmp_path) for name in OTHERS), built[0])
 
     theirs = {path.name for path in site.iterdir() if not path.name.endswith((".dist-info", ".pth"))}
     assert theirs == {*OTHERS, "starling"}

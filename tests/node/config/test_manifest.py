@@ -43,64 +43,19 @@ def test_the_swarm_id_is_short_readable_and_stable():
     manifests.verify(manifest)
 
 
-EARLIER = ("track", "drift_noise", "drift_reach", "drift_limit", "refutable")
-"""Keys of `mix` that are no more."""
-
-
-@pytest.mark.parametrize("words", [(), ("optimizer=adamw",), ("mix.kappa=0.1", "mix.flows=bfloat16")], ids=str)
-def test_a_founded_manifest_from_before_keys_were_removed_is_the_same_swarm_where_they_were_not_set(words):
-    """Its canonical bytes say that two of them are null, and a file of then may say so of all."""
-    manifest = founded(*words)
-    raw = manifests.to_bytes(manifest)
-    plain = msgpack.unpackb(raw)
-    assert {key: plain["mix"][key] for key in EARLIER if key in plain["mix"]} == {"track": None, "drift_limit": None}
-    assert manifests.from_bytes(raw, manifests.swarm_id(manifest), "peer") == manifest
-    plain["mix"] |= dict.fromkeys(EARLIER) | {"drift_reach": 0.0}
-    stored = convert(plain, Manifest)
-    assert stored == manifest
-    assert manifests.swarm_id(stored) == manifests.swarm_id(manifest)
-    manifests.verify(stored)
-
-
-def test_sparse_outer_steps_founded_before_they_had_a_residual_go_on_without():
-    """Their bytes do not have the keys, and what is the default today would part their nodes."""
-    broadcast = ("mix=sparse_outer", "overlay=complete", "compress.select=full", "compress.response=spread2")
-    manifest = founded(*broadcast, "mix.residual=0", "mix.outer_lr=1")
-    raw = manifests.to_bytes(manifest)
-    plain = msgpack.unpackb(raw)
-    assert not {"residual", "outer_lr"} & plain["mix"].keys()
-    assert manifests.from_bytes(raw, manifests.swarm_id(manifest), "peer") == manifest
-    assert convert(plain, Manifest) == manifest
-    today = founded(*broadcast)
-    assert (today.mix.residual, today.mix.outer_lr) == (0.3, 1.3)
-    assert manifests.from_bytes(manifests.to_bytes(today), manifests.swarm_id(today), "peer") == today
-
-
-def test_of_another_mix_the_canonical_bytes_never_had_them():
-    for mix in ("dsgd", "moments"):
-        assert not {*EARLIER} & msgpack.unpackb(manifests.to_bytes(founded(f"mix={mix}")))["mix"].keys()
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("track", "drift"), ("track", "difference"), *((key, 0.25) for key in EARLIER if key != "track")]
-)
-def test_a_removed_key_that_is_set_is_refused_in_one_line(key, value):
-    """In a founded manifest as well: who took part with another rule would correct by another share than the rest."""
-    with pytest.raises(ConfigError) as error:
-        changed(f"mix.{key}={value}")
-    line = str(error.value)
-    assert line.startswith(f"mix.{key}: was removed, the optimiser says how nodes are corrected: sgd by flows")
-    assert line.endswith("leave it out, as `starling manifest convert OLD.toml > NEW.toml` does")
-    assert "\n" not in line
-    plain = msgpack.unpackb(manifests.to_bytes(founded()))
-    plain["mix"][key] = value
-    with pytest.raises(ConfigError, match=rf"^mix\.{key}: was removed"):
-        convert(plain, Manifest)
-    raw = msgpack.packb(plain)
-    with pytest.raises(
-        ConfigError, match=rf"^manifest: this swarm was founded with another version: mix\.{key}: was removed"
-    ):
-        manifests.from_bytes(raw, manifests._hash(raw), "peer")
+def test_a_key_of_a_later_version_leaves_older_swarms_their_id(monkeypatch):
+    """By its default: what is left out of the bytes is what older versions never wrote."""
+    manifest = founded()
+    plain = msgpack.unpackb(manifests.to_bytes(manifest))
+    later = {"mix.leak": manifest.mix.leak, "crew": msgspec.to_builtins(manifest)["crew"]}
+    monkeypatch.setattr(manifests, "_LATER", later)
+    older = founded()
+    raw = manifests.to_bytes(older)
+    assert msgpack.unpackb(raw) == {
+        key: value for key, value in plain.items() if key != "crew"
+    } | {"signature": older.signature, "mix": {key: value for key, value in plain["mix"].items() if key != "leak"}}  # fmt: skip
+    assert manifests.from_bytes(raw, manifests.swarm_id(older), "peer") == older
+    assert "leak" in msgpack.unpackb(manifests.to_bytes(founded("mix.leak=0.1")))["mix"]
 
 
 OF_FLOWS = ("kappa=0.1", "flow_limit=5.0", "leak=0.1", "settled_edges=2", "flows=bfloat16")
@@ -122,7 +77,7 @@ def test_keys_of_flows_are_refused_where_memories_are_averaged(given, kind):
 
 def test_the_golden_manifest_has_every_field():
     """A field added to the manifest changes every swarm id: then `format` must rise, and this file with it."""
-    assert msgspec.to_builtins(founded()).keys() - {"crew"} == json.loads(GOLDEN.read_text())["manifest"].keys()
+    assert msgspec.to_builtins(founded()).keys() == json.loads(GOLDEN.read_text())["manifest"].keys()
 
 
 @given(st.permutations(list(msgspec.to_builtins(Manifest()))))
@@ -130,25 +85,6 @@ def test_the_id_does_not_depend_on_the_order_in_a_file(keys):
     plain = msgspec.to_builtins(founded("task.model=cnn", "task.hidden=2"))
     shuffled = convert({key: plain[key] for key in keys}, Manifest)
     assert manifests.swarm_id(shuffled) == manifests.swarm_id(founded("task.hidden=2", "task.model=cnn"))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "optimizer.clip_norm=1",
-        "optimizer.decay=matrices",
-        "mix.flows=bfloat16",
-        "pace.stop_after=3",
-    ],
-)
-def test_keys_that_came_later_change_the_id_only_where_they_are_used(change):
-    """There are swarms from before them, whose manifests do not have them."""
-    section, _, key = change.partition("=")[0].partition(".")
-    plain, set_ = (msgpack.unpackb(manifests.to_bytes(each)) for each in (changed(), changed(change)))
-    assert key not in plain[section]
-    assert key in set_[section]
-    manifest = founded(change)
-    assert manifests.from_bytes(manifests.to_bytes(manifest), manifests.swarm_id(manifest), "peer") == manifest
 
 
 def test_any_other_field_is_another_swarm():
@@ -203,7 +139,7 @@ def test_bytes_that_are_not_the_manifest_are_the_senders_fault(spoil, reason):
         {"news": 1},
         {"protocol": 2},
         {"pace": 3},
-        {"format": 1},
+        {"format": 2},
         {"task": {"kind": "x:y", "a": [[1]]}},
         {"seed": -1},
         {"pace": {"slot_s": 1e999}},

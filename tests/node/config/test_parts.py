@@ -62,16 +62,6 @@ def test_a_key_that_a_part_inherits_keeps_its_bounds(select):
         (["partition=iid", "partition.alpha=1"], "partition.alpha", "only dirichlet takes it"),
         (["pace=clock", "pace.max_wait_s=5"], "pace.max_wait_s", "clock has no such key; only steps, sampled take it"),
         (["mix=dsgd", "mix.feedback_beta=0.1"], "mix.feedback_beta", "only psgd takes it"),
-        (
-            ["optimizer.correction_lr=3"],
-            "optimizer.correction_lr",
-            "was removed, every optimiser is corrected in units",
-        ),
-        (
-            ["optimizer=rmsprop", "optimizer.correction_lr=3"],
-            "optimizer.correction_lr",
-            "leave it out, as `starling manifest",
-        ),
         (["task.hidden=9", "task=text"], "task.hidden", "text has no such key; only digits, images, synthetic take it"),
         (["optimizer=rmsprop", "optimizer.alfa=0.9"], "optimizer.alfa", "did you mean optimizer.alpha? choose one of"),
         (

@@ -45,11 +45,6 @@ def test_members_on_the_founder_s_machine_have_the_same_file(file, monkeypatch):
     assert start.place(named(DIGEST)) == start.place(Manifest()) == start.absolute("") == ""
 
 
-def test_manifests_without_a_start_keep_the_bytes_they_had():
-    assert b"start" not in manifests.to_bytes(Manifest())
-    assert b"start" in manifests.to_bytes(named(DIGEST))
-
-
 def test_a_founded_manifest_that_names_a_file_is_refused():
     with pytest.raises(
         ConfigError, match=r"task\.start: .* must be sha256: and 64 digits, got '/etc/hosts'; .*`starling found`"

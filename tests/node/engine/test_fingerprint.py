@@ -135,14 +135,6 @@ def test_bases_of_their_own_are_allowed_by_a_key():
     assert not any(line.startswith("frozen") for line in swarm.task.fingerprint)
 
 
-def test_a_swarm_of_before_compares_no_values_and_its_id_stays():
-    swarm = founded(Based)
-    lines = tuple(line for line in swarm.task.fingerprint if not line.startswith("frozen"))
-    before = structs.replace(swarm, task=swarm.task.changed(fingerprint=lines))
-    fingerprint.check(before, made(Based), Based("base.weight"))
-    assert b"any_base" not in manifests.to_bytes(before)
-
-
 def test_a_base_that_the_start_file_gives_is_not_compared():
     """Each node fills its model from the same file, whose digest is in the manifest."""
     swarm = founded(Based, start="sha256:" + "0" * 64)

@@ -78,16 +78,6 @@ def test_settings_that_cannot_work_are_refused(keys, message):
         manifests.check(presets.load(Manifest, assignments=keys))
 
 
-def test_no_such_key_changes_the_identity_of_older_swarms():
-    psgd = Manifest(mix=MixSection(kind="psgd"))
-    assert not any(
-        key in manifests.to_bytes(each)
-        for each in (Manifest(), psgd)
-        for key in (b"personal", b"turns", b"control_variate")
-    )
-    assert b"control_variate" in manifests.to_bytes(Manifest(mix=MixSection(kind="psgd", control_variate=True)))
-
-
 REGRESSION = {
     "task.batch_size": 12, "pace.local_steps": 5, "pace.evaluate_every": 80, "optimizer.lr": 0.02, "optimizer.schedule": "constant",
     "mix.clip_norm": 0.0, "mix.own": 0.5, "compress.select": "full", "compress.request": "identity",

@@ -180,8 +180,7 @@ def test_data_are_private_and_buffers_would_tell_of_them():
     refused_as("config", Worker().handle(call), "task.buffers: codes is averaged")
 
 
-def test_manifests_without_the_key_have_the_bytes_of_before():
-    assert b"buffers" not in manifests.to_bytes(Manifest())
+def test_names_of_buffers_are_written_down_and_read():
     chosen = toml.apply_set(Manifest(), ['task.buffers=["codes", "!seen"]'])
     assert chosen.task.buffers == ("codes", "!seen")
     assert toml.convert(toml.parse(toml.to_toml(chosen)), Manifest) == chosen

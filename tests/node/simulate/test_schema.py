@@ -263,7 +263,6 @@ def test_wrong_keys_and_values_are_one_line(assignments, message):
         ),
         (["mix=exact_diffusion", "overlay=ring", "faults.join=1"], r"but faults bring and take nodes"),
         (["mix=k_gt", "pace=clock"], r"mix\.kind: k_gt .*cannot run in clock pace"),
-        (["optimizer.correction_lr=3"], r"optimizer\.correction_lr: was removed, .*; leave it out"),
         (
             ["simulate.engine=virtual", "simulate.nodes=65"],
             r"simulate\.nodes: must be <= 64 with engine = virtual, got 65",
@@ -294,7 +293,6 @@ def test_wrong_keys_and_values_are_one_line(assignments, message):
             r"lies about what optimisers remember, which these nodes do not exchange",
         ),
         (("attack.nodes=1", "attack.kind=drift_const"), r"attack\.kind: 'drift_const' is unknown"),
-        (["mix.track=drift"], r"mix\.track: was removed, the optimiser says how nodes are corrected"),
         (
             ("attack.nodes=1", "attack.kind=foe", "attack.params.epsilon=2.0", "simulate.engine=virtual"),
             r"attack\.params: whole nodes lie as an attack does by itself",
