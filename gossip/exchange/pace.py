@@ -42,8 +42,9 @@ from starling.gossip.exchange.commands import (
     Outcome,
     Reject,
 )
+from starling.gossip.exchange.patience import MAX_STRETCH, Patience
 from starling.gossip.exchange.progress import PeerProgress
-from starling.gossip.exchange.timeouts import STRETCH, Timeouts
+from starling.gossip.exchange.wait_rules import Position
 from starling.gossip.wire.schema import Request, Solicit
 
 MAX_DEFERRED = 64  # peers with a deferred request; further ones are rejected as "full"
@@ -53,7 +54,7 @@ MAX_DEFERRED = 64  # peers with a deferred request; further ones are rejected as
 class Pace:
     """What both paces keep."""
 
-    timeouts: Timeouts  # deadline and retries
+    patience: Patience  # deadline and retries
     round: int = field(default=0, kw_only=True)  # of ours, or the current slot
     outcomes: dict[str, Outcome] = field(default_factory=dict, kw_only=True)
     """Of the links of the round, or of the visit, that are resolved."""
@@ -74,21 +75,14 @@ class Pace:
         raise NotImplementedError
 
     @property
-    def behind(self) -> bool:
-        """Enough peers are in later rounds than the open one; never on one voice."""
-        return False
-
-    @property
-    def ahead(self) -> bool:
-        """No more peers than may lie have come as far as the open round."""
-        return False
+    def position(self) -> Position:
+        """This node's round against those that peers report."""
+        return "level"
 
     def until(self) -> dict[str, float]:
         """When to give up each peer that is waited for; the peers are sorted."""
-        if not (waiting := self.waiting):
-            return {}
-        behind, ahead = self.behind, self.ahead
-        return {peer: self.timeouts.until(peer, behind=behind, ahead=ahead) for peer in waiting}
+        waiting = self.waiting
+        return self.patience.deadlines(waiting, self.position) if waiting else {}
 
     def tick(self, now: float) -> tuple[str, ...]:
         """Past its deadline a link or visit is a timeout. -> those peers, sorted"""
@@ -107,7 +101,7 @@ class Pace:
     def forget(self, peer: str) -> None:
         """A peer is gone: discard what it reported and requested."""
         self.progress.forget(peer)
-        self.timeouts.forget(peer)
+        self.patience.forget(peer)
 
 
 @dataclass(slots=True)
@@ -120,7 +114,7 @@ class Rounds(Pace):
     view: bytes = b""  # digest of the roster the links come from
     same_roster: bool = False
     """Both ends must know the same members: weights are not the same both ways, or the number of members says what a round is for."""
-    _alone: int = 0  # rounds without links before the open one
+    _unlinked: int = 0  # rounds without links before the open one
     _served: dict[str, int] = field(default_factory=dict)
     _deferred: dict[str, ExchangeRequest] = field(default_factory=dict)
 
@@ -130,14 +124,13 @@ class Rounds(Pace):
         return tuple(sorted(self.links.keys() - self.outcomes.keys())) if self.phase == "exchanging" else ()
 
     @property
-    def behind(self) -> bool:
-        """More peers than may lie (f + 1 of those heard) report a later round than the open one."""
-        return self.progress.lead > self.round
-
-    @property
-    def ahead(self) -> bool:
-        """No more peers than may lie (f of those heard) report the open round, or a later one."""
-        return self.progress.lead < self.round
+    def position(self) -> Position:
+        """Behind if more peers than may lie (f + 1 of those heard) report a later round than the open one; ahead if no more than may lie
+        (f of those heard) report the open round or a later one.
+        """
+        if self.progress.lead == self.round:
+            return "level"
+        return "behind" if self.progress.lead > self.round else "ahead"
 
     def contradicted(self, peer: str, round: int) -> bool:
         """As `PeerProgress.contradicts`: rounds need to agree here."""
@@ -158,7 +151,7 @@ class Rounds(Pace):
     def compute(self, round: int, links: Mapping[str, float], view: bytes) -> list[DeferredDecision]:
         """Local steps of `round` begin; its links and view as far as they are known. -> decisions on what was deferred"""
         self.phase = "computing"
-        self.timeouts.end()
+        self.patience.end()
         return self._enter(round, links, view, 0.0)
 
     def open(
@@ -166,15 +159,15 @@ class Rounds(Pace):
     ) -> list[DeferredDecision]:
         """Local steps are done, which took `steps_s`; exchanges begin. -> decisions on what was deferred"""
         self.phase = "exchanging"
-        self.timeouts.begin(now, steps_s, self.timeouts.exchange_s, self._alone)
+        self.patience.begin(now, steps_s, self.patience.exchange_s, self._unlinked)
         self.outcomes, self._served = {}, {}
         return self._enter(round, links, view, now)
 
     def close(self) -> None:
         """No exchange of the open round is answered any more."""
-        self._alone = 0 if self.links else self._alone + 1
+        self._unlinked = 0 if self.links else self._unlinked + 1
         self.phase = "computing"
-        self.timeouts.end()
+        self.patience.end()
         self.round, self.links, self.view = self.round + 1, {}, b""
 
     def forget(self, peer: str) -> None:
@@ -186,7 +179,7 @@ class Rounds(Pace):
         """Decide on a request; one that is deferred comes back as a DeferredDecision."""
         self.progress.record(peer, request.round)
         if request.round < self.round:
-            self.timeouts.came(peer, now)
+            self.patience.came(peer, now)
             return Reject("late")
         if request.round > self.round + self.max_lead:
             return Reject("early")
@@ -212,7 +205,7 @@ class Rounds(Pace):
         """The exchange on a link of `round` ended; of another round than the open one, or a second time, it is ignored."""
         if round == self.round and peer in self.waiting:
             self.outcomes[peer] = outcome
-            self.timeouts.resolve(peer, outcome, now)
+            self.patience.resolve(peer, outcome, now)
 
     def _enter(self, round: int, links: Mapping[str, float], view: bytes, now: float) -> list[DeferredDecision]:
         self.round, self.links, self.view = round, dict(links), view
@@ -232,7 +225,7 @@ class Slots(Pace):
     visiting: str | None = None  # the peer visited, until that is resolved
     _served: int = 0
     _visited: dict[str, int] = field(default_factory=dict)
-    _entered: deque[int] = field(default_factory=lambda: deque(maxlen=math.ceil(STRETCH) + 1))
+    _entered: deque[int] = field(default_factory=lambda: deque(maxlen=math.ceil(MAX_STRETCH) + 1))
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -246,16 +239,16 @@ class Slots(Pace):
     @property
     def longest_s(self) -> float:
         """The longest that a visit may take."""
-        return self.timeouts.longest_s + self.timeouts.deadline.max_wait_s
+        return self.patience.longest_s + self.patience.deadline.max_wait_s
 
     def until(self) -> dict[str, float]:
         """When to give up the visit: a slot later if its exchange is under way, as another would cost its payloads again.
 
         Not with a peer that answers no probe, or that lately let visits expire.
         """
-        more_s = self.timeouts.deadline.max_wait_s
+        more_s = self.patience.deadline.max_wait_s
         return {
-            peer: expires + (more_s if self.under_way(peer) and not self.timeouts.hurried(peer) else 0.0)
+            peer: expires + (more_s if self.under_way(peer) and not self.patience.hurried(peer) else 0.0)
             for peer, expires in Pace.until(self).items()
         }
 
@@ -271,13 +264,13 @@ class Slots(Pace):
             self._entered.append(slot)
 
     def entered(self, before: int) -> int:
-        """The slot entered so many slots ago, in [0, STRETCH], of those that this node did not let pass; 0 before there were as many."""
+        """Return the slot entered `before` slots ago, in [0, MAX_STRETCH], of those that were not skipped; 0 before there were as many."""
         return self._entered[-1 - before] if before < len(self._entered) else 0
 
     def visit(self, peer: str, now: float) -> None:
         """A visit begins."""
         self.visiting, self.outcomes = peer, {}
-        self.timeouts.begin(now)
+        self.patience.begin(now)
         self._visited[peer] = self.round
 
     def forget(self, peer: str) -> None:
@@ -303,6 +296,6 @@ class Slots(Pace):
         """An exchange with `peer` ended; if we visit it, the visit is over, no matter which end began."""
         if peer == self.visiting:
             self.visiting = None
-            self.timeouts.end()
+            self.patience.end()
             self.outcomes[peer] = outcome
-            self.timeouts.resolve(peer, outcome, now)
+            self.patience.resolve(peer, outcome, now)

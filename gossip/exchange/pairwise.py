@@ -134,7 +134,7 @@ class Pairwise:
         Where payloads take longer than a slot, they have as many slots as a visit.
         """
         self._slots.enter(slot)
-        oldest = self._slots.entered(math.ceil(self.pace.timeouts.stretch))
+        oldest = self._slots.entered(math.ceil(self.pace.patience.stretch))
         for peer, edge in list(self.edges.items()):
             if edge.outstanding is not None and edge.outstanding.round < oldest:
                 self._do(peer, edge.abort("timeout", "deadline"), now)
@@ -177,7 +177,7 @@ class Pairwise:
         return self._flush()
 
     def chase(self) -> list[Command]:
-        """Retransmit answers whose proof of commit was lost, at growing intervals; call it once per `pace.timeouts.deadline.wait_s()`.
+        """Retransmit answers whose proof of commit was lost, at growing intervals; call it once per `pace.patience.deadline.wait_s()`.
 
         An initiator that gave up is silent, and there may be no link to it any more; half a transaction would bias the swarm's mean.
         """
@@ -214,7 +214,7 @@ class Pairwise:
             self._add(edge)
         match message:
             case Response(inc=inc, seq=seq) if isinstance(self.pace, Rounds) and edge.gave_up(inc, seq):
-                self.pace.timeouts.came(peer, now)
+                self.pace.patience.came(peer, now)
                 commands = [*commands, *edge.refuse_solicit("late", self.pace.round)]
             case Request(round=at) | Solicit(round=at) | Busy(round=at) if self.pace.contradicted(peer, at):
                 self._out.append(Fault(peer, "late_contradicted"))
@@ -311,8 +311,8 @@ class Pairwise:
 
     def _retry_s(self, peer: str) -> float:
         """Seconds until a peer is tried again; a Solicit, which carries no payload, need not wait as long as its answers took."""
-        edge, timeouts = self.edges.get(peer), self.pace.timeouts
-        return timeouts.solicit_s if edge is not None and edge.solicits else timeouts.retry_s(peer)
+        edge, patience = self.edges.get(peer), self.pace.patience
+        return patience.solicit_s if edge is not None and edge.solicits else patience.retry_s(peer)
 
     def _nudge(self, peer: str, now: float) -> None:
         """Repeat what is not answered; where nothing is under way and the peer is the initiator, solicit an exchange."""
@@ -358,7 +358,7 @@ class Pairwise:
         progress, ours = self.pace.progress, self.pace.round
         progress.met(peer, ours, passed=passed)
         if passed and progress.lead > ours:
-            self.pace.timeouts.overtaken()
+            self.pace.patience.overtaken()
 
     def _missed(self, edge: Edge, outcome: Outcome) -> None:
         """An exchange that was due did not begin, so no transaction reports its end."""

@@ -42,8 +42,8 @@ from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import Verify, attestation_of, digest, genuine
 from starling.gossip.exchange.calls import Call, Done, ExchangeCall, Refused, VerifyUpdate
 from starling.gossip.exchange.commands import Command, Fault, Outcome, SendMessage
+from starling.gossip.exchange.patience import Patience
 from starling.gossip.exchange.progress import PeerProgress
-from starling.gossip.exchange.timeouts import Timeouts
 from starling.gossip.wire.schema import NotNow, Pull, Pulled
 
 MAX_DEFERRED = 1024
@@ -66,7 +66,7 @@ class Pulls:
     """One node's pulls and answers."""
 
     swarm: str  # swarm id
-    timeouts: Timeouts  # deadline and retries
+    patience: Patience  # deadline and retries
     verify: Verify  # checks a peer's signature
     incarnation_of: Callable[[str], int | None]  # incarnation in a peer's membership record; None if there is none
     afford: Callable[[int, float], bool]  # (bytes, now) -> whether so much may be sent to a peer now
@@ -127,7 +127,7 @@ class Pulls:
     def compute(self, round: int) -> None:
         """Local steps of `round` begin."""
         self.phase, self.round = "computing", round
-        self.timeouts.end()
+        self.patience.end()
 
     def publishable(self, round: int) -> bool:
         """Whether a vector of `round` may be published: none of it or of a later one was."""
@@ -156,13 +156,13 @@ class Pulls:
         """Ask these peers for their vectors of `round`, whose local steps are done, which took `steps_s`."""
         self.phase, self.round = "asking", round
         self.outcomes, self.questions, self._again, self._reports, self._verifying = {}, {}, {}, {}, {}
-        self.timeouts.begin(now, steps_s)
-        self._asked_at, self._round_s = now, self.timeouts.expires - now
+        self.patience.begin(now, steps_s)
+        self._asked_at, self._round_s = now, self.patience.expires - now
         for peer in sorted(set(peers)):
             self.nonce += 1
             self.questions[peer] = self.nonce
             self._remembered[self.nonce] = peer
-            self._again[peer] = now + self.timeouts.retry_s(peer)
+            self._again[peer] = now + self.patience.retry_s(peer)
         while len(self._remembered) > MAX_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
         return [self._question(peer) for peer in self.questions]
@@ -175,7 +175,7 @@ class Pulls:
                 self._resolve(peer, "timeout", now)
             elif now >= self._again[peer]:
                 slow_s = self._round_s / 2.0 if self._is_behind(peer) else 0.0
-                self._again[peer] = now + max(self.timeouts.retry_s(peer), slow_s)
+                self._again[peer] = now + max(self.patience.retry_s(peer), slow_s)
                 repeated.append(self._question(peer))
         return repeated
 
@@ -197,9 +197,9 @@ class Pulls:
     def close(self) -> None:
         """Answers from now on come too late."""
         if self.behind > self.round:
-            self.timeouts.overtaken()
+            self.patience.overtaken()
         self.phase = "computing"
-        self.timeouts.end()
+        self.patience.end()
         self._verifying = {}
 
     def forget(self, peer: str) -> None:
@@ -208,7 +208,7 @@ class Pulls:
         if peer in self.waiting:
             self.outcomes[peer] = "aborted"
         self.progress.forget(peer)
-        self.timeouts.forget(peer)
+        self.patience.forget(peer)
         self._deferred.pop(peer, None)
         self._answered.pop(peer, None)
         self._counted.pop(peer, None)
@@ -315,7 +315,7 @@ class Pulls:
 
     def _until(self, peer: str) -> float:
         """When to give a peer up: one that is not yet at our round has longer if most are not."""
-        return self.timeouts.until(peer) + (self.ahead * self._round_s if self._is_behind(peer) else 0.0)
+        return self.patience.until(peer) + (self.ahead * self._round_s if self._is_behind(peer) else 0.0)
 
     def _is_behind(self, peer: str) -> bool:
         """The peer has reported that it has not reached our round."""
@@ -327,6 +327,6 @@ class Pulls:
     def _resolve(self, peer: str, outcome: Outcome, now: float) -> None:
         self.outcomes[peer] = outcome
         if outcome == "timeout" and self._is_behind(peer):
-            self.timeouts.deadline.observe(LONGER * (now - self._asked_at))
+            self.patience.deadline.observe(LONGER * (now - self._asked_at))
         else:
-            self.timeouts.resolve(peer, outcome, now)
+            self.patience.resolve(peer, outcome, now)

@@ -40,7 +40,7 @@ LOST_ROUNDS = 1
 """Of a node, beside one round in twenty, however often the liar keeps it waiting.
 
 Who waits in vain is left behind by those that do not, and skips rounds: three or four, if it waits to its deadline. The peer it waited for
-is then given no more than is usual for 4 rounds, for 8 the next time, then 16 (`gossip/exchange/timeouts.py`), so in a schedule of some
+is then given no more than is usual for 4 rounds, for 8 the next time, then 16 (`gossip/exchange/lateness.py`), so in a schedule of some
 30 rounds this could happen three times. None of those tried so far cost a whole round.
 """
 ROUND_S = 3.0  # a round of an honest node takes no longer, whatever a member does: see docs/protocol.md on deadlines

@@ -20,8 +20,9 @@ from starling.gossip.errors import EngineError, RemoteProtocolError
 from starling.gossip.exchange.attestation import Attestation, Verify, attestation_of, body
 from starling.gossip.exchange.calls import VerifyUpdate
 from starling.gossip.exchange.commands import Outcome
+from starling.gossip.exchange.estimates import Deadline
+from starling.gossip.exchange.patience import Patience
 from starling.gossip.exchange.pull import KEPT, Pulls
-from starling.gossip.exchange.timeouts import Deadline, Timeouts
 from starling.gossip.limits import TokenBucket
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.wire.frames import decode
@@ -62,11 +63,11 @@ class PulledExchange:
         self._bucket: TokenBucket | None = None
         self._attested = attested
         self._noted = noted
-        timeouts = Timeouts(Deadline(pace.min_wait_s, pace.max_wait_s), members.silent, members.lately_gone)
+        patience = Patience(Deadline(pace.min_wait_s, pace.max_wait_s), members.silent, members.lately_gone)
         self._look = members.look
         adds_up = MIXERS.facts(context.manifest.mix.kind, trusted=True).broadcasts
         self._core = Pulls(
-            context.swarm, timeouts, verify, members.incarnation_of, self._afford, MAX_LEAD,
+            context.swarm, patience, verify, members.incarnation_of, self._afford, MAX_LEAD,
             kept=KEPT_MESSAGES if adds_up else KEPT, exact=adds_up, nonce=first,
         )  # fmt: skip
         self._longest = 0  # payload expected from a peer
@@ -185,7 +186,7 @@ class PulledExchange:
         try:
             await self._shell.until_done(record)
         finally:
-            waited_s = trio.current_time() - began - core.timeouts.usual_s()
+            waited_s = trio.current_time() - began - core.patience.usual_s()
             core.close()
         outcomes = dict(core.outcomes)
         self._outcomes.update(outcomes.values())

@@ -12,7 +12,7 @@ from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.history import Transactions
-from starling.node.daemon.exchange.service import Exchange, Noted, timeouts_of
+from starling.node.daemon.exchange.service import Exchange, Noted, patience_of
 from starling.node.daemon.exchange.shell import RoundOutcome
 from starling.node.daemon.membership.neighbors import Members
 
@@ -46,7 +46,7 @@ class RoundExchange(Exchange):
         core, shell, began = self._core, self._shell, trio.current_time()
         self._budget.beside_s = beside_s or math.inf
         shell.do(core.begin_round(round, links, view, trio.current_time(), self._directions(round)))
-        usual_s = core.pace.timeouts.usual_s()
+        usual_s = core.pace.patience.usual_s()
 
         def look() -> None:
             if trio.current_time() > began + usual_s:
@@ -56,7 +56,7 @@ class RoundExchange(Exchange):
             await shell.until_done(look)
         finally:
             # nobody is waited for beyond the deadline: what is later is this node's own delay
-            waited_s = min(trio.current_time(), core.pace.timeouts.expires) - began - core.pace.timeouts.usual_s()
+            waited_s = min(trio.current_time(), core.pace.patience.expires) - began - core.pace.patience.usual_s()
             shell.do(core.end(trio.current_time()))
         outcomes = dict(core.pace.outcomes)
         for peer in list(core.edges):
@@ -75,5 +75,5 @@ class RoundExchange(Exchange):
 def rounds_of(manifest: Manifest, members: Members) -> Rounds:
     """Return the pace of pairwise exchanges by rounds."""
     overlay = overlay_of(manifest)
-    timeouts = timeouts_of(manifest.pace, manifest.pace.max_wait_s, members)
-    return Rounds(timeouts, MAX_LEAD, same_roster=not overlay.symmetric or isinstance(overlay, Periodic))
+    patience = patience_of(manifest.pace, manifest.pace.max_wait_s, members)
+    return Rounds(patience, MAX_LEAD, same_roster=not overlay.symmetric or isinstance(overlay, Periodic))

@@ -10,9 +10,10 @@ import trio
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.commands import Outcome
 from starling.gossip.exchange.edge import Edge
+from starling.gossip.exchange.estimates import Deadline
 from starling.gossip.exchange.pace import Rounds, Slots
 from starling.gossip.exchange.pairwise import Pairwise
-from starling.gossip.exchange.timeouts import Deadline, Timeouts
+from starling.gossip.exchange.patience import Patience
 from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import Pulling
 from starling.node.config.schema import PaceSection
@@ -52,10 +53,10 @@ class Exchange:
         )  # fmt: skip
         self._admits = members.admits
         self._noted = noted
-        self._traffic = PairwiseTraffic(context.report, self._budget, self._watch, transactions, pace.timeouts, moved)
+        self._traffic = PairwiseTraffic(context.report, self._budget, self._watch, transactions, pace.patience, moved)
         self._shell = Shell(
             context, core, send_s=SEND_S, traffic=self._traffic, transactions=transactions, edge_dropped=edge_dropped,
-            called=pace.timeouts.calls.observe, usual_s=pace.timeouts.transfers.usual_s,
+            called=pace.patience.calls.observe, usual_s=pace.patience.transfers.usual_s,
         )  # fmt: skip
 
     @property
@@ -102,7 +103,7 @@ class Exchange:
 
     async def _chase(self) -> None:
         while True:
-            await trio.sleep(self._core.pace.timeouts.deadline.wait_s())
+            await trio.sleep(self._core.pace.patience.deadline.wait_s())
             self._shell.do(self._core.chase())
 
     async def revoke(self, peer: str) -> None:
@@ -126,7 +127,7 @@ class Exchange:
             await self._shell.rest(peer)
 
 
-def timeouts_of(pace: PaceSection, longest_s: float, members: Members) -> Timeouts:
-    """Return the timeouts of exchanges that take at most `longest_s`."""
+def patience_of(pace: PaceSection, longest_s: float, members: Members) -> Patience:
+    """Return the deadlines of exchanges that take at most `longest_s`."""
     deadline = Deadline(min(pace.min_wait_s, longest_s), longest_s)
-    return Timeouts(deadline, members.silent, members.lately_gone)
+    return Patience(deadline, members.silent, members.lately_gone)

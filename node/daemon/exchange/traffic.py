@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from starling.gossip.exchange.timeouts import WHOLE, Timeouts
+from starling.gossip.exchange.patience import EXCHANGE_PAYLOADS, Patience
 from starling.gossip.wire.schema import Exchange, Pull, Pulled, Pulling, Request, Response
 from starling.node.daemon.exchange.budget import Budget
 from starling.node.daemon.exchange.history import Transactions
@@ -32,7 +32,7 @@ class PairwiseTraffic:
     budget: Budget
     watch: SlowWatch
     transactions: Transactions
-    timeouts: Timeouts
+    patience: Patience
     moved: Callable[[str, int], object]
     """Told (peer, bytes) of every frame."""
     _told_slow: bool = False
@@ -58,16 +58,16 @@ class PairwiseTraffic:
             self.watch.asked(peer, message.seq)
         self.watch.sent(peer, size, seconds)
         if isinstance(message, Request | Response) and message.payload:
-            self.timeouts.transfers.observe(peer, seconds, len(message.payload))
+            self.patience.transfers.observe(peer, seconds, len(message.payload))
             self._check()
 
     def _check(self) -> None:
-        timeouts, most_s = self.timeouts, self.timeouts.deadline.max_wait_s
-        if WHOLE * timeouts.transfers.usual_s() > most_s and not self._told_slow:
+        patience, most_s = self.patience, self.patience.deadline.max_wait_s
+        if EXCHANGE_PAYLOADS * patience.transfers.usual_s() > most_s and not self._told_slow:
             self._told_slow = True
             text = (
-                f"a payload takes {timeouts.transfers.usual_s():,.1f} s to be sent, too long for exchanges of {most_s:g} s: they get "
-                f"up to {timeouts.longest_s:,.1f} s and are as much rarer; a higher cap (`starling limits --up`), or in the next manifest "
+                f"a payload takes {patience.transfers.usual_s():,.1f} s to be sent, too long for exchanges of {most_s:g} s: they get "
+                f"up to {patience.longest_s:,.1f} s and are as much rarer; a higher cap (`starling limits --up`), or in the next manifest "
                 "a smaller compress.budget_bytes or a longer pace.slot_s, makes them frequent"
             )
             self.report.event("exchanges_slow", text, level="warning")

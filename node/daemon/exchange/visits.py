@@ -7,13 +7,13 @@ import trio
 
 from starling.gossip.exchange.commands import Outcome
 from starling.gossip.exchange.pace import Slots
-from starling.gossip.exchange.timeouts import TRIES
+from starling.gossip.exchange.patience import RETRIES
 from starling.gossip.limits import keep
 from starling.gossip.overlay.api import LastingEdges
 from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.history import Transactions
-from starling.node.daemon.exchange.service import Exchange, Noted, timeouts_of
+from starling.node.daemon.exchange.service import Exchange, Noted, patience_of
 from starling.node.daemon.membership.neighbors import Members
 
 MAX_MOVED = 256  # peers
@@ -85,7 +85,7 @@ class VisitExchange(Exchange):
                 await shell.moved()
 
         while edge.closing:
-            with trio.move_on_after(core.pace.timeouts.deadline.wait_s() / TRIES):
+            with trio.move_on_after(core.pace.patience.deadline.wait_s() / RETRIES):
                 await closed()
             shell.do(core.retry_close(peer))
         await shell.rest(peer)
@@ -94,5 +94,5 @@ class VisitExchange(Exchange):
 
 def slots_of(manifest: Manifest, swarm: str, sticky: LastingEdges, members: Members) -> Slots:
     """Return the pace of pairwise exchanges by visits."""
-    timeouts = timeouts_of(manifest.pace, manifest.pace.slot_s, members)
-    return Slots(timeouts, manifest.mix.theta, blake2b(swarm.encode(), digest_size=16).digest(), welcome=sticky.accept)
+    patience = patience_of(manifest.pace, manifest.pace.slot_s, members)
+    return Slots(patience, manifest.mix.theta, blake2b(swarm.encode(), digest_size=16).digest(), welcome=sticky.accept)

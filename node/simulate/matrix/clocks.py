@@ -7,8 +7,8 @@ when both are done with their local steps, and takes the transfers:
 
 A link's rate is the lesser of both ends', each shared evenly by the exchanges it has in the round.
 
-Deadlines are those of `gossip.exchange.timeouts`: who is ready first waits for the other as long as its adaptive deadline says, and the
-time of two more rounds of its own local steps, of one for who was late the last time, and of FAR more for each round just before in
+Deadlines are those of `gossip.exchange.wait_rules`: who is ready first waits for the other as long as its adaptive deadline says, and the
+time of two more rounds of its own local steps, of one for who was late the last time, and of MAX_FACTOR more for each round just before in
 which it met nobody. A peer that is ready later than that is late: there is no exchange, and who waited has waited in vain. The same holds
 for what was lost, and for a responder that misses a proof. Retries cost no time of their own, and what has begun in time is completed.
 
@@ -24,7 +24,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from starling.gossip.exchange.timeouts import FAR, MOST_ALONE, Deadline
+from starling.gossip.exchange.estimates import Deadline
+from starling.gossip.exchange.patience import MAX_UNLINKED_ROUNDS
+from starling.gossip.exchange.wait_rules import MAX_FACTOR
 from starling.node.simulate.matrix.batch import RoundStats
 from starling.node.simulate.matrix.schedule import Exchanges
 
@@ -72,7 +74,7 @@ class Clocks:
         fitted = np.where(self._missed > 0, np.maximum(fitted // (self._missed + 1), min(steps, 1)), fitted)
         ready_s = self.now_s + fitted * self.step_s
         was_late = np.isin(self._codes(ends), self._late)
-        lags = np.where(was_late, 1.0, 2.0) + FAR * np.minimum(self._alone, MOST_ALONE)[ends]
+        lags = np.where(was_late, 1.0, 2.0) + MAX_FACTOR * np.minimum(self._alone, MAX_UNLINKED_ROUNDS)[ends]
         expires_s = ready_s[ends] + wait_s[ends] + lags * lag_s[ends]
         away = self._away(alive, ends, expires_s)
         one, other = ready_s[ends]

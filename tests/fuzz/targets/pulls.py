@@ -7,8 +7,9 @@ from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import body, digest
 from starling.gossip.exchange.calls import Done, VerifyUpdate
 from starling.gossip.exchange.commands import Command, SendMessage
+from starling.gossip.exchange.estimates import Deadline
+from starling.gossip.exchange.patience import Patience
 from starling.gossip.exchange.pull import KEPT, MAX_ANSWERS, MAX_DEFERRED, Pulls
-from starling.gossip.exchange.timeouts import Deadline, Timeouts
 from starling.gossip.wire import frames
 from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
 from tests.fuzz.target import Choices, Target, reason_of
@@ -28,9 +29,9 @@ class _Node:
 
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
-        timeouts = Timeouts(Deadline(0.5, 10.0))
+        patience = Patience(Deadline(0.5, 10.0))
         self.machine = Pulls(
-            "swarm", timeouts, verify, lambda _peer: INCARNATION,
+            "swarm", patience, verify, lambda _peer: INCARNATION,
             lambda _count, _now: choices.below(8) < 7, LEAD, FIRST,
         )  # fmt: skip
         self.now = 0.0

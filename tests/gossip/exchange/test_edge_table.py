@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from starling.gossip.exchange.pace import Rounds
-from starling.gossip.exchange.timeouts import Timeouts
+from starling.gossip.exchange.patience import Patience
 from starling.gossip.wire.schema import Request, Solicit
 from tests.harness.edge_model import Pair, random_event
 from tests.harness.edge_observer import ObservedEdge
@@ -54,7 +54,7 @@ def test_edges_do_what_the_table_says_and_all_of_it():
 def test_rounds_decide_what_the_table_says(row, offsets, make):
     expected = {cells[0]: cells[1:] for cells in table("| round of a request |")}[row]
     for offset in offsets:
-        core = Rounds(Timeouts(Fixed()), max_lead=3)
+        core = Rounds(Patience(Fixed()), max_lead=3)
         core.compute(7, {"a": 0.5}, VIEW)
         request_ = make(7 + offset)
         decisions = [core.decide("a", request_, 0.0)]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from starling.gossip.exchange.commands import MAX_SERVED, Accept, Defer, DeferredDecision, Reject
+from starling.gossip.exchange.estimates import Deadline
 from starling.gossip.exchange.pace import MAX_DEFERRED, Rounds
-from starling.gossip.exchange.timeouts import FAR, TRIES, Deadline, Timeouts
+from starling.gossip.exchange.patience import RETRIES, Patience
+from starling.gossip.exchange.wait_rules import MAX_FACTOR
 from starling.gossip.wire.schema import Request, Solicit
 from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
 
@@ -20,7 +22,7 @@ def solicit(round: int) -> Solicit:
 
 
 def rounds_at(round: int, phase: str, links: dict[str, float] | None = None, *, same_roster: bool = False) -> Rounds:
-    rounds = Rounds(Timeouts(Fixed()), same_roster=same_roster)
+    rounds = Rounds(Patience(Fixed()), same_roster=same_roster)
     links = {"b": 0.5, "c": 0.25} if links is None else links
     assert (rounds.compute(round, links, VIEW) if phase == "computing" else rounds.open(round, links, VIEW, 0.0)) == []
     return rounds
@@ -95,7 +97,7 @@ def test_a_round_is_done_when_every_link_is_resolved():
     rounds.resolved("c", 5, "busy", 2.0)
     assert rounds.done
     assert rounds.outcomes == {"b": "committed", "c": "busy"}
-    assert rounds.timeouts.deadline.observed == [1.5], "only answers teach the deadline"
+    assert rounds.patience.deadline.observed == [1.5], "only answers teach the deadline"
 
 
 def test_a_round_without_links_is_done_at_once():
@@ -103,14 +105,14 @@ def test_a_round_without_links_is_done_at_once():
 
 
 def test_who_had_no_link_for_some_rounds_waits_the_longer_at_the_next():
-    rounds = Rounds(Timeouts(Deadline(1.0, 1.0)))
+    rounds = Rounds(Patience(Deadline(1.0, 1.0)))
     waits = []
     for number, links in enumerate([{"b": 0.5}, {}, {}, {"b": 0.5}, {"b": 0.5}]):
         rounds.open(number, links, VIEW, 10.0, steps_s=1.0)
-        waits.append(rounds.timeouts.expires - 10.0)
+        waits.append(rounds.patience.expires - 10.0)
         rounds.close()
     assert waits[0] == waits[4] == 3.0
-    assert waits[3] == 3.0 + 2 * FAR
+    assert waits[3] == 3.0 + 2 * MAX_FACTOR
 
 
 def test_at_the_deadline_what_is_left_is_a_timeout():
@@ -120,7 +122,7 @@ def test_at_the_deadline_what_is_left_is_a_timeout():
     assert rounds.tick(3.0) == ("b",)
     assert rounds.done
     assert rounds.outcomes["b"] == "timeout"
-    assert rounds.timeouts.deadline.observed == [1.0, None]
+    assert rounds.patience.deadline.observed == [1.0, None]
 
 
 @pytest.mark.parametrize("late", [req(5), solicit(5)])
@@ -151,25 +153,25 @@ def test_rounds_reported_by_peers_are_kept_until_the_peers_are_gone():
 
 
 def test_a_slow_link_is_not_tried_again_while_its_payload_is_under_way():
-    timeouts = Timeouts(Fixed(wait=6.0))
-    timeouts.begin(100.0)
-    assert timeouts.expires == 106.0
-    assert timeouts.retry_s("b") == 6.0 / TRIES
-    timeouts.answered("b", 104.0)
-    timeouts.begin(200.0)
-    assert timeouts.retry_s("b") == 8.0, "twice its quickest answer: later than the deadline"
-    assert timeouts.retry_s("c") == 6.0 / TRIES
-    timeouts.answered("b", 200.1)
-    assert timeouts.retry_s("b") == 6.0 / TRIES, "it was quick once, so it can be quick"
-    timeouts.forget("b")
-    timeouts.end()
-    assert timeouts.expires == float("inf")
+    patience = Patience(Fixed(wait=6.0))
+    patience.begin(100.0)
+    assert patience.expires == 106.0
+    assert patience.retry_s("b") == 6.0 / RETRIES
+    patience.resolve("b", "committed", 104.0)
+    patience.begin(200.0)
+    assert patience.retry_s("b") == 8.0, "twice its quickest answer: later than the deadline"
+    assert patience.retry_s("c") == 6.0 / RETRIES
+    patience.resolve("b", "committed", 200.1)
+    assert patience.retry_s("b") == 6.0 / RETRIES, "it was quick once, so it can be quick"
+    patience.forget("b")
+    patience.end()
+    assert patience.expires == float("inf")
 
 
 def test_who_waits_while_two_peers_ask_for_later_rounds_does_not_wait_so_long_and_no_single_peer_shortens_it():
     """The one waited for may be silent; those who ask are given up by nobody else, and give this node up at last."""
     rounds = rounds_at(5, "computing")
-    rounds.timeouts.resolve("c", "committed", 0.2)
+    rounds.patience.resolve("c", "committed", 0.2)
     rounds.open(5, {"b": 0.5}, VIEW, 10.0, steps_s=1.0)
     patient = rounds.until()["b"]
     rounds.decide("c", req(6), 11.0)

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from starling.gossip.exchange.commands import MAX_SERVED, Accept, Reject
 from starling.gossip.exchange.pace import Slots
-from starling.gossip.exchange.timeouts import Timeouts
+from starling.gossip.exchange.patience import Patience
 from starling.gossip.wire.schema import Request, Solicit
 from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
 
 
 def slots() -> Slots:
-    return Slots(Timeouts(Fixed()), 0.5, VIEW)
+    return Slots(Patience(Fixed()), 0.5, VIEW)
 
 
 def req(view: bytes = VIEW, theta: float = 0.5) -> Request:
@@ -103,7 +103,7 @@ def test_a_visit_ends_with_its_exchange_or_at_the_deadline():
     assert core.tick(22.9) == ()
     assert core.tick(23.0) == ("b",)
     assert core.outcomes == {"b": "timeout"}
-    assert core.timeouts.deadline.observed == [1.0, None]
+    assert core.patience.deadline.observed == [1.0, None]
 
 
 def test_an_exchange_under_way_at_the_deadline_has_a_slot_more_while_there_is_patience():
@@ -111,7 +111,7 @@ def test_an_exchange_under_way_at_the_deadline_has_a_slot_more_while_there_is_pa
     core.under_way = {"b"}.__contains__
     core.visit("b", 10.0)
     assert core.until() == {"b": 10.0 + core.longest_s} == {"b": 16.0}
-    core.timeouts.silent = lambda _peer: True
+    core.patience.silent = lambda _peer: True
     assert core.until()["b"] <= 13.0
 
 

@@ -15,12 +15,12 @@ from starling.gossip.exchange.commands import DiscardCalls, EdgeDropped, Ended, 
 from starling.gossip.exchange.edge import Edge
 from starling.gossip.exchange.pace import Rounds, Slots
 from starling.gossip.exchange.pairwise import MAX_ATTEMPTS, MAX_JUMP, MAX_LEAD, Pairwise
-from starling.gossip.exchange.timeouts import TRIES, Timeouts
+from starling.gossip.exchange.patience import RETRIES, Patience
 from starling.gossip.wire.schema import Ack, Busy, Check, Close, Closed, Request, Reset, Response, Solicit
 from tests.harness.fixed_timeout import OTHER, VIEW, Fixed
 
 ROUND, INC, WAIT_S = 5, 100, 3.0
-RETRY_S = WAIT_S / TRIES
+RETRY_S = WAIT_S / RETRIES
 LINKS = {"a": 0.5, "c": 0.25}
 OFFER = calls.Offer("c", INC, 1, ROUND, 0.25, 77)
 REQUEST = Request(INC, 1, 0, ROUND, VIEW, 0.25, 1.0, b"mine")
@@ -40,9 +40,9 @@ def ended(peer: str, outcome: str, reason: str = "", seq: int = 1, size: int = 0
 
 def core(pace: str = "steps", **changes) -> Pairwise:
     """A core with an edge to each peer that both ends agree on, and no transaction."""
-    timeouts = Timeouts(Fixed(WAIT_S))
+    patience = Patience(Fixed(WAIT_S))
     it = Pairwise(
-        "b", Rounds(timeouts, MAX_LEAD) if pace == "steps" else Slots(timeouts, 0.5, VIEW), count(1000).__next__,
+        "b", Rounds(patience, MAX_LEAD) if pace == "steps" else Slots(patience, 0.5, VIEW), count(1000).__next__,
         budget=lambda _peer: 77, **changes,
     )  # fmt: skip
     for peer in "ac":
@@ -190,7 +190,7 @@ def test_a_round_in_which_all_goes_well():
     assert m.totals == {"committed": 2}
     assert m.committed == {"a": 1, "c": 1}
     assert m.payload_bytes == len(b"mine") + len(b"v")
-    assert m.pace.timeouts.deadline.observed == [2.0, 2.5]
+    assert m.pace.patience.deadline.observed == [2.0, 2.5]
     assert m.left_behind(ROUND) == ROUND
     late = m.receive("a", requested(seq=2, committed=1), 2.6)
     assert late[0] == SendMessage("a", Busy(INC, 2, "late", ROUND + 1)), "the round is closed"
@@ -397,7 +397,7 @@ def test_a_peer_that_once_took_long_is_solicited_as_soon_as_any_other_and_a_requ
     """Else whoever waits for it says nothing, and it cannot know how far behind it is."""
     m = core()
     for peer in "ac":
-        m.pace.timeouts.answered(peer, 10.0)
+        m.pace.patience.resolve(peer, "committed", 10.0)
     m.compute(ROUND, LINKS, VIEW, 20.0)
     m.begin_round(ROUND, LINKS, VIEW, 20.0)
     m.tick(20.0)
@@ -460,7 +460,7 @@ def test_a_visit_whose_exchange_is_under_way_at_its_deadline_gets_a_slot_more():
 
     for receives, there, takes_s in ((True, True, 2 * WAIT_S), (False, True, WAIT_S), (True, False, WAIT_S)):
         m = core("clock", receives=lambda _peer, receives=receives: receives)
-        m.pace.timeouts.silent = lambda _peer, there=there: not there
+        m.pace.patience.silent = lambda _peer, there=there: not there
         m.enter_slot(3, 0.0)
         m.visit("a", 0.0)
         m.tick(takes_s - 0.01)
@@ -481,7 +481,7 @@ def test_who_was_never_greeted_is_given_up_at_the_deadline():
 
 def test_where_payloads_take_slots_an_exchange_that_a_peer_solicited_has_as_many():
     m = core("clock")
-    m.pace.timeouts.transfers.observe("c", m.pace.timeouts.deadline.max_wait_s)  # four bounds for the whole
+    m.pace.patience.transfers.observe("c", m.pace.patience.deadline.max_wait_s)  # four bounds for the whole
     m.enter_slot(3, 0.0)
     m.receive("c", Solicit(INC, 9, VIEW), 0.0)
     assert [m.enter_slot(slot, slot - 3.0) for slot in range(4, 8)] == [[]] * 4

@@ -16,8 +16,9 @@ from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import attestation_of, body, contradicts, digest
 from starling.gossip.exchange.calls import Done, Refused, VerifyUpdate
 from starling.gossip.exchange.commands import Fault, SendMessage
+from starling.gossip.exchange.estimates import Deadline
+from starling.gossip.exchange.patience import Patience
 from starling.gossip.exchange.pull import KEPT, MAX_ANSWERS, MAX_DEFERRED, MAX_QUESTIONS, Pulls
-from starling.gossip.exchange.timeouts import Deadline, Timeouts
 from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
 from tests.harness.signatures import sign, verify
 from tests.strategies import examples, seeds
@@ -40,7 +41,7 @@ def machine(**changes) -> Pulls:
     kept = {"afford": lambda _count, _now: True, "incarnation_of": lambda _peer: INCARNATION} | changes
     return Pulls(
         "swarm",
-        Timeouts(Deadline(0.5, 10.0)),
+        Patience(Deadline(0.5, 10.0)),
         verify,
         kept["incarnation_of"],
         kept["afford"],
@@ -344,7 +345,7 @@ def test_a_node_ahead_of_most_waits_for_them(waiting, longer):
     for peer in waiting:
         assert m.receive(peer, NotNow(nonces[peer], 5, "wait"), 0.0) == []
     assert m.waiting == ("a", "b", "c")
-    expires, asked, now = m.timeouts.expires, Counter(), 0.0
+    expires, asked, now = m.patience.expires, Counter(), 0.0
     while not m.done:
         now = m.deadline
         asked.update(tell.peer for tell in m.tick(now))

@@ -81,9 +81,9 @@ def test_rosters_must_be_the_same_where_a_link_is_not_all_that_ends_have_in_comm
     "pace", [rounds_of, lambda agreed, members: slots_of(agreed, "swarm", StickyEdges(1, b"salt"), members)]
 )
 def test_who_answers_no_probe_or_was_gone_lately_is_given_the_usual_time_in_either_pace(pace):
-    timeouts = pace(Manifest(), knowing(silent={"gone"}, lately_gone={"back"})).timeouts
-    assert [timeouts.hurried(peer) for peer in ("gone", "back", "there")] == [True, True, False]
-    assert [timeouts.impatient(peer) for peer in ("gone", "back")] == [False, True]
+    patience = pace(Manifest(), knowing(silent={"gone"}, lately_gone={"back"})).patience
+    assert [patience.hurried(peer) for peer in ("gone", "back", "there")] == [True, True, False]
+    assert [patience.unextended(peer) for peer in ("gone", "back")] == [False, True]
 
 
 @virtual

@@ -3,7 +3,8 @@
 import pytest
 import trio
 
-from starling.gossip.exchange.timeouts import Deadline, Timeouts
+from starling.gossip.exchange.estimates import Deadline
+from starling.gossip.exchange.patience import Patience
 from starling.gossip.wire.schema import Ack, Pull, Pulled, Request, Response
 from starling.node.daemon.context import Limits
 from starling.node.daemon.exchange.budget import FixedBudget
@@ -20,9 +21,9 @@ REQUEST, RESPONSE = Request(1, 7, 0, 0, b"view", 0.5, 1.0, b"x" * 100), Response
 def pairwise():
     report, moved = Reports(), []
     watch, transactions = SlowWatch(report, Limits(0, 0, 1)), Transactions(trio.current_time)
-    timeouts = Timeouts(Deadline(0.1, MOST_S))
+    patience = Patience(Deadline(0.1, MOST_S))
     made = PairwiseTraffic(
-        report, FixedBudget(1), watch, transactions, timeouts, lambda peer, size: moved.append((peer, size))
+        report, FixedBudget(1), watch, transactions, patience, lambda peer, size: moved.append((peer, size))
     )
     return made, report, moved
 
@@ -39,7 +40,7 @@ async def test_a_transaction_is_recorded_from_both_of_its_messages_and_every_fra
     (under_way,) = traffic.transactions.under_way
     assert (under_way.peer, under_way.done_bytes) == ("a", 150)
     assert moved == [("a", 130), ("a", 70), ("a", 5)]
-    assert traffic.timeouts.transfers.usual_s() == pytest.approx(0.1), "an acknowledgement has no payload"
+    assert traffic.patience.transfers.usual_s() == pytest.approx(0.1), "an acknowledgement has no payload"
 
 
 @virtual

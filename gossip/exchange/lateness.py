@@ -1,0 +1,123 @@
+"""What is remembered of peers that were late: who missed its last link, who needs longer, and whose extended deadline is withdrawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from starling.gossip.limits import tolerable
+
+MISSED_LINKS = 3
+"""Links in a row that a peer may let expire before its extended deadline is withdrawn."""
+WITHDRAWN_ROUNDS = 4
+"""Rounds for which it is withdrawn the first time; twice as many each further time …"""
+MAX_WITHDRAWN_ROUNDS = 1024
+"""… up to this."""
+MIN_DELAY = 0.25
+"""Smallest delay for which a peer is called the cause that others went on, in times of a round's local steps and exchange."""
+NEED_DECAY = 1.1
+"""Divisor of what a late peer needs, at each of its answers in time."""
+
+
+@dataclass(slots=True)
+class Lateness:
+    """Peers that let their last link expire, and how long those needed that came for it afterwards."""
+
+    last: set[str] = field(default_factory=set)
+    """Peers whose last link expired."""
+    _opened: dict[str, float] = field(default_factory=dict)
+    """When waiting began for peers whose last link expired, and that did not come since."""
+    _needs_s: dict[str, float] = field(default_factory=dict)
+
+    def expired(self, peer: str, opened: float) -> None:
+        """Record that a link expired that was waited for since `opened`."""
+        self.last.add(peer)
+        self._opened[peer] = opened
+
+    def in_time(self, peer: str, seconds: float) -> None:
+        """Record an answer after `seconds`, in time."""
+        self.last.discard(peer)
+        self._opened.pop(peer, None)
+        if peer in self._needs_s:
+            self._needs_s[peer] = max(seconds, self._needs_s[peer] / NEED_DECAY)
+
+    def arrived(self, peer: str, now: float, longest_s: float) -> bool:
+        """Record that a peer came for a link that had expired, if within `longest_s`. Returns whether it is the first such link."""
+        needs_s = now - self._opened.pop(peer, now)
+        if not 0.0 < needs_s <= longest_s:
+            return False
+        first = peer not in self._needs_s
+        self._needs_s[peer] = needs_s
+        return first
+
+    def needs_s(self, peer: str) -> float | None:
+        """Return what a peer needs that came after its link had expired; None of others."""
+        return self._needs_s.get(peer)
+
+    def more_than_may_lie(self, known: Iterable[str]) -> bool:
+        """Return whether the peers whose last link expired are two more than may be Byzantine among them and those `known`."""
+        return len(self.last) > tolerable(len(self.last.union(known))) + 1
+
+    def forget(self, peer: str) -> None:
+        """Delete what is known of a peer."""
+        self.last.discard(peer)
+        self._opened.pop(peer, None)
+        self._needs_s.pop(peer, None)
+
+
+@dataclass(slots=True)
+class Withdrawals:
+    """Peers whose extended deadline is withdrawn, as they made this node late, or let MISSED_LINKS links in a row expire.
+
+    Withdrawn for WITHDRAWN_ROUNDS rounds, twice as many the next time, so that a peer takes a few rounds in all and its own edge. Whoever
+    is slow to all is waited for by all, and nobody goes on without this node.
+    """
+
+    _round: int = 0  # as counted here
+    _until: dict[str, tuple[int, int]] = field(default_factory=dict)  # the round it ends in, how many rounds it was for
+    _missed: dict[str, int] = field(default_factory=dict)  # links in a row
+    _delays_s: dict[str, float] = field(default_factory=dict)
+    """Seconds beyond what is usual that a peer lately made this node wait; half as many each round."""
+
+    def next_round(self, lag_s: float) -> None:
+        """Begin a round whose local steps and exchange take `lag_s`."""
+        self._round += 1
+        self._delays_s = {
+            peer: seconds / 2.0 for peer, seconds in self._delays_s.items() if seconds > MIN_DELAY / 16.0 * lag_s
+        }
+
+    def active(self, peer: str) -> bool:
+        """Return whether the extended deadline of a peer is withdrawn in this round."""
+        return self._round < self._until.get(peer, (0, 0))[0]
+
+    def delayed(self, peer: str, seconds: float) -> None:
+        """Record that this node waited for a peer by `seconds` > 0 more than is usual."""
+        self._delays_s[peer] = self._delays_s.get(peer, 0.0) + seconds
+
+    def overtaken(self, least_s: Callable[[str], float]) -> None:
+        """Others did a round meanwhile: withdraw it from the peer waited for the longest lately, if by at least `least_s` of that peer."""
+        peer = max(self._delays_s, key=lambda it: (self._delays_s[it], it), default="")
+        if self._delays_s.get(peer, 0.0) < least_s(peer):
+            return
+        self._withdraw(peer)
+        self._delays_s.clear()
+
+    def missed(self, peer: str) -> None:
+        """Count a link that a peer let expire; after MISSED_LINKS in a row, withdraw its extended deadline."""
+        self._missed[peer] = self._missed.get(peer, 0) + 1
+        if self._missed[peer] >= MISSED_LINKS:
+            self._withdraw(peer)
+
+    def excuse(self, peer: str) -> None:
+        """End the row of links that a peer let expire."""
+        self._missed.pop(peer, None)
+
+    def _withdraw(self, peer: str) -> None:
+        _, before = self._until.get(peer, (0, 0))
+        rounds = min(max(2 * before, WITHDRAWN_ROUNDS), MAX_WITHDRAWN_ROUNDS)
+        self._until[peer] = self._round + rounds, rounds
+
+    def forget(self, peer: str) -> None:
+        """Delete what is known of a peer."""
+        for known in (self._until, self._missed, self._delays_s):
+            known.pop(peer, None)

@@ -1,0 +1,177 @@
+"""How long each peer of a round is waited for: rules in order of precedence, of which the first that answers decides.
+
+A rule is a function `(peer, context) -> seconds | None` of facts alone; `gossip/exchange/patience.py` keeps the facts. All times are
+seconds since exchanges of the round began. docs/explanation/waiting.md lists the rules with all other deadlines of a node.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from starling.gossip.exchange.estimates import USUAL
+from starling.gossip.exchange.lateness import MIN_DELAY
+
+MAX_FACTOR = 2.0
+"""Most that one peer is given, in what others are given: its exchanges may take twice as long as theirs, as behind a relay."""
+
+Position = Literal["level", "behind", "ahead"]
+"""This node's round against those that peers report: more of them than may lie are in a later one (behind), or no more than may lie have
+come as far (ahead).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFacts:
+    """What this node knows of one peer that it waits for."""
+
+    usual_s: float
+    """In which answers of the other peers are usual."""
+    silent: bool = False
+    """It left a probe unanswered."""
+    lately_gone: bool = False
+    """It was silent and has not been back for long."""
+    withdrawn: bool = False
+    """Its extended deadline is withdrawn."""
+    late: bool = False
+    """Its last link expired."""
+    needs_s: float | None = None
+    """After which it came for a link that had expired; None: it never did."""
+    quickest_s: float = 0.0
+    """Its quickest answer lately; 0 of none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What this node knows of the round, or visit, that it waits in."""
+
+    learned_s: float
+    """The learned deadline, or what payloads and engines need where that is longer."""
+    lag_s: float
+    """What the local steps of the round and one exchange take."""
+    unlinked_s: float
+    """Given in addition because this node had no link in the rounds before."""
+    shortest_s: float
+    """Lower bound of the learned deadline."""
+    longest_s: float
+    """Upper bound of the learned deadline, lengthened by what payloads and engines need."""
+    payload_s: float
+    """What an exchange takes on the line, by recent payloads."""
+    exchange_s: float
+    """What an exchange takes where both ends are ready."""
+    position: Position = "level"
+    out_of_phase: bool = False
+    """Two more peers than may lie let their last link expire: this node is not where they are."""
+
+
+Rule = Callable[[PeerFacts, Context], float | None]
+
+
+def no_answer_to_probes(peer: PeerFacts, context: Context) -> float | None:
+    """Give a peer that answers no probe what is usual: waiting longer is for peers at work. Decision 0087."""
+    if not peer.silent:
+        return None
+    return min(_least_s(peer, context) + _unlinked_s(peer, context), _timely_s(peer, context))
+
+
+def deadline_withdrawn(peer: PeerFacts, context: Context) -> float | None:
+    """Give a peer that made this node late, or let links in a row expire, what its own exchanges take. Decisions 0070, 0089.
+
+    Not while this node is out of phase, as it is then the one that the others wait for in vain (0100). A peer from which the extended
+    deadline is withdrawn is not given the time of rounds without a link (0114).
+    """
+    if not peer.withdrawn or context.out_of_phase:
+        return None
+    return min(_working_s(peer, context), _timely_s(peer, context))
+
+
+def lately_gone(peer: PeerFacts, context: Context) -> float | None:
+    """Give a peer that was gone, and is not back for long, what its own exchanges take: it will soon be gone again. Decision 0110."""
+    if not peer.lately_gone or context.out_of_phase:
+        return None
+    return min(_working_s(peer, context) + context.unlinked_s, _timely_s(peer, context))
+
+
+def others_ahead(peer: PeerFacts, context: Context) -> float | None:
+    """While others are in later rounds, give nobody more than the shortest deadline and the time of a round. Decision 0096.
+
+    A peer one round behind answers within that time, and peers that already wait for this node do so for as long. Deadlines differ between
+    nodes: without this bound a node with a longer one would stay out of phase for many rounds.
+    """
+    if context.position != "behind":
+        return None
+    longest_s = max(_working_s(peer, context), context.shortest_s) + context.lag_s + _unlinked_s(peer, context)
+    return min(longest_s, _timely_s(peer, context))
+
+
+def others_behind(peer: PeerFacts, context: Context) -> float | None:
+    """Out of phase and ahead of all, wait as long as any exchange may take, until others come. Decision 0100."""
+    if not context.out_of_phase or context.position != "ahead":
+        return None
+    return max(context.longest_s, _extended_s(peer, context))
+
+
+def comes_late(peer: PeerFacts, context: Context) -> float | None:
+    """Give a peer that came after it had been given up the time that it needed, at most MAX_FACTOR times others'. Decision 0107."""
+    if peer.needs_s is None:
+        return None
+    return max(_extended_s(peer, context), _timely_s(peer, context))
+
+
+def late_last_time(peer: PeerFacts, context: Context) -> float | None:
+    """Give a peer that was late the learned deadline and the time of one round. Decision 0010.
+
+    Less than a peer in time: a node that waits for a straggler is still waited for itself. With equal deadlines one straggler would
+    desynchronise the whole swarm. Not while this node is out of phase (0100).
+    """
+    if not peer.late or context.out_of_phase:
+        return None
+    return context.learned_s + context.lag_s + context.unlinked_s
+
+
+def in_time(_peer: PeerFacts, context: Context) -> float:
+    """Give a peer that was in time the learned deadline and the time of two rounds: it may wait for another. Decisions 0010, 0100."""
+    return context.learned_s + 2.0 * context.lag_s + context.unlinked_s
+
+
+RULES: tuple[Rule, ...] = (
+    no_answer_to_probes, deadline_withdrawn, lately_gone, others_ahead, others_behind, comes_late, late_last_time, in_time,
+)  # fmt: skip
+"""In order of precedence; the last always answers."""
+
+
+def seconds_for(peer: PeerFacts, context: Context) -> float:
+    """Return how long a peer is waited for, by the first rule that answers."""
+    return next(seconds for rule in RULES if (seconds := rule(peer, context)) is not None)
+
+
+def _least_s(peer: PeerFacts, context: Context) -> float:
+    """Return the least that anybody is given: what is usual, and what payloads take, as an answer may have to wait for one to be sent."""
+    return max(peer.usual_s, MIN_DELAY / 2.0 * context.lag_s, context.payload_s)
+
+
+def _working_s(peer: PeerFacts, context: Context) -> float:
+    """Return the least that a peer at work is given: also what its own exchanges take, at most MAX_FACTOR times others'."""
+    return max(
+        _least_s(peer, context),
+        USUAL * min(peer.quickest_s, MAX_FACTOR * context.exchange_s),
+        min(_needed_s(peer, context), MAX_FACTOR * peer.usual_s),
+    )
+
+
+def _needed_s(peer: PeerFacts, context: Context) -> float:
+    return 0.0 if peer.needs_s is None else peer.needs_s + context.lag_s
+
+
+def _extended_s(peer: PeerFacts, context: Context) -> float:
+    return min(_needed_s(peer, context), MAX_FACTOR * in_time(peer, context))
+
+
+def _timely_s(peer: PeerFacts, context: Context) -> float:
+    """Return what a peer is given if nothing but its last link is known; no rule that shortens gives more."""
+    late_s = late_last_time(peer, context)
+    return in_time(peer, context) if late_s is None else late_s
+
+
+def _unlinked_s(peer: PeerFacts, context: Context) -> float:
+    """Return the time given for rounds without a link, which a peer without an extended deadline has not. Decision 0114."""
+    return 0.0 if peer.withdrawn else context.unlinked_s

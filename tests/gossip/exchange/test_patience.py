@@ -1,0 +1,456 @@
+"""How long each peer is waited for, as links end."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starling.gossip.exchange.estimates import TRANSFER_PEERS, USUAL, Deadline
+from starling.gossip.exchange.lateness import MIN_DELAY, MISSED_LINKS, WITHDRAWN_ROUNDS
+from starling.gossip.exchange.pace import Rounds
+from starling.gossip.exchange.patience import (
+    ENGINE_CALLS,
+    EXCHANGE_PAYLOADS,
+    MAX_STRETCH,
+    MAX_UNLINKED_ROUNDS,
+    RETRY_PAYLOADS,
+    Patience,
+)
+from starling.gossip.exchange.wait_rules import MAX_FACTOR
+
+
+def test_a_peer_at_work_is_waited_for_longer_than_one_that_was_late_the_last_time():
+    patience = Patience(Deadline(1.0, 1.0))
+    patience.begin(10.0, steps_s=3.0)
+    assert patience.until("b") == 17.0
+    patience.resolve("b", "timeout", 0.0)
+    assert patience.until("b") == 14.0
+    assert patience.until("c") == patience.expires == 17.0
+    patience.resolve("b", "committed", 12.0)
+    assert patience.until("b") == 17.0, "in time once is in time again"
+
+
+def test_who_waited_for_a_straggler_has_an_exchange_to_do_too_and_is_given_time_for_it():
+    """Over a long line an exchange takes longer than a round's local steps."""
+    patience = Patience(Deadline(1.0, 1.0))
+    patience.begin(10.0, steps_s=3.0, exchange_s=2.0)
+    assert patience.until("b") == 21.0
+    assert patience.solicit_s == pytest.approx(7.0 / 6), "which carries nothing, and need not wait so long"
+    patience.resolve("b", "timeout", 0.0)
+    assert patience.until("b") == 16.0
+
+
+def test_whom_a_node_meets_after_rounds_alone_is_given_the_time_of_those_twice_over():
+    """It came early: it had nobody to wait for. A peer that is silent or has let links expire is busy with rounds of its own."""
+    silent = set()
+    patience = Patience(Deadline(0.25, 10.0), silent=lambda peer: peer in silent)
+    at = rounds_with(patience, dict.fromkeys("bcdef", 0.01), rounds=8)
+    given = {}
+    for alone in (0, 3):
+        patience.begin(at, 1.0, 0.5, alone)
+        silent.clear()
+        given[alone] = patience.until("b") - at
+        silent.add("b")
+        given[alone, "silent"] = patience.until("b") - at
+    assert given[3] == pytest.approx(given[0] + 3 * 2 * 1.5)
+    assert given[3, "silent"] == pytest.approx(given[0, "silent"] + 3 * 2 * 1.5)
+    assert given[0, "silent"] < 1.0 < given[0]
+    patience.begin(at, 1.0, 0.5, unlinked=100_000)
+    assert patience.until("c") - at == pytest.approx(given[0] + MAX_UNLINKED_ROUNDS * 2 * 1.5), (
+        "as of who was all alone for a day"
+    )
+
+
+def test_a_link_after_rounds_alone_is_not_held_against_who_missed_it():
+    patience = Patience(Deadline(0.25, 10.0))
+    at = rounds_with(patience, dict.fromkeys("bcdef", 0.01), rounds=8)
+    for _ in range(2 * MISSED_LINKS):
+        patience.begin(at, 1.0, unlinked=3)
+        patience.resolve("b", "timeout", patience.until("b"))
+        assert not patience.unextended("b")
+
+
+def test_who_made_this_node_late_after_rounds_alone_is_not_given_their_time_again():
+    patience = Patience(Deadline(0.25, 10.0))
+    at = rounds_with(patience, dict.fromkeys("bcdef", 0.01), rounds=8)
+    patience.begin(at, 1.0, unlinked=3)
+    patience.resolve("c", "committed", at + 5.0)
+    patience.overtaken()
+    assert not patience.unextended("c"), "this node came too early by more"
+    patience.begin(at, 1.0, unlinked=3)
+    patience.resolve("c", "committed", at + 8.0)
+    patience.overtaken()
+    patience.begin(at, 1.0, unlinked=3)
+    assert patience.until("c") - at < 1.0
+
+
+def test_what_an_exchange_takes_is_learned_from_the_quickest_answers_and_by_no_single_peer():
+    patience = Patience(Deadline(0.25, 10.0))
+    assert patience.exchange_s == 0.0
+    patience.begin(0.0)
+    for peer, waits in {"far": (0.9, 0.8), "b": (0.3, 0.2, 4.0), "c": (0.1, 0.5)}.items():
+        for wait_s in waits:
+            patience.resolve(peer, "committed", wait_s)
+    assert patience.exchange_s == 0.2
+    patience.resolve("b", "timeout", 0.0)
+    assert patience.exchange_s == 0.2, "a peer that did not come says nothing of it"
+    rounds = Rounds(patience)
+    rounds.open(0, {"d": 0.5}, b"view", 50.0, steps_s=1.0)
+    assert patience.expires == pytest.approx(50.0 + patience.deadline.wait_s() + 2.0 * 1.2)
+
+
+def test_a_node_that_most_peers_do_not_wait_for_is_itself_out_of_phase_and_waits_as_for_peers_in_time():
+    """It has run ahead: if it hurried on it would meet nobody in any later round either. As many as may lie change nothing."""
+    patience, others = Patience(Deadline(0.25, 1.0)), "bcdefgh"
+    at = rounds_with(patience, dict.fromkeys(others, 0.01), rounds=8)
+    at = rounds_with(patience, dict.fromkeys(others, 0.01) | {"b": None, "c": None}, rounds=MISSED_LINKS, at=at)
+    patience.begin(at, 1.0)
+    assert not patience.out_of_phase
+    assert patience.until("b") - at < 1.0
+    patience.resolve("d", "timeout", 0.0)
+    assert not patience.out_of_phase, "one honest peer may be late"
+    patience.resolve("e", "timeout", 0.0)
+    assert patience.out_of_phase
+    assert patience.until("b") == patience.until("d") == patience.until("f") == patience.expires
+    patience.resolve("d", "committed", at + 0.01)
+    assert patience.until("b") - at < 1.0
+
+
+def test_a_node_that_has_run_ahead_of_all_but_as_many_as_may_lie_waits_until_others_come():
+    """They do rounds meanwhile, at their own pace; with a learned deadline it would stay as many rounds ahead for good."""
+    rounds = Rounds(Patience(Deadline(0.25, 10.0)))
+    for peer in "bcdefg":
+        rounds.patience.begin(0.0)
+        rounds.patience.resolve(peer, "committed", 0.1)
+        rounds.progress.record(peer, 5)
+    for peer in "bcd":
+        rounds.patience.resolve(peer, "timeout", 0.0)
+    rounds.progress.record("g", 9)
+    rounds.open(9, {"b": 0.5}, b"view", 100.0)
+    assert rounds.position == "ahead", "one that claims to be as far may lie"
+    assert rounds.until() == {"b": 110.0}
+    rounds.progress.record("f", 9)
+    assert rounds.position == "level"
+    assert rounds.until()["b"] < 101.0
+    rounds.progress.rounds["f"] = 5
+    for peer in "c":
+        rounds.patience.resolve(peer, "committed", 100.1)
+    assert rounds.until()["b"] < 101.0, "as many as may lie are late: this node is where the others are"
+
+
+def test_a_peer_that_is_gone_begins_with_a_clean_slate():
+    patience = Patience(Deadline(1.0, 1.0))
+    patience.begin(10.0, steps_s=3.0)
+    patience.resolve("b", "timeout", 17.0)
+    patience.overtaken()
+    assert patience.unextended("b")
+    patience.forget("b")
+    assert patience.until("b") == 17.0
+
+
+def rounds_with(patience, waits, *, rounds=1, lag_s=1.0, at=0.0):
+    """So many rounds in which peers answer after these times, in order; None: not at all. -> when the last has ended"""
+    for _ in range(rounds):
+        patience.begin(at, lag_s)
+        for peer, wait in sorted(waits.items(), key=lambda it: it[1] or 9.0):
+            if wait is None or at + wait >= patience.until(peer):
+                patience.resolve(peer, "timeout", patience.until(peer))
+            else:
+                patience.resolve(peer, "committed", at + wait)
+        at += 10.0
+    return at
+
+
+QUICK = {"b": 0.01, "c": 0.01, "d": 0.02}
+
+
+def test_whom_this_node_waited_for_while_others_went_on_is_given_what_is_usual_and_nobody_else():
+    patience = Patience(Deadline(0.25, 1.0))
+    at = rounds_with(patience, QUICK | {"slow": 0.6}, rounds=8)
+    assert patience.until("slow") == patience.until("b"), "slow to all is waited for"
+    patience.overtaken()
+    patience.begin(at, 1.0)
+    assert patience.until("slow") - at == MIN_DELAY / 2.0
+    assert patience.until("b") - at == pytest.approx(2.25)
+
+
+def test_a_peer_behind_a_relay_that_lost_patience_is_given_the_time_that_its_exchanges_take():
+    """Twice those of others; else it would miss every link from then on."""
+    patience = Patience(Deadline(0.5, 1.0), silent=lambda peer: peer == "gone")
+    at = rounds_with(patience, dict.fromkeys("bcd", 0.12) | {"far": 0.24}, rounds=8, lag_s=0.03)
+    at = rounds_with(patience, dict.fromkeys("bcd", 0.12) | {"far": None}, rounds=MISSED_LINKS, lag_s=0.03, at=at)
+    patience.begin(at, 0.03)
+    assert patience.unextended("far")
+    assert patience.until("far") - at == pytest.approx(4 * 0.12)
+    assert patience.until("gone") - at == pytest.approx(2 * 0.12), "one that answers no probe is not at work"
+
+
+def test_a_peer_that_was_gone_lately_is_given_what_is_usual_and_nothing_is_held_against_it():
+    gone = {"flaps"}
+    patience = Patience(Deadline(0.25, 1.0), lately_gone=gone.__contains__)
+    at = rounds_with(patience, QUICK | {"flaps": 0.01}, rounds=8)
+    at = rounds_with(patience, QUICK | {"flaps": None}, rounds=2 * MISSED_LINKS, at=at)
+    patience.begin(at, 1.0)
+    assert patience.unextended("flaps")
+    assert patience.until("flaps") - at == pytest.approx(MIN_DELAY / 2.0)
+    assert patience.until("b") - at > 2.0
+    gone.clear()
+    assert not patience.unextended("flaps"), "links at which it had no patience to lose are not counted"
+    assert patience.until("flaps") - at > 1.0
+
+
+def test_where_this_node_is_out_of_phase_who_was_gone_is_waited_for_like_others():
+    patience = Patience(Deadline(0.25, 1.0), lately_gone=lambda peer: peer == "b")
+    at = rounds_with(patience, QUICK, rounds=8)
+    at = rounds_with(patience, dict.fromkeys(QUICK), at=at)
+    patience.begin(at, 1.0)
+    assert patience.out_of_phase
+    assert not patience.unextended("b")
+
+
+def test_patience_comes_back_after_some_rounds_and_after_more_each_time():
+    patience, lost = Patience(Deadline(0.25, 1.0)), []
+    at = rounds_with(patience, QUICK, rounds=8)
+    for _ in range(4):
+        at = rounds_with(patience, QUICK | {"slow": 0.6}, rounds=2, at=at)
+        patience.overtaken()
+        rounds = 0
+        while patience.unextended("slow"):
+            at = rounds_with(patience, QUICK | {"slow": 0.6}, at=at)
+            rounds += 1
+        lost.append(rounds)
+    assert lost == [WITHDRAWN_ROUNDS * 2**each for each in range(4)]
+
+
+def test_nobody_loses_it_where_all_are_as_slow_or_nobody_was_waited_for():
+    for waits in (QUICK, dict.fromkeys(QUICK, 0.6)):
+        patience = Patience(Deadline(0.25, 1.0))
+        rounds_with(patience, waits, rounds=8)
+        patience.overtaken()
+        assert not any(map(patience.unextended, waits))
+
+
+def test_who_lets_links_in_a_row_expire_is_given_what_is_usual_and_now_and_then_all_of_it_again():
+    patience, whole = Patience(Deadline(0.25, 1.0)), []
+    at = rounds_with(patience, QUICK, rounds=8)
+    for number in range(MISSED_LINKS + 3 * WITHDRAWN_ROUNDS):
+        patience.begin(at, 1.0)
+        for peer in QUICK:
+            patience.resolve(peer, "committed", at + 0.01)
+        wait_s = patience.until("silent") - at
+        assert wait_s > 1.0 or wait_s == pytest.approx(MIN_DELAY / 2.0)
+        assert patience.until("b") - at > 2.0
+        if wait_s > 1.0:
+            whole.append(number)
+        patience.resolve("silent", "timeout", at + wait_s)
+        at += 10.0
+    first = MISSED_LINKS - 1
+    assert whole == [*range(MISSED_LINKS), first + WITHDRAWN_ROUNDS, first + 3 * WITHDRAWN_ROUNDS]
+
+
+def test_links_that_expire_now_and_then_cost_a_peer_nothing():
+    patience = Patience(Deadline(0.25, 1.0))
+    at = rounds_with(patience, QUICK, rounds=8)
+    for _ in range(5):
+        at = rounds_with(patience, QUICK | {"slow": None}, rounds=MISSED_LINKS - 1, at=at)
+        at = rounds_with(patience, QUICK | {"slow": 0.6}, at=at)
+        assert not patience.unextended("slow")
+
+
+def test_who_came_after_it_was_given_up_is_given_that_time_and_a_round_more_the_next_time():
+    """A peer behind a relay is late by as much each time; answers that were cut off would teach nothing of it."""
+    patience = Patience(Deadline(0.25, 1.0))
+    at = rounds_with(patience, QUICK, rounds=8, lag_s=0.1)
+    at = rounds_with(patience, QUICK | {"far": None}, lag_s=0.1, at=at)
+    patience.came("far", at - 10.0 + 0.6)
+    patience.begin(at, 0.1)
+    assert patience.until("far") - at == pytest.approx(0.6 + 0.1)
+    assert patience.until("b") - at == pytest.approx(0.25 + 2 * 0.1)
+    patience.resolve("far", "committed", at + 0.65)
+    patience.begin(at, 0.1)
+    assert patience.until("far") - at == pytest.approx(0.65 + 0.1), "as it does need it"
+    for _ in range(9):
+        patience.resolve("far", "committed", at + 0.1)
+        patience.begin(at, 0.1)
+    assert patience.until("far") == patience.until("b"), "it is in time again"
+
+
+def test_how_much_later_a_peer_may_come_is_bounded_and_less_for_whom_nobody_has_patience():
+    """Twice what others are given; who comes later than that, or never, is given nothing more, nor is one that answers no probe."""
+    patience = Patience(Deadline(0.25, 1.0), silent=lambda peer: peer == "gone")
+    given_s, missing = 0.25 + 2 * 0.1, {"far": None, "farther": None, "never": None, "gone": None}
+    at = rounds_with(patience, QUICK, rounds=8, lag_s=0.1)
+    at = rounds_with(patience, QUICK | missing, lag_s=0.1, at=at)
+    for peer, late_s in {"far": 0.88, "farther": 0.92, "gone": 0.8, "b": 0.5}.items():
+        patience.came(peer, at - 10.0 + late_s)
+    for peer in "efghij":  # who are in time, so that those who were not are as few as may lie
+        patience.resolve(peer, "committed", at - 10.0 + 0.01)
+    patience.begin(at, 0.1)
+    assert patience.until("far") - at == pytest.approx(MAX_FACTOR * given_s)
+    assert patience.until("farther") == patience.until("never") == pytest.approx(at + given_s - 0.1)
+    assert patience.until("gone") - at < 0.1
+    assert patience.until("b") - at == pytest.approx(given_s), "it was in time"
+    patience.resolve("far", "timeout", 0.0)
+    patience.resolve("far", "timeout", 0.0)
+    patience.resolve("far", "timeout", 0.0)
+    assert patience.unextended("far")
+    assert patience.until("far") - at == pytest.approx(MAX_FACTOR * patience.usual_s("far"))
+
+
+@pytest.mark.parametrize("then", [lambda it: it.resolve("b", "committed", 0.2), lambda it: it.forget("b")])
+def test_what_comes_after_a_peer_was_in_time_or_was_gone_says_nothing(then):
+    patience = Patience(Deadline(1.0, 1.0))
+    patience.begin(0.0)
+    patience.resolve("b", "timeout", 0.1)
+    then(patience)
+    patience.came("b", 1.5)
+    assert patience.until("b") == 1.0
+
+
+def test_the_first_link_that_a_peer_comes_too_late_for_is_none_that_it_let_expire():
+    patience = Patience(Deadline(0.25, 1.0))
+    at = rounds_with(patience, QUICK, rounds=8, lag_s=0.1)
+    for number in range(2 * MISSED_LINKS - 1):
+        assert not patience.unextended("far"), number
+        at = rounds_with(patience, QUICK | {"far": None}, lag_s=0.1, at=at)
+        if number >= MISSED_LINKS - 2:
+            patience.came("far", at - 10.0 + 0.8)
+    assert patience.unextended("far"), "it was given what it needed, and did not come in it"
+    patience.forget("far")
+    patience.begin(at, 0.1)
+    assert patience.until("far") == patience.until("b")
+    patience.came("far", at + 0.8)
+    assert patience.until("far") == patience.until("b"), "of whom nothing is known"
+
+
+def test_a_peer_that_is_gone_has_missed_nothing():
+    patience = Patience(Deadline(1.0, 1.0))
+    for _ in range(MISSED_LINKS - 1):
+        patience.resolve("b", "timeout", 0.0)
+    patience.forget("b")
+    patience.resolve("b", "timeout", 0.0)
+    assert not patience.unextended("b")
+
+
+def test_each_link_of_a_round_has_its_own_deadline():
+    rounds = Rounds(Patience(Deadline(1.0, 1.0)))
+    rounds.patience.resolve("b", "timeout", 0.0)
+    rounds.open(0, {"b": 0.5, "c": 0.5}, b"view", 0.0, steps_s=2.0)
+    assert rounds.tick(2.9) == ()
+    assert rounds.tick(3.0) == ("b",)
+    assert rounds.waiting == ("c",)
+    assert rounds.tick(5.0) == ("c",)
+
+
+def test_a_peer_that_reports_a_later_round_has_passed_ours():
+    rounds = Rounds(Patience(Deadline(1.0, 1.0)))
+    rounds.open(4, {"b": 0.5}, b"view", 0.0)
+    rounds.progress.record("b", 4)
+    assert not rounds.passed("b")
+    rounds.progress.record("b", 5)
+    assert rounds.passed("b")
+
+
+def test_a_payload_that_takes_longer_than_the_bound_lengthens_the_deadline_and_is_not_repeated_while_under_way():
+    patience = Patience(Deadline(0.1, 1.0))
+    patience.transfers.observe("a", 0.2)
+    patience.begin(0.0)
+    assert (patience.stretch, patience.expires) == (1.0, 1.0)
+    for _ in range(9):
+        patience.transfers.observe("a", 3.0)
+    patience.begin(10.0)
+    assert patience.stretch == pytest.approx(EXCHANGE_PAYLOADS * 3.0)
+    assert patience.expires == pytest.approx(10.0 + EXCHANGE_PAYLOADS * 3.0)
+    assert patience.retry_s("a") >= RETRY_PAYLOADS * 3.0
+    patience.forget("a")
+    assert patience.stretch == 1.0
+
+
+@given(st.permutations([("a", 0.1), ("b", 0.2), ("c", 0.0), ("slow", 1e6), ("slower", 1e9)]), st.integers(1, 4))
+def test_fewer_than_half_of_the_peers_cannot_lengthen_it_and_nobody_beyond_a_bound(sent, times):
+    patience = Patience(Deadline(0.1, 1.0))
+    for peer, seconds in sent * times:
+        patience.transfers.observe(peer, seconds)
+    assert patience.stretch == 1.0
+    for number in range(20):
+        patience.transfers.observe(f"more{number}", 1e6)
+    assert patience.stretch == MAX_STRETCH
+    for number in range(TRANSFER_PEERS // 2 + 1):
+        patience.transfers.observe(f"quick{number}", 0.0)
+    assert patience.stretch == 1.0, "only the last ones count"
+
+
+def test_a_peer_that_answers_no_probe_is_given_what_is_usual_and_patience_again_when_it_is_heard():
+    silent = set()
+    patience = Patience(Deadline(0.25, 10.0), silent=silent.__contains__)
+    for _ in range(6):
+        patience.begin(0.0, 2.0)
+        patience.resolve("a", "committed", 0.3)
+    patience.begin(100.0, 2.0)
+    patient = patience.until("b")
+    silent.add("b")
+    assert patience.until("b") == pytest.approx(100.0 + patience.usual_s("b"))
+    assert patience.usual_s("b") < USUAL * 0.3
+    assert patience.until("a") == patient > 104.0
+    silent.clear()
+    assert patience.until("b") == patient
+
+
+def test_a_silent_peer_still_has_what_payloads_take_as_its_answer_may_wait_behind_one():
+    patience = Patience(Deadline(0.25, 10.0), silent=lambda _peer: True)
+    for _ in range(6):
+        patience.begin(0.0, 2.0)
+        patience.resolve("a", "committed", 0.3)
+    patience.transfers.observe("a", 0.6)
+    patience.begin(100.0, 2.0)
+    assert patience.until("b") == pytest.approx(100.0 + EXCHANGE_PAYLOADS * 0.6)
+
+
+def test_who_is_waited_for_when_others_have_gone_on_is_given_the_shortest_deadline_or_what_is_usual_and_the_time_of_a_round():
+    """A deadline learned from late answers is longer than the others': they would give this node up while it waits.
+
+    What is usual alone may be milliseconds, and a process that lost the processor for longer would be given up.
+    """
+    patience = Patience(Deadline(0.25, 10.0))
+    patience.resolve("a", "committed", 0.01)
+    patience.begin(100.0, 0.02)
+    assert patience.until("b", "behind") == pytest.approx(100.0 + 0.25 + 0.02)
+    patience.resolve("a", "committed", 100.3)
+    patience.resolve("a", "committed", 100.3)
+    patience.begin(100.0, 2.0)
+    assert patience.until("b") == 100.0 + 10.0 + 2 * 2.0
+    assert patience.until("b", "behind") == pytest.approx(100.0 + USUAL * 0.3 + 2.0)
+    patience.transfers.observe("a", 0.6)
+    assert patience.until("b", "behind") == pytest.approx(100.0 + EXCHANGE_PAYLOADS * 0.6 + 2.0)
+
+
+def test_others_that_have_gone_on_give_nobody_more_time():
+    patience = Patience(Deadline(0.25, 10.0), silent=lambda peer: peer == "gone")
+    rounds_with(patience, QUICK, rounds=8)
+    patience.begin(100.0, 0.0)
+    for peer in (*QUICK, "gone"):
+        assert patience.until(peer, "behind") <= patience.until(peer)
+
+
+def test_exchanges_get_the_time_that_this_nodes_engine_takes_to_make_and_read_them():
+    """Else a local step of a third of a slot is enough for no visit to be in time, ever."""
+    patience = Patience(Deadline(1.0, 1.0))
+    assert patience.longest_s == 1.0
+    for seconds in (0.5, 0.5, 100.0):
+        patience.calls.observe(seconds)
+    assert patience.longest_s == 2 * ENGINE_CALLS * 0.5
+    patience.begin(0.0)
+    assert patience.until("a") == patience.longest_s
+    assert patience.retry_s("a") >= ENGINE_CALLS * 0.5, "what an engine is at work on is not sent again"
+    for _ in range(4):
+        patience.calls.observe(0.01)
+    assert patience.longest_s == 1.0
+
+
+def test_what_payloads_take_is_what_the_longest_takes_whoever_got_it():
+    """Of two peers one may be sent requests and the other responses, a quarter as long."""
+    patience = Patience(Deadline(1.0, 1.0))
+    patience.transfers.observe("answered", 0.125, 250_000)
+    patience.transfers.observe("asked", 0.5, 1_000_000)
+    assert patience.longest_s == EXCHANGE_PAYLOADS * 0.5
+    patience.transfers.observe("slow to read", 50.0, 1_000_000)
+    assert patience.longest_s == EXCHANGE_PAYLOADS * 0.5, "one of three changes nothing"
