@@ -34,7 +34,7 @@ class Quantizer(Protocol):
 
 
 class Selector(Protocol):
-    """Which coordinates an exchange is about."""
+    """Choose the coordinates that an exchange is about."""
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
         """Coordinates of x (d,), a message, where `reference` is None; else of its difference from `reference` (d,).
@@ -47,7 +47,7 @@ class Selector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Where in a run a node is."""
+    """The moment of a run at a node."""
 
     round: int  # >= 0
     local_steps: float  # K, done since the last exchange; a mean where it is measured, 0 in a round that only mixes
@@ -75,7 +75,7 @@ class Effect:
     """`starling.gossip.mix.memories.Learned`: what the exchange does to the optimiser's memory; None: nothing."""
 
     def opposite(self, peer: str) -> Effect:
-        """What the exchange does to the other end, which knows us as `peer`."""
+        """Return the effect of the same exchange on the other end, which knows us as `peer`."""
         return replace(self, peer=peer, value=-self.value)
 
 
@@ -183,7 +183,7 @@ coordinates, or on anything else that does not distinguish peers.
 
 
 class Rule(Protocol):
-    """How a node combines its own vector with those received from k peers, some of them Byzantine. Row by row, for any leading "…".
+    """Combine a node's own vector with those received from k peers, some of them Byzantine. Row by row, for any leading "…".
 
     An absent vector counts as one without information: a rule never gives the others more weight for it.
     """
@@ -221,7 +221,7 @@ class Gathering(Protocol):
 
     @property
     def rule(self) -> Rule:
-        """How they are combined."""
+        """The rule that combines the vectors."""
 
 
 @runtime_checkable
@@ -232,7 +232,7 @@ class Broadcasting(Protocol):
         """(…, d) the model between rounds that is equal at all nodes; from it, or near it, local steps begin."""
 
     def kept(self, state: Any) -> dict[str, Tensor]:
-        """What of the state a checkpoint keeps beside that model, by name."""
+        """Return the parts of the state that a checkpoint stores beside that model, by name."""
 
     def resumed(self, state: Any, kept: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
         """The model (d,) with which a node goes on after a restart, and its state. Raises ValueError: `kept` is another model's."""
@@ -290,7 +290,7 @@ class Replacing(Protocol):
 
     @property
     def replaces(self) -> bool:
-        """Whether `shared` is x itself, and `publish` and `absorb` look at nothing else, so that a model may be mixed in its own memory."""
+        """Whether `shared` is x itself, and `publish` and `absorb` read nothing else, so that a model may be mixed in its own memory."""
 
 
 @runtime_checkable
@@ -298,7 +298,7 @@ class CorrectsInPlace(Protocol):
     """A mixing algorithm that corrects one node's gradient without another vector, in about one pass over memory."""
 
     def correct_in_place(self, state: Any, gradient: Tensor, step: int) -> tuple[Tensor, Any]:
-        """As `Mixer.correct` of a finite gradient (d,), which is overwritten and returned, and the new state.
+        """Correct a finite gradient (d,) as `Mixer.correct`, in place -> the gradient and the new state.
 
         What the state remembers of gradients may change in its own memory, so the new state is to be kept even if the step is undone; the
         correction itself does not. `step` is the number of the local step: of long vectors a part in turn may stand for the whole.

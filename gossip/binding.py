@@ -1,4 +1,4 @@
-"""How a model's parameters, gradients and averaged buffers hang together with its flat vector, chosen once for each model (`bound`).
+"""Bind a model's parameters, gradients and averaged buffers to its flat vector, in a way that is chosen once for each model (`bound`).
 
     Bound      parameters of the vector's dtype are views of it, and so are their gradients: nothing is copied
     Mastered   of other dtypes (bfloat16, float16, complex, several) the vector holds the values in full precision, so that no small step is
@@ -24,19 +24,19 @@ Moves = tuple[Callable[[], None], ...]
 
 
 class Moving(Protocol):
-    """What has to be done around a module's computing."""
+    """The copies between vector and module that are due around a module's computing."""
 
     @property
     def before(self) -> Moves:
-        """What has to be done before the module computes with the vector: nothing, or `load`."""
+        """Copies that are due before the module computes with the vector: none, or `load`."""
 
     @property
     def after_backward(self) -> Moves:
-        """What has to be done after a backward pass: nothing, or `gather`."""
+        """Copies that are due after a backward pass: none, or `gather`."""
 
     @property
     def after_step(self) -> Moves:
-        """What has to be done after a local step: nothing, or `collect`."""
+        """Copies that are due after a local step: none, or `collect`."""
 
 
 class Binding(Moving, Protocol):
@@ -44,7 +44,7 @@ class Binding(Moving, Protocol):
 
     @property
     def x(self) -> Tensor:
-        """(d,) the vector."""
+        """The vector, (d,)."""
 
     def load(self) -> None:
         """Write the vector to the module."""

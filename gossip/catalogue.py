@@ -49,7 +49,7 @@ class Entry(Generic[F]):
     keys: str = ""  # "module:attribute" whose parameters are the part's keys, if not the part's own
 
     def load(self) -> Callable[..., Any]:
-        """The constructor."""
+        """Return the constructor."""
         made = _attribute(self.where)
         return partial(made, **self.given) if self.given else made
 
@@ -96,7 +96,7 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         return tuple(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        """Imports nothing."""
+        """Return whether the name is known; imports nothing."""
         return name in self._entries or name in self._installed()
 
     def __iter__(self) -> Iterator[str]:
@@ -195,7 +195,7 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
             construct(section, name, constructor, params)
 
     def keyed(self, name: str, *, trusted: bool = False) -> Callable[..., Any] | None:
-        """What has the part's keys for parameters; None and ConfigError as `keys_of`."""
+        """Return the callable whose parameters are the part's keys; None and ConfigError as `keys_of`."""
         entry = self._entries.get(name)
         if entry is not None and entry.keys:
             return _attribute(entry.keys)

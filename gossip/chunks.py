@@ -37,7 +37,7 @@ def digests(state: bytes, chunk_bytes: int = MAX_CHUNK_BYTES) -> bytes:
 
 
 def digests_of(parts: Iterable[bytes | memoryview]) -> bytes:
-    """As `digests`, of the chunks in order."""
+    """Return the digests of the chunks, in order, as `digests`."""
     return b"".join(hashlib.sha256(part).digest() for part in parts)
 
 
@@ -48,7 +48,7 @@ def root(listed: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Download:
-    """Which chunk to ask of which peer, and what came. `now` is local time in seconds.
+    """Choose which chunk to request of which peer, and store what arrives. `now` is local time in seconds.
 
     Args:
         size: bytes of the state, > 0.
@@ -83,11 +83,11 @@ class Download:
 
     @property
     def received(self) -> int:
-        """Bytes that are here."""
+        """Bytes that have arrived."""
         return self.size - sum(self.length(index) for index, have in enumerate(self._have) if not have)
 
     def length(self, index: int) -> int:
-        """Bytes of a chunk."""
+        """Return the bytes of a chunk."""
         return min(self.chunk_bytes, self.size - index * self.chunk_bytes)
 
     def is_right(self, index: int, data: bytes) -> bool:
@@ -125,7 +125,7 @@ class Download:
         return index
 
     def arrived(self, peer: str, index: int, data: bytes, now: float) -> Literal["new", "known", "wrong"]:
-        """What a peer sent for a chunk it was asked for; if it is wrong, which is said once, this peer is asked for nothing more."""
+        """Store a chunk that a peer was asked for; after a wrong one, which is reported once, this peer is asked for nothing more."""
         if self._have[index]:
             return "known"
         if not self.is_right(index, data):

@@ -1,4 +1,4 @@
-"""What a node keeps of each of its edges: flows, copies of messages, or a rule's memory of peers.
+"""The state of a node's edges: flows, copies of messages, or a rule's memory of peers.
 
 Shapes: D numbers of the shared vector, k peers, s numbers that a rule remembers.
 """
@@ -26,7 +26,7 @@ Committed = Effect | Swapped | EncodedEffect
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """What a memory of edges is made for."""
+    """The parameters of an edge memory."""
 
     edge: Any  # the kind's protocol in `starling.gossip.api`
     shared: Tensor  # (D,) of the shared vector's length, dtype and device
@@ -35,7 +35,7 @@ class Edges:
 
 
 class EdgeMemory(Protocol):
-    """What is kept of the edges of one node.
+    """The state of one node's edges.
 
     Attributes:
         compares: whether the shared vector that all nodes began with is asked for often.
@@ -128,7 +128,6 @@ class Flows:
         return state
 
     def histories(self, state: Any) -> dict[str, Tensor]:
-        """Return nothing."""
         return {}
 
     def recalled(self, x: Tensor, state: Any, histories: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
@@ -140,28 +139,27 @@ class Flows:
 
 
 class NoEdges(Flows):
-    """Nothing is kept."""
+    """No state."""
 
     def __init__(self, edges: Edges) -> None:
         super().__init__(replace(edges, edge=PlainAveraging(), settled_edges=0))
 
-    def settle(self, peer: str) -> None:
-        """Do nothing."""
+    def settle(self, peer: str) -> None: ...
 
     def revoke(self, peer: str) -> bool:
-        """Do nothing."""
+        """Return False: there is nothing to delete."""
         return False
 
 
 class CommonAnchor(NoEdges):
-    """Nothing is kept, as all nodes add the same sum to one model."""
+    """No state, as all nodes add the same sum to one model."""
 
     def __init__(self, edges: Edges) -> None:
         super().__init__(edges)
         self._edge: Broadcasting = edges.edge
 
     def anchor(self, state: Any) -> Tensor | None:
-        """Return that model."""
+        """Return the outer parameters."""
         return self._edge.settled(state)
 
     def histories(self, state: Any) -> dict[str, Tensor]:
@@ -174,7 +172,7 @@ class CommonAnchor(NoEdges):
 
 
 class PublicCopies(NoEdges):
-    """What both ends of an edge know of each other's messages."""
+    """Copies that both ends of an edge have of each other's messages."""
 
     compares: ClassVar[bool] = True
 
@@ -242,7 +240,7 @@ class ControlCopies(CommonCopies):
         return self._edge.flows(torch.stack([self.copies[peer] for peer in sorted(self.copies)]))
 
     def book(self, done: Sequence[Committed], shared: Tensor) -> tuple[Tensor, bool]:
-        """As of `CommonCopies`; any swap changes the correction."""
+        """Apply swaps as `CommonCopies`; any swap changes the correction."""
         shared, _ = super().book(done, shared)
         return shared, any(isinstance(each, Swapped) for each in done)
 

@@ -24,7 +24,7 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 class GossipError(Exception):
-    """Root of the tree."""
+    """Root of all errors that this package raises on purpose."""
 
 
 class ConfigError(GossipError):

@@ -1,4 +1,4 @@
-"""When an answer is late, by the answers before it: the estimate that all adaptive deadlines share."""
+"""Estimate from earlier answers when the next is late, for all adaptive deadlines."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 
 def tolerable(peers: int) -> int:
-    """How many of m > 0 peers may be Byzantine: f = max(1, ⌊(m − 1)/3⌋)."""
+    """Return how many of m > 0 peers may be Byzantine: f = max(1, ⌊(m − 1)/3⌋)."""
     return max(1, (peers - 1) // 3)
 
 

@@ -33,7 +33,7 @@ Adjust = Callable[[Effect | EncodedEffect, Tensor], Effect | EncodedEffect]
 
 
 class Scope(Protocol):
-    """Which part of a model nodes share."""
+    """The part of a model that nodes share."""
 
     personal: bool  # whether a part stays at home
 
@@ -45,16 +45,14 @@ class Scope(Protocol):
 
 
 class WholeModel:
-    """All of it."""
+    """All of the model."""
 
     personal = False
 
     def part(self, x: Tensor) -> Tensor:
-        """Return x."""
         return x
 
     def whole(self, part: Tensor, x: Tensor) -> Tensor:
-        """Return the part."""
         return part
 
 
@@ -147,7 +145,7 @@ class Replica:
 
     @property
     def offered(self) -> Tensor:
-        """What others may take over of the model."""
+        """The part of the model that others may take over."""
         return self.scope.part(self.settled)
 
     def publish(self, phase: Phase) -> None:

@@ -12,7 +12,7 @@ Spans = tuple[slice, ...]
 
 
 def spans_of(layout: Layout, names: Container[str]) -> Spans:
-    """Where the parameters of these names lie."""
+    """Return the spans of the parameters of these names."""
     spans: list[slice] = []
     for name, start, end in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
         if name not in names or start == end:
@@ -40,6 +40,6 @@ def put(x: Tensor, part: Tensor, spans: Spans) -> Tensor:
 
 
 def unmatched(key: str, pattern: str, layout: Layout) -> str:
-    """What to say of a pattern of the manifest that matches no name."""
+    """Return the message for a pattern of the manifest that matches no name."""
     shown = ", ".join(layout.names[:6]) + (" …" if len(layout.names) > 6 else "")
     return f"{key}: {pattern!r} matches no parameter of this model; its names are {shown}"

@@ -25,7 +25,7 @@ _WIDE = {
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each parameter lies in the flat vector, and after them each buffer that is averaged."""
+    """The place of each parameter in the flat vector, followed by each buffer that is averaged."""
 
     names: tuple[str, ...]  # dotted, unique, as in `named_parameters`; shared parameters appear once
     shapes: tuple[tuple[int, ...], ...]  # of each; of complex ones with a 2 at the end
@@ -120,7 +120,7 @@ def bind(model: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
 
 
 def bind_parameters(model: nn.Module, layout: Layout) -> Tensor:
-    """As `bind`, but for the gradients, and -> the first vector alone."""
+    """Bind parameters alone, as `bind` -> the first vector."""
     params = flatten(model, layout)
     rebind(model, layout, params)
     return params

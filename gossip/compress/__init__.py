@@ -1,1 +1,1 @@
-"""From a difference of vectors to few bytes and back."""
+"""Compress a difference of vectors to few bytes, and restore it."""

@@ -37,7 +37,7 @@ _DELTA = 128  # added to a quantizer's code
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How activations travel: values by a quantizer, or the change of each sample's."""
+    """Encode activations: values by a quantizer, or each sample's change."""
 
     quantizer: Quantizer
     delta: bool = False
@@ -58,7 +58,7 @@ def codec(name: str, *, by_chance: bool = False) -> Codec:
 
 @dataclass(slots=True)
 class Cache:
-    """What the receiver last saw of each sample, in fp16, equal at both ends: nothing counts before `commit`.
+    """Each sample's last activation at the receiver, in fp16, equal at both ends: a change takes effect at `commit`.
 
     `capacity` bytes; what does not fit is never kept, at neither end.
     """
@@ -166,7 +166,7 @@ def _restored(
     shape: Sequence[int], known: Sequence[Tensor | None], new: bytes | memoryview, change: bytes | memoryview, codec: Codec, cache: Cache,
     samples: Sequence[int],
 ) -> Tensor:  # fmt: skip
-    """What both ends make of the same bytes, and keep."""
+    """Return the activations that both ends make of the same bytes, and cache them."""
     each, fresh = math.prod(shape[1:]), sum(seen is None for seen in known)
     first = iter(Fp16().decode(new, fresh * each).view(fresh, each))
     changes = len(known) - fresh

@@ -1,4 +1,4 @@
-"""How much of the vector an exchange can afford. Pure arithmetic, torch-free: the daemon knows the rates."""
+"""Compute how much of the vector an exchange can afford. Pure arithmetic without torch: the daemon knows the rates."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class LayeredBudget:
-    """What `Layered` may send, before the size of the vector and the quantizer are known.
+    """The budget of `Layered`, before the size of the vector and the quantizer are known.
 
     Args:
         ratio: share of the coordinates where no budget is known.

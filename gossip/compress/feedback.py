@@ -26,7 +26,7 @@ State = tuple[Tensor, ...]
 
 @dataclass(frozen=True, slots=True)
 class NoFeedback:
-    """What is dropped is forgotten. Right for unbiased compressors; a biased one keeps its bias for ever. Base of all schemes."""
+    """Forget what is dropped. Right for unbiased compressors; a biased one keeps its bias for ever. Base of all schemes."""
 
     vectors: ClassVar[int] = 0
 
@@ -65,7 +65,7 @@ class ErrorFeedback(NoFeedback):
         return update + state[0]
 
     def sent(self, state: State, update: Tensor, message: Tensor) -> State:
-        """What is owed now."""
+        """Return the new residual."""
         return (self.target(state, update) - message,)
 
 
@@ -138,7 +138,7 @@ class EControl(Ef21):
         return self.control * state[0] + update - state[1]
 
     def sent(self, state: State, update: Tensor, message: Tensor) -> State:
-        """The new e and h."""
+        """Return the new e and h."""
         estimate = state[1] + message
         return state[0] + update - estimate, estimate
 
@@ -160,7 +160,7 @@ class Dgc(NoFeedback):
     vectors: ClassVar[int] = 2
 
     def target(self, state: State, update: Tensor) -> Tensor:
-        """The new v."""
+        """Return the new v."""
         return state[1] + (self.momentum * state[0] + update)
 
     def sent(self, state: State, update: Tensor, message: Tensor) -> State:
@@ -183,7 +183,7 @@ class DecoupledMomentum(ErrorFeedback):
     decay: ShareBelowOne = 0.999  # of the momentum, in [0, 1); 1 would be error feedback
 
     def target(self, state: State, update: Tensor) -> Tensor:
-        """The new M."""
+        """Return the new M."""
         return update + self.decay * state[0]
 
 

@@ -26,7 +26,7 @@ TRAILER = struct.Struct("<dI")
 
 
 class Kind(IntEnum):
-    """What follows the header."""
+    """The kind of content that follows the header."""
 
     IMPLIED = 0  # values alone: the reader knows the support from the request
     FULL = 1

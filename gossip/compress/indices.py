@@ -73,7 +73,7 @@ def decode(data: Bytes, count: int, dim: int) -> IndexArray:
 
 
 def _plan(indices: IndexArray, dim: int) -> rice.Plan | _Clusters:
-    """The smallest layout."""
+    """Return the smallest layout."""
     best: rice.Plan | _Clusters = rice.plan(indices, dim)
     for shift in _WIDTHS:
         clusters = _clusters(indices, dim, shift)

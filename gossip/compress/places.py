@@ -1,4 +1,4 @@
-"""Where in a flat vector (d,) the numbers of a support lie, all of them or some at a time: to read there, and to write.
+"""Read and write the numbers of a support in a flat vector (d,), all of them or some at a time.
 
 The coordinates of blocks are not listed: rows of a vector that is cut into blocks are copied several times as fast.
 
@@ -17,11 +17,11 @@ from starling.gossip.vector import stretches
 
 
 class Places(Protocol):
-    """Where some of a support's numbers lie."""
+    """Positions of some of a support's numbers."""
 
     @property
     def part(self) -> slice:
-        """Which of the support's numbers, in ascending order of their coordinates."""
+        """The part of the support's numbers, in ascending order of their coordinates."""
 
     def read(self, x: Tensor) -> Tensor:
         """(k,) of x (d,), perhaps a view."""
@@ -30,26 +30,25 @@ class Places(Protocol):
         """Values (k,) become those of x (d,)."""
 
     def cut(self, most: int) -> Iterator[Places]:
-        """All of a support's places in pieces of at most `most` numbers, or one block."""
+        """Yield all of a support's positions in pieces of at most `most` numbers, or one block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Coordinates in a row."""
+    """Consecutive coordinates."""
 
     part: slice
     index: slice
 
     def read(self, x: Tensor) -> Tensor:
-        """A view."""
+        """Return a view."""
         return x[self.index]
 
     def write(self, x: Tensor, values: Tensor) -> None:
-        """Copied."""
         x[self.index] = values
 
     def cut(self, most: int) -> Iterator[Places]:
-        """Shorter stretches."""
+        """Yield shorter stretches."""
         for part, index in stretches(self.index, self.part.stop, most):
             assert isinstance(index, slice)
             yield Stretch(part, index)
@@ -63,15 +62,14 @@ class Listed:
     index: Tensor
 
     def read(self, x: Tensor) -> Tensor:
-        """A copy."""
+        """Return a copy."""
         return x.index_select(0, self.index.to(x.device))  # four times as fast as x[index]
 
     def write(self, x: Tensor, values: Tensor) -> None:
-        """Copied."""
         x.index_copy_(0, self.index.to(x.device), values)
 
     def cut(self, most: int) -> Iterator[Places]:
-        """Shorter lists."""
+        """Yield shorter lists."""
         for first in range(0, self.part.stop, most):
             index = self.index[first : first + most]
             yield Listed(slice(first, first + len(index)), index)
@@ -87,7 +85,7 @@ class Rows:
     rest: int = 0  # coordinates of the last block that follow; 0: it is not among them
 
     def read(self, x: Tensor) -> Tensor:
-        """A copy."""
+        """Return a copy."""
         taken = empty(len(self.rows) * self.block + self.rest, x.device, x.dtype)
         whole = taken[: len(self.rows) * self.block].view(-1, self.block)
         torch.index_select(self._blocks(x), 0, self.rows.to(x.device), out=whole)
@@ -95,7 +93,6 @@ class Rows:
         return taken
 
     def write(self, x: Tensor, values: Tensor) -> None:
-        """Copied."""
         whole = values[: len(self.rows) * self.block].view(-1, self.block)
         self._blocks(x).index_copy_(0, self.rows.to(x.device), whole)
         x[len(x) - self.rest :] = values[whole.numel() :]

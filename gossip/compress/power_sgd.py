@@ -35,7 +35,7 @@ class PowerSgd:
     seed: int = 0  # of the first directions
 
     def start(self, x: Tensor) -> Warm:
-        """Nothing owed; random directions. x: (d,)."""
+        """Return the state without residual and with random directions. x: (d,)."""
         return Warm(torch.zeros_like(x), self.low_rank.start(self.seed))
 
     def compress(self, state: Warm, update: Tensor, generator: Generator) -> tuple[Tensor, Warm]:

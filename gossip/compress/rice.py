@@ -37,7 +37,7 @@ _LARGEST_PARAMETER = 2**_PARAMETER_BITS - 1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a list will be coded."""
+    """The layout in which a list will be coded."""
 
     dim: int  # d
     gaps: Numbers  # (k,) numbers left out before each
@@ -231,7 +231,7 @@ def _padded_bits(data: Bytes, count: int) -> Bits:
 
 
 def _places(bits: Bits) -> npt.NDArray[np.int64]:
-    """Where the ones are: ten times faster on booleans than on the same bytes as numbers."""
+    """Return the places of the ones: ten times faster on booleans than on the same bytes as numbers."""
     return np.flatnonzero(bits.view(np.bool_)).astype(np.int64, copy=False)
 
 

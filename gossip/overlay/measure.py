@@ -47,7 +47,7 @@ class Rows:
         return mixed
 
     def dense(self) -> Matrix:
-        """W."""
+        """Return W."""
         W = np.zeros((self.n, self.n))
         W[self.to, self.source] = self.weight
         W[np.diag_indices(self.n)] = 1.0 - W.sum(axis=1)
@@ -186,7 +186,7 @@ def _products(overlay: Overlay, n: int, count: int) -> Iterator[tuple[Matrix, fl
 
 
 def phases(overlay: Overlay, n: int, count: int) -> tuple[float, ...]:
-    """What `count` rounds leave if begun in round 0, 1, … `count` − 1: how much the phase matters. Dense."""
+    """Return what `count` rounds leave if begun in round 0, 1, … `count` − 1: how much the phase matters. Dense."""
     return tuple(left(overlay, n, count, start) for start in range(count))
 
 

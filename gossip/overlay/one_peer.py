@@ -34,7 +34,7 @@ class OnePeerExponential(Circulant):
         return {1 << round % doublings(n): 0.5} if n > 1 else {}
 
     def period(self, n: int) -> int:
-        """Tau."""
+        """Return tau."""
         return max(1, doublings(n))
 
 
@@ -62,7 +62,7 @@ class Hypercube:
         return {rank ^ 1 << round % tau: 0.5} if n > 1 else {}
 
     def period(self, n: int) -> int:
-        """Tau."""
+        """Return tau."""
         return max(1, doublings(n))
 
 

@@ -40,16 +40,16 @@ class Periodic:
 
     @property
     def symmetric(self) -> bool:
-        """As `inner` is; sweeps always are."""
+        """Whether `inner` is symmetric; sweeps always are."""
         return self.inner.symmetric
 
     def cycle(self, n: int) -> int:
-        """Rounds of a cycle."""
+        """Return the rounds of a cycle."""
         sweep = BaseK(self.k).period(n)
         return max(self.every, sweep) if self.overlap else self.every + sweep - 1
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """Of the inner overlay or of the sweep."""
+        """Return the row of the inner overlay or of the sweep."""
         sweep = BaseK(self.k)
         cycles, position = divmod(round, self.cycle(n))
         before = self.cycle(n) - sweep.period(n)
@@ -58,13 +58,13 @@ class Periodic:
         return sweep.row(rank, n, position - before)
 
     def period(self, n: int) -> int | None:
-        """As many cycles as the inner overlay needs to be where it was."""
+        """Return as many cycles as the inner overlay needs to return to its phase."""
         before = self.cycle(n) - BaseK(self.k).period(n)
         inner = self.inner.period(n) if before else 1
         return None if inner is None else self.cycle(n) * (inner // math.gcd(inner, before))
 
     def stage(self, n: int, round: int) -> Stage:
-        """What this round is for, of n members. Before a sweep nothing begins or is complete."""
+        """Return the purpose of a round, with n members. Before a sweep nothing begins or is complete."""
         position, cycle = round % self.cycle(n), self.cycle(n)
         return Stage(
             local=self.overlap or position < self.every,

@@ -105,7 +105,7 @@ def _draw(seed: int, n: int, share: int, attempt: int) -> _Graph:
 
 
 def _hits(key: int, count: int, share: int) -> NDArray[np.int64]:
-    """Which of `count` trials succeed, each with probability `share` / 2³²: from gap to gap, so that misses cost nothing.
+    """Return which of `count` trials succeed, each with probability `share` / 2³²: from gap to gap, so that misses cost nothing.
 
     Integers all the way from raw Philox words, which numpy promises never to change: a gap is at least k with probability
     (1 − share/2³²)ᵏ, which `longer` has in units of 2⁻⁶⁴ for some 44 / probability many k.

@@ -27,20 +27,18 @@ class Repeated:
 
     @property
     def symmetric(self) -> bool:
-        """As `inner` is."""
         return self.inner.symmetric
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """Of the inner overlay."""
         return self.inner.row(rank, n, round)
 
     def period(self, n: int) -> int | None:
-        """Of the inner overlay in whole cycles."""
+        """Return the period of the inner overlay in whole cycles."""
         inner = self.inner.period(n)
         return None if inner is None else math.lcm(inner, self.times)
 
     def cycle(self, n: int) -> int:
-        """Rounds of a phase."""
+        """Return the rounds of a phase."""
         return self.times
 
     def stage(self, n: int, round: int) -> Stage:

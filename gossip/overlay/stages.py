@@ -1,4 +1,4 @@
-"""What a round is for: local steps or not, and where in the averaging of what they gave it stands."""
+"""The purpose of a round: local steps or not, and its place in an averaging."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starling.gossip.overlay.api import Overlay
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a round is for."""
+    """The purpose of a round."""
 
     local: bool  # local steps are done in it
     first: bool  # its exchanges begin an averaging: what a node holds now is what gets averaged
@@ -28,11 +28,11 @@ class Staged(Protocol):
         """Rounds after which they are what they were, of n members."""
 
     def stage(self, n: int, round: int) -> Stage:
-        """What this round is for, of n members."""
+        """Return the purpose of a round, with n members."""
 
 
 def stage(overlay: Overlay, n: int, round: int) -> Stage:
-    """What this round is for, of n members; ORDINARY unless the overlay says otherwise."""
+    """Return the purpose of a round, with n members; ORDINARY unless the overlay says otherwise."""
     return overlay.stage(n, round) if isinstance(overlay, Staged) else ORDINARY
 
 

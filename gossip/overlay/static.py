@@ -45,7 +45,7 @@ class StaticExponential(Circulant, Static):
     symmetric: ClassVar[bool] = False
 
     def shifts(self, n: int, round: int) -> Mapping[int, float]:
-        """{2^j: 1/(tau + 1)}."""
+        """Return {2^j: 1/(tau + 1)}."""
         tau = doublings(n)
         return {1 << j: 1.0 / (tau + 1) for j in range(tau)}
 
@@ -57,7 +57,7 @@ class Complete(Static):
     symmetric: ClassVar[bool] = True
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """N − 1 entries."""
+        """Return n − 1 entries."""
         return {other: 1.0 / n for other in range(n) if other != rank}
 
 
@@ -68,7 +68,7 @@ class Alone(Static):
     symmetric: ClassVar[bool] = True
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """Empty."""
+        """Return an empty row."""
         return {}
 
 

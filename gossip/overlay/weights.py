@@ -53,7 +53,6 @@ class Lazy:
 
     @property
     def symmetric(self) -> bool:
-        """Whether W is."""
         return self.overlay.symmetric
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
@@ -61,5 +60,4 @@ class Lazy:
         return {other: weight / 2.0 for other, weight in self.overlay.row(rank, n, round).items()}
 
     def period(self, n: int) -> int | None:
-        """That of W."""
         return self.overlay.period(n)

@@ -201,7 +201,7 @@ class Revocation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """What `peer` signed of its vector of a round (`gossip.exchange.attestation`), forwarded by another member. Since 1.1."""
+    """A signed statement of `peer` about its vector of a round (`gossip.exchange.attestation`), forwarded by another member. Since 1.1."""
 
     peer: PeerId
     incarnation: Counter
@@ -371,7 +371,7 @@ class Dialed(Message, frozen=True, tag="dmd"):
 
 
 class StopVote(Message, frozen=True, tag="stp"):
-    """Whether the sender votes to stop training, by its own evaluations (`pace.stop_after`). Since 1.2."""
+    """A vote to stop training or not, by the sender's own evaluations (`pace.stop_after`). Since 1.2."""
 
     round: Counter  # rounds done at its last evaluation
     stop: bool
@@ -438,7 +438,7 @@ class Digests(Message, frozen=True, tag="ds"):
 
 
 class SeatQuery(Message, frozen=True, tag="seq"):
-    """Of a newcomer that would take any stage of a crew: which one is wanted? Since 1.3."""
+    """A newcomer's question to a crew: which stage is needed? Since 1.3."""
 
     nonce: Counter
 

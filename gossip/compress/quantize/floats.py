@@ -51,7 +51,6 @@ class Float:
         return self.layout.itemsize * count
 
     def draws(self, count: int) -> int:
-        """No chance."""
         return 0
 
     def encode(self, values: Tensor, generator: Generator) -> bytes:

@@ -34,7 +34,7 @@ class Grid:
 
     @property
     def largest(self) -> float:
-        """L."""
+        """L, the largest number."""
         return float(self.numbers[-1])
 
     @property
@@ -125,15 +125,15 @@ class SignGrid(Grid):
         return peak * (magnitude.sum(1) / length)
 
     def codes(self, ratio: Tensor, out: Tensor) -> None:
-        """1 where negative."""
+        """Write 1 for negative ratios, else 0."""
         torch.lt(ratio, 0.0, out=out)
 
     def values(self, codes: Tensor, out: Tensor) -> None:
-        """0 -> 1, 1 -> −1."""
+        """Write 1 for code 0, −1 for code 1."""
         out.copy_(codes).mul_(-2.0).add_(1.0)
 
     def plausible(self, values: Tensor, peak: Tensor, steps: Tensor) -> Tensor:
-        """Step 0 has codes 0."""
+        """Return whether step 0 has codes 0."""
         return (steps > 0) | (values.amin(1) > 0)
 
 
@@ -145,7 +145,7 @@ class FloatGrid(Grid):
     lowest: int  # exponent of the least number with a leading one
 
     def codes(self, ratio: Tensor, out: Tensor) -> None:
-        """Of two equally near numbers the one with the even mantissa."""
+        """Write the code of the nearest number; of two equally near ones that with the even mantissa."""
         negative = ratio < 0
         ratio.abs_()
         first = (127 + self.lowest) << 23
@@ -156,7 +156,7 @@ class FloatGrid(Grid):
         out.copy_(codes.clamp_(max=len(self.numbers) - 1).add_(negative, alpha=1 << (self.width - 1)))
 
     def values(self, codes: Tensor, out: Tensor) -> None:
-        """By a table."""
+        """Look the values up in a table."""
         unused = [math.nan] * ((1 << (self.width - 1)) - len(self.numbers))
         positive, negative = [*self.numbers, *unused], [-number for number in self.numbers[1:]]
         table = torch.tensor([*positive, math.nan, *negative, *unused], device=codes.device)

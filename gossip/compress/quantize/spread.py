@@ -152,7 +152,7 @@ class Spread2:
 
 
 def _absent(shape: torch.Size, count: int, rows: int, device: torch.device) -> Tensor | None:
-    """Which of the buckets' places are behind the `count` values of one of `rows` vectors; None if none is."""
+    """Return a mask of the buckets' places beyond the `count` values of one of `rows` vectors; None if there is none."""
     each = shape.numel() // rows
     if each == count:
         return None

@@ -1,1 +1,1 @@
-"""Which coordinates of a vector an exchange is about."""
+"""Selectors: the coordinates of a vector that an exchange is about."""

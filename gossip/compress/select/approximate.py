@@ -43,7 +43,7 @@ class SampledTopK(TopK):
     """
 
     def contraction(self, dim: int) -> float:
-        """δ = .8 k/d."""
+        """Return δ = .8 k/d."""
         k = kept(self.ratio, dim)
         return 1.0 if k == dim else kept(_FEWEST, k) / dim
 
@@ -104,7 +104,7 @@ def least_share(ratio: float, chunk: int, dim: int) -> float:
 
 
 def largest_of_chunks(x: Tensor, chunk: int, ratio: float) -> Tensor:
-    """Where |x| (d,) is largest in each chunk, in ⌈ratio·length⌉ places: int64 on the device of x, ascending; of equal ones the first."""
+    """Return the places of the ⌈ratio·length⌉ largest |x| (d,) of each chunk: int64 on x's device, ascending; of equal ones the first."""
     dim = x.numel()
     whole, each = 0 if chunk >= dim else dim - dim % chunk, kept(ratio, chunk)
     step = max(_AT_ONCE.get(x.device.type, _AT_ONCE_ELSEWHERE) // chunk, 1) * chunk

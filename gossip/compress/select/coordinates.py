@@ -28,11 +28,11 @@ class Everything:
     """The whole vector."""
 
     def contraction(self, dim: int) -> float:
-        """δ."""
+        """Return δ = 1."""
         return 1.0
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:
-        """x: (d,) -> all of it."""
+        """Return the support of all of x (d,)."""
         return Full()
 
 
@@ -49,7 +49,7 @@ class TopK:
     ratio: PositiveShare = 0.1
 
     def contraction(self, dim: int) -> float:
-        """δ = k/d."""
+        """Return δ = k/d."""
         return kept(self.ratio, dim) / dim
 
     def select(self, x: Tensor, reference: Tensor | None, seed: int, turn: int) -> Support:

@@ -74,7 +74,7 @@ class Atoms(Support):
         return spread.view(-1)[:dim]
 
     def size(self, dim: int) -> int:
-        """How many coefficients, k, in a vector of `dim`."""
+        """Return the number of coefficients, k, in a vector of `dim`."""
         return self.chosen.size(dim)
 
     def describe(self, dim: int) -> bytes:

@@ -147,7 +147,7 @@ class Factors(Support):
         return Factors(self.matrices, tuple(bases), not self.left)
 
     def describe(self, dim: int) -> bytes:
-        """Which side, then the bases as little-endian fp16, each direction's numbers after the other's."""
+        """Return the side, then the bases as little-endian fp16, direction by direction."""
         sides = [basis.mT.contiguous().cpu().numpy().astype("<f2").tobytes() for basis in self.bases]
         return FACTORS.pack(self.left) + b"".join(sides)
 
