@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from msgspec import NODEFAULT, UNSET, UnsetType
 
@@ -36,6 +36,8 @@ T = TypeVar("T")
 F = TypeVar("F")
 Scalar = str | int | float | bool
 _NO_FACTS: Any = None
+Maturity = Literal["stable", "experimental"]
+"""Whether a built-in part may change, or go, without notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Entry(Generic[F]):
     given: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """Arguments that the name fixes, e.g. {"bits": 8} for int8."""
     keys: str = ""  # "module:attribute" whose parameters are the part's keys, if not the part's own
+    maturity: Maturity = "stable"
 
     def load(self) -> Callable[..., Any]:
         """Return the constructor."""
@@ -160,6 +163,11 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         if ":" in name and not trusted:
             return self._default
         return cast("F", getattr(self.load(name, trusted=trusted), "facts", self._default))
+
+    @property
+    def experimental(self) -> tuple[str, ...]:
+        """Names of built-in parts that may change, or go, without notice."""
+        return tuple(name for name, entry in self._entries.items() if entry.maturity == "experimental")
 
     def parameters(self, name: str, *, trusted: bool = False) -> Mapping[str, inspect.Parameter]:
         """Keyword arguments that a part's constructor takes. Raises as `load`."""

@@ -1,8 +1,8 @@
-"""Tasks, local optimisers and partitions of data by name, and the keys of those that are built in. Torch-free."""
+"""Tasks, local optimisers, partitions of data, paces and trainers by name, and the keys of those that are built in. Torch-free."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,6 +15,8 @@ from starling.gossip.errors import ConfigError
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from starling.node.engine.local.task_trainer import TaskTrainer
+    from starling.node.rpc.calls import Open
     from starling.node.tasks.api import Task
 
 _HERE = "starling.node.catalogues"
@@ -271,6 +273,49 @@ PACES: Catalogue[Any, None] = Catalogue(
     "",
     {"steps": Entry(f"{_HERE}:Steps"), "sampled": Entry(f"{_HERE}:Sampled"), "clock": Entry("builtins:object")},
 )
+
+
+@dataclass(frozen=True, slots=True)
+class AskedFor:
+    """What asks for a trainer.
+
+    Args:
+        key: of the settings of a swarm or a node; "": it is the one of all others.
+        by: whether a call that opens an engine asks for it.
+    """
+
+    key: str
+    by: Callable[[Open], bool]
+
+
+TRAINERS: Catalogue[TaskTrainer, AskedFor] = Catalogue(
+    "trainer",
+    "",
+    {
+        "stage": Entry(
+            "starling.node.engine.local.stage_opening:trainer_of",
+            AskedFor("crew.stages", lambda opening: opening.stage >= 0),
+            maturity="experimental",
+        ),
+        "seeds": Entry(
+            "starling.node.extras.seeds.trainer:trainer_of",
+            AskedFor("mix.kind", lambda opening: opening.manifest.mix.kind == "seeds"),
+            maturity="experimental",
+        ),
+        "island": Entry(
+            "starling.node.extras.islands.trainer:trainer_of",
+            AskedFor("ranks", lambda opening: opening.ranks > 1),
+            maturity="experimental",
+        ),
+        "gradients": Entry("starling.node.engine.local.opening:trainer_of", AskedFor("", lambda _opening: True)),
+    },
+)
+"""What does the local steps of a task: the first that is asked for."""
+
+
+def trainer(opening: Open) -> Callable[..., TaskTrainer]:
+    """Return what makes the trainer that a call asks for: (opening, CSPRNG, window) -> trainer; it raises ConfigError."""
+    return TRAINERS[next(name for name in TRAINERS.built_in if TRAINERS.facts(name).by(opening))]
 
 
 def task(kind: str, params: Mapping[str, Any]) -> Task:

@@ -54,7 +54,7 @@ MIXERS: Catalogue[Mixer, MixerFacts] = Catalogue(
         "outer": Entry(f"{_MIX}.outer:Outer", MixerFacts()),
         "gather": Entry(f"{_MIX}.gather:Gather", MixerFacts(gathers=True, carries=True)),
         "sparse_outer": Entry(f"{_MIX}.sparse_outer:SparseOuter", MixerFacts(broadcasts=True)),
-        "seeds": Entry(f"{_MIX}.seeds:Seeds", MixerFacts(broadcasts=True)),
+        "seeds": Entry(f"{_MIX}.seeds:Seeds", MixerFacts(broadcasts=True), maturity="experimental"),
         "defended_tracking": Entry(
             f"{_MIX}.defended_tracking:DefendedTracking",
             MixerFacts(swaps=True, exact=True, symmetric=True, trackers=True),

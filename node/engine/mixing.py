@@ -23,10 +23,11 @@ def mixer(manifest: Manifest) -> Mixer:
     if in_place_of_flows(manifest):
         return Moments()
     params = section.params()
-    if "rule" in MIXERS.parameters(section.kind, trusted=True):
+    taken = MIXERS.parameters(section.kind, trusted=True)
+    if "rule" in taken:
         params["rule"] = rule(manifest)
-    if section.kind == "seeds":
-        params |= {"seed": manifest.seed, "steps": manifest.pace.local_steps}
+    supplied = {"seed": manifest.seed, "steps": manifest.pace.local_steps}
+    params |= {name: value for name, value in supplied.items() if name in taken}
     return MIXERS.build("mix", section.kind, params, trusted=True)
 
 

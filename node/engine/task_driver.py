@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from starling.gossip.errors import ConfigError, LocalProtocolError
+from starling.node import catalogues
 from starling.node.engine.devices import Gpu
 from starling.node.engine.gossip_session import BESIDE_GRADIENT, session_of
-from starling.node.engine.local.opening import long_steps, trainer_of
 from starling.node.engine.measured_model import MeasuredModel
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.rounds import Tally
@@ -51,7 +51,7 @@ class TaskDriver:
         self._evaluates = False
         most = torch.get_num_threads()
         torch.set_num_threads(opening.threads or most)
-        self.trainer = trainer = trainer_of(opening, csprng, self.window)
+        self.trainer = trainer = catalogues.trainer(opening)(opening, csprng, self.window)
         self.gpu = Gpu(trainer.facts.device, clock)
         # compiled code is of one number of threads
         fixed = trainer.facts.device != "cpu" or opening.numerics.compile
@@ -107,7 +107,7 @@ class TaskDriver:
     @property
     def long_steps(self) -> bool:
         """Whether calls should not wait for a gradient."""
-        return long_steps(self.trainer.model, self.trainer.means.island)
+        return self.trainer.means.long_steps
 
     def answers_beside_gradient(self, call: calls.Request) -> bool:
         """Whether a gradient is computed beside which a call can be answered: it only reads the model, which has all that was taken."""

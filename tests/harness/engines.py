@@ -53,7 +53,7 @@ def island(agreed, ranks=2, node="a", **changes):
     try:
         yield engine
     finally:
-        engine.trainer.means.island.close()
+        engine.trainer.local_step.source.island.close()
 
 
 def failing_rank(folder, monkeypatch, method, does):

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from starling.gossip.rng import generator
 from starling.gossip.vector import layout
-from starling.node.catalogues import task
+from starling.node.catalogues import task, trainer
 from starling.node.config import toml
 from starling.node.config.schema import CrewSection, Manifest, OptimizerSection, PartitionSection, TaskSection
 from starling.node.config.weight import weight
@@ -31,7 +31,6 @@ from starling.node.engine.local.correction import correction_of
 from starling.node.engine.local.guard import Guard
 from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.local.local_step import Descent, GradientStep
-from starling.node.engine.local.opening import trainer_of
 from starling.node.engine.local.rates import Rates
 from starling.node.engine.local.replicas import replica_of
 from starling.node.engine.optimizers import optimizer_of
@@ -149,8 +148,9 @@ def around_a_step(manifest: Manifest, clock: Clock, each_s: float) -> float:
         mix=structs.replace(manifest.mix, personal=(), turns=(), own=0.0),
     )  # fmt: skip
     tiny = toml.apply_set(plain, ("task.kind=digits", "task.hidden=1", "task.batch_size=1"))
-    trainer = trainer_of(_opening(tiny), Csprng(urandom), GradientWindow())
-    whole = taken(lambda: trainer.step(0), clock, 60)
+    opening = _opening(tiny)
+    tried = trainer(opening)(opening, Csprng(urandom), GradientWindow())
+    whole = taken(lambda: tried.step(0), clock, 60)
     made = task(tiny.task.kind, tiny.task.params())
-    known = _parts(tiny, made, trainer.model.data, clock)
+    known = _parts(tiny, made, tried.model.data, clock)
     return max(0.0, whole - known.step_s - each_s * known.operations)

@@ -1,4 +1,4 @@
-"""Where the gradient of a local step comes from: a batch, and around it noise, an island, a second look, a measurement.
+"""Where the gradient of a local step comes from: a batch, and around it noise, a second look, a measurement.
 
 A source is called with the number of the step, counted from 0, the round, and the vector (d,) that its gradient replaces. It returns the
 loss and whether the step may be taken: a loss that is no number says no, but for private gradients, whose steps must not depend on data.
@@ -15,16 +15,11 @@ from torch import Tensor
 from starling.gossip.replica import Replica
 from starling.gossip.seeds import derive
 from starling.node.engine import ahead
-from starling.node.engine.island import Island
 from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.local.rates import Rates
 from starling.node.engine.noise_scale import NoiseScale, Shares
-from starling.node.engine.numerics import Gradients
 from starling.node.engine.privacy.dp_sgd import PrivateGradients
 from starling.node.engine.vectors import GradientWindow
-
-Reset = Callable[[], None]
-"""Undoes the changes that a forward pass made to buffers."""
 
 
 class GradientSource(Protocol):
@@ -75,21 +70,6 @@ class MeasuredBatch(Batch):
             loss = self._noise.measure(
                 lambda half, drawn: self._compute(half, into, drawn), batch, into, seed, self._shares
             )
-        return loss, math.isfinite(loss)
-
-
-class IslandBatch(Batch):
-    """The same, computed by all ranks of an island, which draw the batch of a step by its number."""
-
-    def __init__(self, model: LocalModel, island: Island, gradients: Gradients, reset: Reset) -> None:
-        super().__init__(model, lambda _batch, _into, _seed: math.nan)
-        self._island, self._gradients, self._reset = island, gradients, reset
-
-    def __call__(self, step: int, round: int, into: Tensor) -> tuple[float, bool]:
-        """Draw a batch and compute its gradient."""
-        model = self._model
-        seed = derive(model.manifest.seed, "layers", model.node, step + 1)
-        loss = self._island.compute(step, model.x, self._gradients, model.batch(step), into, seed, self._reset)
         return loss, math.isfinite(loss)
 
 

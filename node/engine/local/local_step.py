@@ -1,4 +1,4 @@
-"""One local step: by a gradient, or by two losses (`seeds`).
+"""One local step.
 
 A step that would leave a number that is not finite is undone: loss and direction are checked before it, the parameters after it. So no
 NaN is ever sent to a peer, and a faulty batch costs one step.
@@ -7,13 +7,10 @@ Shapes: d parameters.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
-import torch
 from torch import Generator, Tensor
 
-from starling.gossip.mix.seeds import Seeds, slope
-from starling.gossip.replica import Replica
 from starling.gossip.vector import finite
 from starling.node.engine.flat_optimizer import Optimizer
 from starling.node.engine.local.correction import Correction
@@ -115,31 +112,3 @@ class GradientStep:
         self.descent.renew()
         if gradients:
             self.source.forget()
-
-
-class SeedsStep:
-    """A step along a drawn direction, as far as two losses say. Satisfies `LocalStep`."""
-
-    def __init__(self, model: LocalModel, replica: Replica, seeds: Seeds, rates: Rates) -> None:
-        self._model, self._replica, self._seeds, self._rates = model, replica, seeds, rates
-        self.steps = self.undone = 0
-
-    def __call__(self, round: int) -> float | None:
-        """Measure both losses -> their mean; None: they are no numbers, and the step was not taken."""
-        model, replica, seeds = self._model, self._replica, self._seeds
-        batch = model.batch(self.steps)
-        self.steps += 1
-        state: Any = replica.state
-        direction = seeds.direction(model.node, round, int(state.done), model.x)
-        both = torch.stack((model.x + seeds.epsilon * direction, model.x - seeds.epsilon * direction))
-        losses = model.losses(batch, both)
-        scalar = self._rates.at(round) * slope(losses, seeds.epsilon)
-        if not (fine := bool(torch.isfinite(scalar))):
-            self.undone += 1
-            scalar = torch.zeros_like(scalar)
-        _, replica.state = seeds.correct(state, scalar)
-        model.x.sub_(scalar * direction)
-        return float(losses.mean()) if fine else None
-
-    def forget(self, *, gradients: bool) -> None:
-        """Nothing is remembered."""

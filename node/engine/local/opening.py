@@ -3,30 +3,22 @@
 Shapes: d parameters.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from msgspec import structs
 from torch import Generator
 
 from starling.gossip.errors import ConfigError
-from starling.gossip.mix.seeds import Seeds
 from starling.gossip.replica import Replica
 from starling.gossip.rng import generator
-from starling.node.config import consent
-from starling.node.config.schema import Manifest, NumericsSection
+from starling.node.config.schema import NumericsSection
 from starling.node.config.weight import weight
 from starling.node.engine.ahead import looks_ahead
-from starling.node.engine.crew.cut import Cut
-from starling.node.engine.crew.stage import stage_of
-from starling.node.engine.crew.states import KeptStates
-from starling.node.engine.island import Island
 from starling.node.engine.local.correction import correction_of
 from starling.node.engine.local.gradient_source import (
     Batch,
     GradientSource,
-    IslandBatch,
     LookAhead,
     MeasuredBatch,
     Optimistic,
@@ -36,13 +28,11 @@ from starling.node.engine.local.gradient_source import (
 from starling.node.engine.local.guard import Guard
 from starling.node.engine.local.hooked_step import HookedSource, HookedStep, refuse_hooks
 from starling.node.engine.local.local_model import LocalModel
-from starling.node.engine.local.local_step import Chance, Descent, GradientStep, LocalStep, SeedsStep
-from starling.node.engine.local.placing import island_of, machine_of, model_of, rehearsal_batch
+from starling.node.engine.local.local_step import Chance, Descent, GradientStep, LocalStep
+from starling.node.engine.local.placing import model_of, rehearsal_batch
 from starling.node.engine.local.rates import Rates
 from starling.node.engine.local.replicas import replica_of
-from starling.node.engine.local.stage_calls import StageCalls
 from starling.node.engine.local.task_trainer import Means, TaskTrainer
-from starling.node.engine.local.trainer import CrewFacts
 from starling.node.engine.memories import remembered
 from starling.node.engine.noise_scale import NoiseScale
 from starling.node.engine.numerics import Gradients
@@ -51,149 +41,138 @@ from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.privacy.dp_sgd import PrivateGradients
 from starling.node.engine.vectors import GradientWindow
 from starling.node.rpc.calls import Open
-from starling.node.tasks.api import Stepped, Task
+from starling.node.tasks.api import Stepped
 
 SPENT = ".privacy.json"  # beside the checkpoint, which ends in something else
 
 
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What local steps of any kind need.
+
+    Args:
+        counts: weight of this node's updates.
+    """
+
+    opening: Open
+    model: LocalModel
+    gradients: Gradients
+    replica: Replica
+    descent: Descent
+    guard: Guard
+    rates: Rates
+    counts: float
+
+
 def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTrainer:
-    """Make task, data, model and replica, and what does local steps. `window`: open while a large model's gradient is computed.
+    """Return what does steps along gradients that this process computes. `window`: open while a large model's gradient is computed.
 
     Raises ConfigError: the manifest or the node's settings cannot be used on this machine.
     """
-    manifest = opening.manifest
-    if opening.stage >= 0:  # a gradient is shortened by what all stages have of it
-        manifest = structs.replace(manifest, optimizer=manifest.optimizer.changed(clip_norm=None))
-    consent.find(manifest, opening.code)
-    machine = machine_of(opening, manifest)
-    model, cut = model_of(opening, manifest, machine)
-    stepped = _stepped(opening, manifest, model.task)
-    model.bind()
-    gradients, noise = _gradients(opening, model)
-    ranks = island_of(opening, model)
-    private = _private(opening, model, csprng)
-    replica = replica_of(opening, model)
-    if private is not None and manifest.mix.own:
-        raise ConfigError(
-            "mix.own: the share of an exchange that a node takes tells of samples, without noise; must be 0 with privacy.noise"
-        )
-    counts = weight(manifest, model.data.samples)
-    moments = opening.numerics.moments
-    descent = Descent(
-        lambda: optimizer_of(manifest, model.trained, model.module, moments), counts, _chance(manifest, opening)
+    if opening.privacy.noise:
+        return _private_trainer(opening, csprng)
+    made = setup_of(opening, model_of(opening))
+    compute, every = partial(made.gradients.compute, reset=made.guard.reset_buffers), opening.numerics.noise_every
+    noise = None if every is None else NoiseScale(every)
+    batch = (
+        Batch(made.model, compute)
+        if noise is None
+        else MeasuredBatch(made.model, compute, noise, made.gradients.parts.shares)
     )
-    replica.remembered = remembered(opening, replica, descent.chance, lambda: descent.optimizer, gradients.notes)
-    _check_ahead(opening, manifest)
-    guard, rates = Guard(model), Rates(manifest)
-    step: LocalStep
-    if isinstance(replica.mixer, Seeds):
-        step = SeedsStep(model, replica, replica.mixer, rates)
-    else:
-        batch = _batch(model, gradients, guard, ranks, noise)
-        source = _source(model, replica, rates, batch, window if long_steps(model, ranks) else None)
-        if private is not None:
-            source = Private(private, model)
-        elif stepped is not None:
-            if model.binding.after_backward:
-                refuse_hooks(
-                    stepped, "task.kind", "gradients of models in less than float32 are not those of parameters"
-                )
-            source = HookedSource(source, stepped, model.module)
-        correction = correction_of(manifest, replica, counts)
-        step = GradientStep(model, source, correction, descent, guard, rates)
-    means = Means(gradients, noise, private, descent, ranks)
-    whole = step if stepped is None else HookedStep(step, stepped, model, manifest.task.batch_size)
-    trainer = TaskTrainer(model, replica, whole, guard, rates, means)
-    if cut is not None:
-        assert isinstance(step, GradientStep)
-        _stage(opening, trainer, step, cut)
-    return trainer
+    first = Windowed(batch, window) if made.model.large else batch
+    step = gradient_step(made, source_of(made, first, batch))
+    return task_trainer(made, step, noise=noise, long_steps=made.model.large)
 
 
-def _stepped(opening: Open, manifest: Manifest, task: Task) -> Stepped | None:
-    """Return the task, if it does something around steps. Raises ConfigError: it has hooks that these steps have no place for."""
-    if not isinstance(task, Stepped):
-        return None
-    for asked, key, steps in (
-        (opening.privacy.noise, "privacy.noise", "gradients are of single samples"),
-        (manifest.mix.kind == "seeds", "mix.kind", "steps of seeds compute losses and no gradient"),
-        (opening.ranks > 1, "ranks", "other processes compute parts of each batch"),
-    ):
-        if asked:
-            refuse_hooks(task, key, steps)
-    return task
+def _private_trainer(opening: Open, csprng: Csprng) -> TaskTrainer:
+    """Return what does steps along noised gradients of single samples."""
+    _check_private(opening)
+    model = model_of(opening)
+    if isinstance(model.task, Stepped):
+        refuse_hooks(model.task, "privacy.noise", "gradients are of single samples")
+    model.side.keep_home()
+    made = setup_of(opening, model)
+    ledger = Path(opening.checkpoint).with_suffix(SPENT) if opening.checkpoint else None
+    private = PrivateGradients(opening.privacy, model, csprng, ledger)
+    step = corrected_step(made, Private(private, model))
+    return task_trainer(made, step, private=private, long_steps=model.large)
 
 
-def _gradients(opening: Open, model: LocalModel) -> tuple[Gradients, NoiseScale | None]:
-    numerics = opening.numerics
-    gradients = Gradients(numerics, model.task, model.module, model.device, binding=model.binding)
-    if opening.privacy.noise and numerics != NumericsSection():
+def _check_private(opening: Open) -> None:
+    manifest = opening.manifest
+    if opening.numerics != NumericsSection():
         raise ConfigError(
             "numerics: with privacy.noise gradients are of single samples, in float32 and in chunks that fit; leave its keys out"
         )
-    if numerics.micro_batch is not None or numerics.noise_every is not None:
-        gradients.check(rehearsal_batch(model))
-    if opening.ranks > 1:
-        gradients.parts.check(rehearsal_batch(model), "ranks")
-    return gradients, None if numerics.noise_every is None else NoiseScale(numerics.noise_every)
-
-
-def _private(opening: Open, model: LocalModel, csprng: Csprng) -> PrivateGradients | None:
-    if not opening.privacy.noise:
-        return None
-    model.side.keep_home()
-    ledger = Path(opening.checkpoint).with_suffix(SPENT) if opening.checkpoint else None
-    return PrivateGradients(opening.privacy, model, csprng, ledger)
-
-
-def _check_ahead(opening: Open, manifest: Manifest) -> None:
-    if opening.privacy.noise and (manifest.optimizer.sam or manifest.optimizer.gradient != "plain"):
+    if manifest.mix.own:
+        raise ConfigError(
+            "mix.own: the share of an exchange that a node takes tells of samples, without noise; must be 0 with privacy.noise"
+        )
+    if manifest.optimizer.sam or manifest.optimizer.gradient != "plain":
         raise ConfigError(
             "privacy.noise: a second gradient, or an earlier one, in a step is not in its account; must be 0 with optimizer.sam and "
             "optimizer.gradient, or leave these out"
         )
 
 
-def _chance(manifest: Manifest, opening: Open) -> Chance:
+def setup_of(opening: Open, model: LocalModel) -> Setup:
+    """Bind a model to its vector, and make its replica and what changes it. Raises ConfigError: they do not fit each other."""
+    manifest, numerics = opening.manifest, opening.numerics
+    model.bind()
+    gradients = Gradients(numerics, model.task, model.module, model.device, binding=model.binding)
+    if numerics.micro_batch is not None or numerics.noise_every is not None:
+        gradients.check(rehearsal_batch(model))
+    replica, counts = replica_of(opening, model), weight(manifest, model.data.samples)
+    descent = Descent(
+        lambda: optimizer_of(manifest, model.trained, model.module, numerics.moments), counts, _chance(opening)
+    )
+    replica.remembered = remembered(opening, replica, descent.chance, lambda: descent.optimizer, gradients.notes)
+    return Setup(opening, model, gradients, replica, descent, Guard(model), Rates(manifest), counts)
+
+
+def _chance(opening: Open) -> Chance:
     """Return what rounds moments by chance, where they are kept in less than float32."""
     if opening.numerics.moments == "float32":
         return lambda _step: None
 
     def chance(step: int) -> Generator:
-        return generator(manifest.seed, "moments", opening.node, step)
+        return generator(opening.manifest.seed, "moments", opening.node, step)
 
     return chance
 
 
-def long_steps(model: LocalModel, ranks: Island | None) -> bool:
-    """Return whether calls should not wait for a gradient: those of a large model take long. An island's ranks compute it in step."""
-    return model.large and ranks is None
-
-
-def _batch(
-    model: LocalModel, gradients: Gradients, guard: Guard, ranks: Island | None, noise: NoiseScale | None
-) -> Batch:
-    if ranks is not None:
-        return IslandBatch(model, ranks, gradients, guard.reset_buffers)
-    compute = partial(gradients.compute, reset=guard.reset_buffers)
-    return Batch(model, compute) if noise is None else MeasuredBatch(model, compute, noise, gradients.parts.shares)
-
-
-def _source(
-    model: LocalModel, replica: Replica, rates: Rates, batch: Batch, window: GradientWindow | None
-) -> GradientSource:
-    section = model.manifest.optimizer
-    first: GradientSource = batch if window is None else Windowed(batch, window)
+def source_of(made: Setup, first: GradientSource, second: GradientSource) -> GradientSource:
+    """Return where the gradients of steps come from, as the manifest asks: of `first`, and of `second` where a step has two."""
+    section = made.model.manifest.optimizer
     if section.gradient == "optimistic":
         return Optimistic(first)
-    return LookAhead(first, batch, replica, model, rates) if looks_ahead(section) else first
+    return LookAhead(first, second, made.replica, made.model, made.rates) if looks_ahead(section) else first
 
 
-def _stage(opening: Open, trainer: TaskTrainer, step: GradientStep, cut: Cut) -> None:
-    """Give a trainer what answers a crew's calls. States are kept beside the checkpoint."""
-    stage = stage_of(trainer.model, opening.stage)
-    states = KeptStates(opening.stage, Path(opening.checkpoint) if opening.checkpoint else None)
-    trainer.calls = StageCalls(trainer, step, stage, states).handlers()
-    trainer.facts = replace(
-        trainer.facts, crew=CrewFacts(by_calls=True, batches=stage.batches, most_state_bytes=cut.most_state_bytes)
-    )
+def gradient_step(made: Setup, source: GradientSource) -> GradientStep:
+    """Return steps along gradients of batches, which the task sees if it has hooks for them."""
+    model = made.model
+    if isinstance(model.task, Stepped):
+        if model.binding.after_backward:
+            refuse_hooks(
+                model.task, "task.kind", "gradients of models in less than float32 are not those of parameters"
+            )
+        source = HookedSource(source, model.task, model.module)
+    return corrected_step(made, source)
+
+
+def corrected_step(made: Setup, source: GradientSource) -> GradientStep:
+    """Return steps along gradients that the mixing algorithm corrects."""
+    correction = correction_of(made.model.manifest, made.replica, made.counts)
+    return GradientStep(made.model, source, correction, made.descent, made.guard, made.rates)
+
+
+def task_trainer(
+    made: Setup, step: LocalStep, *, long_steps: bool, noise: NoiseScale | None = None, private: PrivateGradients | None = None,
+) -> TaskTrainer:  # fmt: skip
+    """Return a trainer that does these steps. `long_steps`: calls should not wait for one."""
+    model = made.model
+    if isinstance(model.task, Stepped):
+        step = HookedStep(step, model.task, model, model.manifest.task.batch_size)
+    means = Means(made.gradients, noise, private, made.descent, long_steps)
+    return TaskTrainer(model, made.replica, step, made.guard, made.rates, means)

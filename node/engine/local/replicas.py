@@ -11,14 +11,11 @@ import torch
 from torch import Tensor
 
 from starling.gossip.api import Effect, Mixer
-from starling.gossip.errors import ConfigError
 from starling.gossip.mix.encoded_effects import EncodedEffect, decoded
 from starling.gossip.mix.kinds import EdgeKind, kind_of
 from starling.gossip.mix.personal import SHARES, Personal, chosen
-from starling.gossip.mix.seeds import MOST_NUMBERS, Seeds
 from starling.gossip.replica import Adjust, Replica
 from starling.gossip.vector import Layout
-from starling.node.config.schema import NumericsSection
 from starling.node.engine.compression import selector_facts
 from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.mixing import mixer_of, settled_edges
@@ -46,8 +43,6 @@ def replica_around(
     """
     manifest = opening.manifest
     mixer, shared_layout = mixer_of(manifest, layout)
-    if isinstance(mixer, Seeds):
-        _check_seeds(opening, layout.dim)
     kind = kind_of(mixer.edge)
     compares = kind is EdgeKind.DIFFERENCES and selector_facts(manifest.compress, kind).compares
     return Replica(
@@ -66,17 +61,3 @@ def _own_shares(model: LocalModel, aside: Any, put: Callable[[Tensor, Tensor], T
         return replace(effect, theta=effect.theta * float(best))
 
     return adjust
-
-
-def _check_seeds(opening: Open, dim: int) -> None:
-    """Raises ConfigError where a setting would be ignored, or steps would take too long."""
-    if opening.privacy.noise or opening.numerics != NumericsSection() or opening.ranks > 1:
-        raise ConfigError(
-            "mix.kind: seeds computes losses and no gradient, for which privacy.noise, numerics and ranks do nothing; leave them out"
-        )
-    members = opening.manifest.pace.quorum
-    if members * dim > MOST_NUMBERS:
-        raise ConfigError(
-            f"mix.kind: with seeds {members} nodes draw {members * dim:,} signs a step, which must be <= {MOST_NUMBERS:,}; "
-            "try adapters (starling.adapters.lora), which train fewer parameters"
-        )

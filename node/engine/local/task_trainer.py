@@ -17,7 +17,6 @@ from starling.gossip.binding import lent
 from starling.gossip.replica import Replica
 from starling.node.engine import tensor_file
 from starling.node.engine.exchange.api import Handlers
-from starling.node.engine.island import Island
 from starling.node.engine.local.guard import Guard
 from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.local.local_step import Descent, LocalStep
@@ -46,13 +45,17 @@ Noted = Callable[[int, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a node has for its local steps beside its model; None: it does without."""
+    """What a node has for its local steps beside its model; None: it does without.
+
+    Args:
+        long_steps: calls should not wait for one.
+    """
 
     gradients: Gradients
     noise: NoiseScale | None
     private: PrivateGradients | None
     descent: Descent
-    island: Island | None
+    long_steps: bool
 
 
 class TaskTrainer:

@@ -1,4 +1,4 @@
-"""What all ranks of an island do alike (`starling.node.engine.island`): meet, and move numbers.
+"""What all ranks of an island do alike (`starling.node.extras.islands.island`): meet, and move numbers.
 
 Shapes: d parameters.
 """

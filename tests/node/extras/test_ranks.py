@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from starling.node.config.schema import Manifest
-from starling.node.engine.island import _started
-from starling.node.engine.rank import Rank
+from starling.node.extras.islands.island import _started
+from starling.node.extras.islands.rank import Rank
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Pipe
 from tests.harness.engines import opening

@@ -1,4 +1,5 @@
-"""Another rank of an island (`starling.node.engine.island`): `python -m starling.node.engine.rank FD RANK FILE`, started by rank 0.
+"""Another rank of an island (`starling.node.extras.islands.island`): `python -m starling.node.extras.islands.rank FD RANK FILE`, started by
+rank 0.
 
 It has the task, the data and a model, and neither optimiser nor checkpoint: what it computes with comes with each step. It ends with
 rank 0, whose end of the pipe FD closes then, or whose connections do.
@@ -28,7 +29,7 @@ from starling.node.engine.own_code import describe
 from starling.node.engine.process import lower_priority
 from starling.node.engine.side_state import carried_buffers
 from starling.node.engine.start import initial
-from starling.node.engine.team import Team
+from starling.node.extras.islands.team import Team
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Failed, Pipe
 from starling.node.tasks.api import Source

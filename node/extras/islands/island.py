@@ -30,7 +30,8 @@ from torch import Tensor, nn
 
 from starling.gossip.errors import ConfigError
 from starling.node.engine.numerics import Gradients
-from starling.node.engine.team import Team
+from starling.node.engine.parts import Parts
+from starling.node.extras.islands.team import Team
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Failed, Pipe
 from starling.node.tasks.batches import samples
@@ -39,12 +40,13 @@ from starling.node.tasks.batches import samples
 class Island:
     """Rank 0's side: starts the other ranks, and computes with them."""
 
-    def __init__(self, opening: calls.Open, device: str, model: nn.Module, batch: Any) -> None:
-        """`device`: of the ranks. `batch`: any of the task.
+    def __init__(self, opening: calls.Open, device: str, model: nn.Module, batch: Any, parts: Parts) -> None:
+        """`device`: of the ranks. `batch`: any of the task. `parts`: weights of parts of a batch.
 
         Raises ConfigError: batches cannot be split, the GPUs are too few, or a rank does not start.
         """
-        _check(opening, device, batch)
+        _check_parts(device, opening.ranks, batch)
+        parts.check(batch, "ranks")
         self._pipes: list[socket.socket] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         with tempfile.TemporaryDirectory(prefix="starling-island-") as folder:  # all have met when it goes
@@ -65,7 +67,7 @@ class Island:
         ours, theirs = socket.socketpair()
         with theirs:
             arguments = [str(theirs.fileno()), str(rank), meeting]
-            command = [sys.executable, "-P", "-m", "starling.node.engine.rank", *arguments]
+            command = [sys.executable, "-P", "-m", "starling.node.extras.islands.rank", *arguments]
             self._processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL))
         self._pipes.append(ours)
 
@@ -106,13 +108,17 @@ def _answered(pipe: Pipe) -> str:
     return answer.message if isinstance(answer, Failed) else ""
 
 
-def _check(opening: calls.Open, device: str, batch: Any) -> None:
+def check(opening: calls.Open) -> None:
+    """Raises ConfigError: settings of the node that do not fit each other."""
     if opening.privacy.noise:
         raise ConfigError(
             "ranks: not with privacy.noise, where gradients are of single samples; leave it out, `--set ranks=1`"
         )
     if opening.numerics.noise_every is not None:
         raise ConfigError("ranks: not with numerics.noise_every; leave one of them out")
+
+
+def _check_parts(device: str, ranks: int, batch: Any) -> None:
     if samples(batch) is None:
         raise ConfigError(
             "ranks: the task's batches cannot be split among processes: they must be tensors with one leading number of samples, or "
@@ -120,7 +126,5 @@ def _check(opening: calls.Open, device: str, batch: Any) -> None:
         )
     if device == "mps":
         raise ConfigError("ranks: mps is one device; leave it out, or `--set device=cpu`")
-    if device == "cuda" and torch.cuda.device_count() < opening.ranks:
-        raise ConfigError(
-            f"ranks: must be <= {torch.cuda.device_count()}, the GPUs of this machine, got {opening.ranks}"
-        )
+    if device == "cuda" and torch.cuda.device_count() < ranks:
+        raise ConfigError(f"ranks: must be <= {torch.cuda.device_count()}, the GPUs of this machine, got {ranks}")

@@ -1,0 +1,67 @@
+"""From the call that opens an engine to the trainer of a crew's stage, whose local steps are done by calls."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from msgspec import structs
+from torch import nn
+
+from starling.gossip.binding import obstacle
+from starling.gossip.errors import ConfigError
+from starling.node.config import consent
+from starling.node.engine.crew.cut import Cut, blocks_of, cut
+from starling.node.engine.crew.inputs import Elsewhere
+from starling.node.engine.crew.stage import stage_of
+from starling.node.engine.crew.states import KeptStates
+from starling.node.engine.local.gradient_source import Batch
+from starling.node.engine.local.local_model import LocalModel
+from starling.node.engine.local.opening import gradient_step, setup_of, task_trainer
+from starling.node.engine.local.placing import local_model, machine_of, own_data, task_of
+from starling.node.engine.local.stage_calls import StageCalls
+from starling.node.engine.local.task_trainer import TaskTrainer
+from starling.node.engine.local.trainer import CrewFacts
+from starling.node.engine.privacy.csprng import Csprng
+from starling.node.engine.vectors import GradientWindow
+from starling.node.rpc.calls import Open
+
+
+def trainer_of(opening: Open, _csprng: Csprng, _window: GradientWindow) -> TaskTrainer:
+    """Make the blocks of a stage, and what answers a crew's calls with them. States are kept beside the checkpoint.
+
+    Raises ConfigError: the task has no blocks, this machine cannot hold them, or the manifest does not fit them.
+    """
+    manifest = opening.manifest  # a gradient is shortened by what all stages have of it
+    opening = structs.replace(
+        opening, manifest=structs.replace(manifest, optimizer=manifest.optimizer.changed(clip_norm=None))
+    )
+    model, blocks = _model_of(opening)
+    made = setup_of(opening, model)
+    step = gradient_step(made, Batch(model, partial(made.gradients.compute, reset=made.guard.reset_buffers)))
+    trainer = task_trainer(made, step, long_steps=model.large)
+    stage = stage_of(model, opening.stage)
+    states = KeptStates(opening.stage, Path(opening.checkpoint) if opening.checkpoint else None)
+    trainer.calls = StageCalls(trainer, step, stage, states).handlers()
+    trainer.facts = replace(
+        trainer.facts, crew=CrewFacts(by_calls=True, batches=stage.batches, most_state_bytes=blocks.most_state_bytes)
+    )
+    return trainer
+
+
+def _model_of(opening: Open) -> tuple[LocalModel, Cut]:
+    manifest = opening.manifest
+    consent.find(manifest, opening.code)
+    machine = machine_of(opening)
+    task = task_of(manifest)
+    data = Elsewhere() if opening.stage else own_data(opening, task, machine)
+    blocks = cut(task, manifest, opening.stage, machine.memory)
+
+    def fresh() -> nn.Module:
+        return blocks_of(task, manifest, blocks).to(machine.device)
+
+    model = local_model(opening, task, data, fresh, machine)
+    if why := obstacle(model.module, model.layout):
+        raise ConfigError(
+            f"crew.stages: must be 1 for models that are not in float32 or have averaged buffers, {why}; try model.float()"
+        )
+    return model, blocks

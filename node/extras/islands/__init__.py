@@ -1,0 +1,1 @@
+"""Several processes of one machine that compute the gradients of one node (`ranks`)."""

@@ -1,0 +1,1 @@
+"""Local steps along drawn directions, without gradients (`mix.kind = "seeds"`)."""

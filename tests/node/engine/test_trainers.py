@@ -1,0 +1,41 @@
+"""Which trainer a call gets, and that what is not asked for is not imported."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from msgspec import structs
+
+from starling.node.catalogues import TRAINERS, trainer
+from tests.harness.engines import manifest, opening
+from tests.harness.processes import ROOT
+
+OPENED = """
+import json, sys
+from starling.node.rpc import calls
+from tests.harness.engines import done, manifest, opened
+engine = opened(manifest())
+done(engine, calls.Train(0, 2))
+print(json.dumps([name for name in sys.modules if name.startswith("starling.node.extras")]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "agreed", "changes"),
+    [
+        ("gradients", {}, {}),
+        ("gradients", {"mix": "sparse_outer"}, {}),
+        ("island", {}, {"ranks": 2}),
+        ("seeds", {"mix": "seeds"}, {}),
+        ("seeds", {"mix": "seeds"}, {"ranks": 2}),  # which refuses the ranks
+        ("stage", {}, {"stage": 0}),
+    ],
+)
+def test_a_call_gets_the_trainer_that_it_asks_for(name, agreed, changes):
+    assert trainer(structs.replace(opening(manifest(**agreed)), **changes)) is TRAINERS[name]
+
+
+def test_an_engine_imports_no_capability_that_it_was_not_asked_for():
+    done = subprocess.run([sys.executable, "-c", OPENED], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == []
