@@ -38,7 +38,11 @@ from starling.node.tasks.batches import samples
 
 
 class Island:
-    """Rank 0's side: starts the other ranks, and computes with them."""
+    """Rank 0's side: starts the other ranks, and computes with them.
+
+    Attributes:
+        processes: the other ranks.
+    """
 
     def __init__(self, opening: calls.Open, device: str, model: nn.Module, batch: Any, parts: Parts) -> None:
         """`device`: of the ranks. `batch`: any of the task. `parts`: weights of parts of a batch.
@@ -48,7 +52,7 @@ class Island:
         _check_parts(device, opening.ranks, batch)
         parts.check(batch, "ranks")
         self._pipes: list[socket.socket] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
         with tempfile.TemporaryDirectory(prefix="starling-island-") as folder:  # all have met when it goes
             meeting = str(Path(folder) / "meeting")
             for rank in range(1, opening.ranks):
@@ -68,7 +72,7 @@ class Island:
         with theirs:
             arguments = [str(theirs.fileno()), str(rank), meeting]
             command = [sys.executable, "-P", "-m", "starling.node.extras.islands.rank", *arguments]
-            self._processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL))
+            self.processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL))
         self._pipes.append(ours)
 
     def compute(
@@ -84,7 +88,7 @@ class Island:
         """End the ranks; also done by the end of this process."""
         for each in self._pipes:
             each.close()
-        for process in self._processes:
+        for process in self.processes:
             process.kill()
             process.wait()
         if dist.is_initialized():

@@ -55,7 +55,7 @@ def test_one_node_of_two_processes_walks_the_trajectory_of_one_until_a_process_d
             moved = float((x_of(alone[name]) - x_of(opened(agreed))).norm())
             assert float((x_of(ours[name]) - x_of(alone[name])).norm()) < 1e-3 * moved
         assert not torch.equal(x_of(together), x_of(alone["a"])), "sums in another order round otherwise"
-        (process,) = together.trainer.local_step.source.island._processes
+        (process,) = together.trainer.local_step.source.island.processes
         os.kill(process.pid, signal.SIGKILL)
         with pytest.raises(RuntimeError, match=r"[Cc]onnection"):
             run(together, calls.Train(4, 5))
@@ -143,7 +143,7 @@ def test_ranks_end_with_their_engine(number):
     program = (
         "import time\nfrom tests.harness.engines import island, manifest\n"
         "with island(manifest()) as engine:\n"
-        "    print(engine.trainer.local_step.source.island._processes[0].pid, flush=True)\n"
+        "    print(engine.trainer.local_step.source.island.processes[0].pid, flush=True)\n"
         "    time.sleep(100)\n"
     )
     command = [sys.executable, "-c", program]
