@@ -34,6 +34,7 @@ from starling.gossip.compress.header import TRAILER
 from starling.gossip.compress.quantize.logarithm import Logarithm
 from starling.gossip.compress.support import Full, Support
 from starling.gossip.lazy_torch import Generator, Tensor, torch
+from starling.gossip.mix.rows import blocks
 from starling.gossip.vector import stretches
 
 OLDEST = 1 << 24  # age that is told at the most: float32 counts no further, and no weight differs from 1 by then
@@ -359,12 +360,13 @@ def carry(
     `age` is that of m and v now. v is raised where a step would be longer than the rate, as after an exchange.
     """
     for each in decays:
-        at = each.where
-        mean[at].add_(other[0][at] - base[0][at], alpha=each.mean**steps)
-        if each.square is not None:
-            square[at].add_(other[1][at] - base[1][at], alpha=each.square**steps).clamp_min_(0.0)
-            least = _weight(each.square, age) / _weight(each.mean, age) ** 2
-            torch.maximum(square[at], mean[at].square().mul_(least), out=square[at])
+        vectors = (mean, other[0], base[0], square, other[1], base[1])
+        for m, after, before, v, raised, was in blocks(*(vector[each.where] for vector in vectors)):
+            m.add_(after - before, alpha=each.mean**steps)
+            if each.square is not None:
+                v.add_(raised - was, alpha=each.square**steps).clamp_min_(0.0)
+                least = _weight(each.square, age) / _weight(each.mean, age) ** 2
+                torch.maximum(v, m.square().mul_(least), out=v)
 
 
 def _weight(beta: float, age: int) -> float:

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from starling.gossip.errors import ConfigError
+from starling.gossip.vector import real
 from starling.node.script.correction import Correction
 from starling.node.script.modes import quiet
-from starling.node.script.parameters import Parameters, local
+from starling.node.script.parameters import Parameters
 
 
 class Gradients:
@@ -20,8 +21,8 @@ class Gradients:
 
     def __init__(self, parameters: Parameters) -> None:
         self._cut, self._layout = parameters.cut, parameters.layout
-        self._held = list(parameters.named.values())
-        self._numbers = {id(each): number for number, each in enumerate(self._held)}
+        self._parameters = list(parameters.named.values())
+        self._numbers = {id(each): number for number, each in enumerate(self._parameters)}
         self._flat: Tensor | None = None  # (d,), made when it is first needed and kept
         self._views: list[Tensor] = []
 
@@ -38,7 +39,7 @@ class Gradients:
     def refuse_sparse(self, optimizer: Optimizer) -> None:
         """Raises ConfigError: an optimiser finds a gradient that is sparse."""
         for number in self._of(optimizer):
-            gradient = self._held[number].grad
+            gradient = self._parameters[number].grad
             if gradient is not None and gradient.layout is not torch.strided:
                 module = self._layout.names[number]
                 raise ConfigError(f"{module} has sparse gradients: build the embedding with sparse=False")
@@ -49,13 +50,13 @@ class Gradients:
         Parameters of the optimiser that lie side by side in the vector are corrected as one stretch.
         """
         own = self._of(optimizer)
-        present = [number for number in own if self._held[number].grad is not None]
+        present = [number for number in own if self._parameters[number].grad is not None]
         with quiet():
             flat, views = self._kept()
-            found = [local(gradient) for number in present if (gradient := self._held[number].grad) is not None]
+            found = [real(gradient) for number in present if (gradient := self._parameters[number].grad) is not None]
             torch._foreach_copy_([views[number] for number in present], found)
             if len(present) < len(own):
-                torch._foreach_zero_([views[number] for number in own if self._held[number].grad is None])
+                torch._foreach_zero_([views[number] for number in own if self._parameters[number].grad is None])
             for start, stop in self._stretches(own):
                 part = flat[start:stop]
                 if scale != 1.0:
@@ -80,7 +81,7 @@ class Gradients:
     def _kept(self) -> tuple[Tensor, list[Tensor]]:
         if self._flat is None:
             layout = self._layout
-            self._flat = torch.zeros(layout.dim, dtype=layout.dtype, device=self._held[0].device)
+            self._flat = torch.zeros(layout.dim, dtype=layout.dtype, device=self._parameters[0].device)
             self._views = self._cut(self._flat)
         return self._flat, self._views
 

@@ -26,7 +26,7 @@ from starling.node.rpc.script import VERSION, Closed
 from starling.node.script.client import Client
 from starling.node.script.correction import Correction, Nowhere
 from starling.node.script.flows import Flows
-from starling.node.script.handover import Handover, Held, Moving, Replacing
+from starling.node.script.handover import Exchanged, Handover, Moving, Replacing
 from starling.node.script.hooks import Hooks
 from starling.node.script.kept_state import KeptState
 from starling.node.script.measuring import Measuring
@@ -61,10 +61,10 @@ class Member:
         self.measuring.metric = welcome.metric
         flows = Flows() if welcome.corrects else None
         memories = OptimizerMemories(parts.optimizers, parts.parameters) if welcome.memories else None
-        self._held = Held(parts.parameters, self.client.vectors, memories, flows)
-        self._handover: Handover = Moving(self._held) if welcome.ahead else Replacing(self._held)
+        self._exchanged = Exchanged(parts.parameters, self.client.vectors, memories, flows)
+        self._handover: Handover = Moving(self._exchanged) if welcome.ahead else Replacing(self._exchanged)
         self._ahead = welcome.ahead
-        self._given = False  # the script's half is the engine's until a grant is taken over
+        self._is_given = False  # the script's half is the engine's until a grant is taken over
         self._anew = False  # another engine begins
         correction: Correction = Nowhere() if flows is None else flows
         self.hooks = Hooks(parts.optimizers, parts.parameters, correction)
@@ -83,7 +83,7 @@ class Member:
                 say(
                     f"the state of round {restored} was loaded, the node is in round {due}: nothing newer was kept when the script ended"
                 )
-            memories = self._held.memories
+            memories = self._exchanged.memories
             if memories is not None and any(each.state for each in self._parts.optimizers):
                 memories.steps = LOADED
             grant = self._granted(wait=True)
@@ -94,8 +94,8 @@ class Member:
             own, self._own = self._own, {}
             stays = own.get("round") == grant.round
             self._handover.begin(grant, parameters=not stays)
-            if stays and self._held.flows is not None and own.get("known"):
-                self._held.flows.known = Borne(*own["known"])
+            if stays and self._exchanged.flows is not None and own.get("known"):
+                self._exchanged.flows.known = Borne(*own["known"])
             self._keep(grant)
             self._tally = Tally()
             self._tally.steps = own["steps"] if stays else 0
@@ -112,14 +112,14 @@ class Member:
         if not stepped:
             return False
         self._tally.note(loss)
-        if self._held.memories is not None:
-            self._held.memories.steps += 1
+        if self._exchanged.memories is not None:
+            self._exchanged.memories.steps += 1
         return self._tally.steps >= self._grant.steps and self._end_round(self._grant)
 
     def state_dict(self) -> dict[str, Any]:
         """As `Swarm.state_dict`."""
         place = {"round": self.grant.round, "steps": self._tally.steps}
-        return place if self._held.flows is None else {**place, "known": [*self._held.flows.known]}
+        return place if self._exchanged.flows is None else {**place, "known": [*self._exchanged.flows.known]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """As `Swarm.load_state_dict`."""
@@ -141,7 +141,7 @@ class Member:
         grant = self._grant
         if grant is not None and not grant.finished:
             with suppress(ConfigError, Closed):  # what cannot be given is lost, as with a script that is killed
-                if part and self._tally.steps and not self._given:
+                if part and self._tally.steps and not self._is_given:
                     self._give(grant)
                 self._kept.write(grant.round)
         self.client.close()
@@ -154,7 +154,7 @@ class Member:
 
     def _end_round(self, grant: messages.Grant) -> bool:
         """Give what the script has, and take over what it gets, as soon as it is there -> whether it was."""
-        if self._given and not self._taken(self._granted(wait=self._tally.steps >= self._ahead * grant.steps)):
+        if self._is_given and not self._taken(self._granted(wait=self._tally.steps >= self._ahead * grant.steps)):
             return False
         if self.grant.finished:
             return True
@@ -170,7 +170,7 @@ class Member:
         """Hand over the steps that were done since the last time. Raises ConfigError: the model cannot be given."""
         self._parameters.check_same()
         self._parameters.check_trained()
-        given = self._handover.give()
+        report = self._handover.give()
         if not finite(self.client.vectors.script.x):
             raise ConfigError(
                 f"the model is no longer finite since a step of round {grant.round}: it is not sent to peers; the state of round "
@@ -183,20 +183,20 @@ class Member:
             tally.mean,
             reach(self.hooks.rate, self._parts.optimizers),
             seconds,
-            given.age,
-            given.decays,
-            given.known,
+            report.age,
+            report.decays,
+            report.known,
         )
         with suppress(Closed):  # which is noticed when a grant is read
             self.client.send(said)
-        self._given = True
+        self._is_given = True
 
     def _taken(self, grant: messages.Grant | None) -> bool:
         """Take over what a grant gives, if there is one."""
         if grant is None:
             return False
         before = 0 if self._grant is None else self._grant.round
-        self._grant, self._given, anew, self._anew = grant, False, self._anew, False
+        self._grant, self._is_given, anew, self._anew = grant, False, self._anew, False
         if grant is _OVER:
             self._grant = replace(_OVER, round=before)
             say(f"the node has left in round {before}")
@@ -238,4 +238,4 @@ class Member:
         """Meet the node's next engine, which goes on from its checkpoint. Raises GossipError: the node failed."""
         say("the node's engine was lost; training goes on from its checkpoint")
         self.client = self._connected()
-        self._held.vectors, self._anew = self.client.vectors, True
+        self._exchanged.vectors, self._anew = self.client.vectors, True

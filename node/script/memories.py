@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from starling.gossip.mix.memories import Decay
+from starling.gossip.mix.memories import Decay, Memories, carry
+from starling.gossip.vector import real
 from starling.node.engine.memory_pieces import AGE, KNOWN, MEANS, SQUARE
 from starling.node.script.modes import quiet
-from starling.node.script.parameters import Parameters, local
+from starling.node.script.parameters import Parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class OptimizerMemories:
                 places = self._parameters.cut(into)
                 if len(kept) < len(places) or any(each is None for each in kept):
                     into.zero_()
-                copied = [(place, local(each)) for place, each in zip(places, kept, strict=False) if each is not None]
+                copied = [(place, real(each)) for place, each in zip(places, kept, strict=False) if each is not None]
                 if copied:
                     torch._foreach_copy_([place for place, _ in copied], [each for _, each in copied])
 
@@ -111,13 +112,30 @@ class OptimizerMemories:
         for values, kept in ((mean, [each.mean for each in pieces]), (square, [each.square for each in pieces])):
             with quiet():
                 places = self._parameters.cut(values)
-                copied = [(local(each), place) for place, each in zip(places, kept, strict=False) if each is not None]
+                copied = [(real(each), place) for place, each in zip(places, kept, strict=False) if each is not None]
                 if copied:
                     torch._foreach_copy_([each for each, _ in copied], [place for _, place in copied])
         for piece in pieces:
             _set_count(piece.state, age)
         if any(piece.state for piece in pieces):
             self.steps = age
+
+    def carry(self, other: Memories, base: Memories, steps: int) -> None:
+        """Add in place what exchanges did to m and v (d,) elsewhere, `steps` local steps ago: from `base` to `other`. All are known."""
+        age, begins = self.age(), self._parameters.layout.offsets
+        for piece, start, stop in zip(self._pieces() or [], begins, begins[1:], strict=False):
+            if piece.mean is None or piece.first is None:
+                continue
+            kept = [piece.mean] if piece.square is None else [piece.mean, piece.square]
+            with quiet():
+                own = [real(each).to(other[0].dtype).reshape(-1) for each in kept]
+                ends = [[each[start:stop].to(own[0].device) for each in pair] for pair in (other, base)]
+                decay = Decay(slice(0, stop - start), piece.first, None if piece.square is None else piece.second)
+                carry(own[0], own[-1], (ends[0][0], ends[0][1]), (ends[1][0], ends[1][1]), [decay], steps, age)
+                for flat, each in zip(own, kept, strict=True):
+                    if flat.data_ptr() != each.data_ptr():  # it is in another dtype or order
+                        real(each).copy_(flat.view(real(each).shape))
+            _set_count(piece.state, age)
 
     def _pieces(self) -> list[_Piece] | None:
         """Return what is remembered of each parameter; None: not all of it is known."""

@@ -9,26 +9,21 @@ written is kept, so that mixes too small to move such a parameter add up:
 Shapes: d numbers of the vector.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from starling.gossip.errors import ConfigError
-from starling.gossip.mix.rows import blocks
+from starling.gossip.mix.rows import BLOCK
 from starling.gossip.vector import Layout, as_named, real
 from starling.node.script.modes import quiet
+from starling.node.script.names import plain_names
+from starling.node.script.state_copies import Copies, StateCopies
 
-WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-"""Names under which wrappers (DistributedDataParallel, torch.compile, FSDP, checkpointing) keep what they wrap."""
-COPIES = ("z", "slow", "slow_param", "slow_params", "slow_buffer", "old_p")
-"""Keys of an optimiser's state under which copies of a parameter are known to be kept (schedule-free, Lookahead, SAM)."""
 TRAINED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
 """Dtypes of parameters that are mixed."""
-
-Copies = Iterable[str] | Callable[[nn.Parameter], Iterable[Tensor]]
-"""More keys of copies, or what gives the tensors that are copies of a parameter, wherever they are kept."""
 
 
 class Parameters:
@@ -37,11 +32,12 @@ class Parameters:
     Args:
         model: as the user made it, perhaps wrapped.
         optimizers: the innermost ones (`starling.node.script.optimizers.unwrapped`).
-        copies: where optimisers keep copies of parameters besides `COPIES`.
+        copies: where optimisers keep copies of parameters, as for `StateCopies`.
 
     Attributes:
         named: the parameters by name, in the order of `model.named_parameters()`, shared ones once. Names have no wrappers' prefixes.
         layout: where each lies in the vector (d,), which is float64 where a parameter is, else float32.
+        copies: of them, which optimisers keep.
         lost: by the number of a parameter, what rounding took of the last vector written.
 
     Raises ConfigError: the model has no trainable parameters, the optimisers hold none of them, or one has a dtype that is not mixed.
@@ -59,19 +55,18 @@ class Parameters:
             raise ConfigError(
                 "the optimizer holds none of the model's trainable parameters: build it from the model given to Swarm"
             )
-        self._model, self._optimizers = model, tuple(optimizers)
+        self._model = model
         self._left_out = [each for each in trainable.values() if id(each) not in held]
         self._frozen = set[int]()  # ids of those that were at the last round's end, and were not stepped since
         self.named: dict[str, nn.Parameter] = dict(zip(plain_names(own), own.values(), strict=True))
         self.layout = _layout(self.named)
-        self._keys = COPIES if callable(copies) else (*COPIES, *((copies,) if isinstance(copies, str) else copies))
-        self._given = copies if callable(copies) else None
+        self.copies = StateCopies(self.named, optimizers, copies)
         with quiet():
             self.lost = {
                 number: torch.zeros(each.shape, dtype=self.layout.dtype, device=each.device)
                 for number, each in enumerate(self._values())
                 if each.dtype != self.layout.dtype
-            }  # by the number of the parameter
+            }
 
     def read(self, into: Tensor) -> None:
         """Copy the current values to `into` (d,), of the layout's dtype, on any device. Raises ValueError: it has another length."""
@@ -91,7 +86,7 @@ class Parameters:
         """
         with quiet():
             places, values = self.cut(vector), self._values()
-            copies = list(self._copies())
+            copies = list(self.copies.by_number())
             moved = {number: values[number].to(self.layout.dtype, copy=True) for _, number in copies}
             torch._foreach_copy_(values, places)
             torch.clear_autocast_cache()  # inside an autocast region it may hold casts of the old values
@@ -112,9 +107,11 @@ class Parameters:
             plain = all(
                 each.is_contiguous() and each.dtype == own.dtype and each.device == own.device for each in values
             )
-            if plain and next(self._copies(), None) is None:
-                for value, before, after in zip(values, self.cut(own), self.cut(other), strict=True):
-                    for x, s, e in blocks(value.view(-1), before.view(-1), after.view(-1)):
+            if plain and next(self.copies.by_number(), None) is None:
+                # Three of these for each of the user's threads, which take part, are in its cache.
+                length = 2 * BLOCK * torch.get_num_threads()
+                for each in zip(values, self.cut(own), self.cut(other), strict=True):
+                    for x, s, e in zip(*(torch.split(part.view(-1), length) for part in each), strict=True):
                         torch.sub(e, s, out=s)
                         s.add_(x)
                         x.copy_(s)
@@ -171,53 +168,7 @@ class Parameters:
         self._frozen = set(frozen)
 
     def _values(self) -> list[Tensor]:
-        return [local(each) for each in self.named.values()]
-
-    def _copies(self) -> Iterator[tuple[Tensor, int]]:
-        """Yield each tensor that is a copy of a parameter, once, with the parameter's number."""
-        seen = set[int]()
-        for number, (name, parameter) in enumerate(self.named.items()):
-            seen.add(id(parameter))
-            for copy in (*self._in_state(parameter), *self._from_user(name, parameter)):
-                if id(copy) not in seen:
-                    seen.add(id(copy))
-                    yield local(copy), number
-
-    def _in_state(self, parameter: nn.Parameter) -> Iterator[Tensor]:
-        for optimizer in self._optimizers:
-            state = getattr(optimizer, "state", {}).get(parameter, {})
-            for key in self._keys:
-                copy = state.get(key)
-                if isinstance(copy, Tensor) and copy.shape == parameter.shape:
-                    yield copy
-
-    def _from_user(self, name: str, parameter: nn.Parameter) -> Iterator[Tensor]:
-        found = () if self._given is None else self._given(parameter)
-        for copy in (found,) if isinstance(found, Tensor) else found:
-            if copy.shape != parameter.shape:
-                shapes = f"{tuple(copy.shape)}, needed is {tuple(parameter.shape)}"
-                raise ConfigError(f"copies: what it gave for {name} has shape {shapes}; return copies of the parameter")
-            yield copy
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Return the numbers that this process holds of a tensor, of a complex one a view in pairs.
-
-    Tensors are whole: sharded ones (DTensor) are to be told apart here.
-    """
-    return real(tensor)
-
-
-def plain_names(names: Iterable[str]) -> list[str]:
-    """Return names without the prefixes of wrappers and without peft's `default`; as they are, where two would become one."""
-    whole = list(names)
-    plain = [_plain(name) for name in whole]
-    return plain if len(set(plain)) == len(plain) else whole
-
-
-def _plain(name: str) -> str:
-    *path, last = name.split(".")
-    return ".".join([*(each for each in path if each not in WRAPPERS), last]).replace(".default.", ".")
+        return [real(each) for each in self.named.values()]
 
 
 def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -231,6 +182,6 @@ def _layout(named: dict[str, nn.Parameter]) -> Layout:
             raise ConfigError(
                 f"{name} is {str(each.dtype).removeprefix('torch.')}, which is not mixed; make it one of {names}, or freeze it"
             )
-    wide = any(local(each).dtype == torch.float64 for each in named.values())
-    shapes = tuple(tuple(local(each).shape) for each in named.values())
+    wide = any(real(each).dtype == torch.float64 for each in named.values())
+    shapes = tuple(tuple(real(each).shape) for each in named.values())
     return Layout(tuple(named), shapes, torch.float64 if wide else torch.float32)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from starling.node.script.parameters import Parameters
-
-Copies = Sequence[str] | Callable[[nn.Parameter], Iterable[Tensor]]
+from starling.node.script.state_copies import Copies
 
 
 class Life(Protocol):

@@ -23,8 +23,9 @@ from starling.node.rpc.script import SOCKET_NAME
 from starling.node.script import creation
 from starling.node.script.member import Member
 from starling.node.script.optimizers import unwrapped
-from starling.node.script.parts import Copies, Parts
+from starling.node.script.parts import Parts
 from starling.node.script.processes import refuse_ranks, refuse_workers
+from starling.node.script.state_copies import Copies
 from starling.node.status.control import ControlError
 from starling.node.status.snapshot import StatusSnapshot
 from starling.node.storage.run_dir import RunDir

@@ -216,12 +216,12 @@ class Rank(Member):
         super().close(part=False)
 
     def _shard(self, optimizers: Sequence[Optimizer], parameters: sharded.ShardedParameters) -> None:
-        held = self._held
-        if held.memories is not None:
-            held.memories = sharded.ShardedMemories(optimizers, parameters)
+        exchanged = self._exchanged
+        if exchanged.memories is not None:
+            exchanged.memories = sharded.ShardedMemories(optimizers, parameters)
         correction: Correction = Nowhere()
-        if held.flows is not None:
-            correction = held.flows = sharded.ShardedFlows(parameters, self._ranks.sum)
+        if exchanged.flows is not None:
+            correction = exchanged.flows = sharded.ShardedFlows(parameters, self._ranks.sum)
         self.hooks = sharded.ShardedHooks(optimizers, parameters, correction, self._ranks.size)
 
 

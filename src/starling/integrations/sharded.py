@@ -22,13 +22,15 @@ from torch.optim import Optimizer
 
 from starling.gossip.errors import ConfigError
 from starling.gossip.mix.borne import REMEMBERED
+from starling.gossip.mix.memories import Memories, carry
 from starling.node.script.correction import Correction
 from starling.node.script.flows import Flows
 from starling.node.script.gradients import Gradients
 from starling.node.script.hooks import Hooks
 from starling.node.script.memories import OptimizerMemories, _set_count
 from starling.node.script.modes import quiet
-from starling.node.script.parameters import Copies, Parameters
+from starling.node.script.parameters import Parameters
+from starling.node.script.state_copies import Copies
 
 Sum = Callable[[Sequence[float]], Sequence[float]]
 """Numbers of this rank -> their sums over all ranks."""
@@ -97,7 +99,7 @@ class ShardedParameters(Parameters):
         reshard(self._model)
         with quiet():
             copies: dict[int, list[Tensor]] = {}
-            for copy, number in self._copies():
+            for copy, number in self.copies.by_number():
                 copies.setdefault(number, []).append(copy)
             for number, (place, each) in enumerate(zip(self.cut(vector), self.named.values(), strict=True)):
                 new, wide = cut(place, each), self.layout.dtype
@@ -141,6 +143,13 @@ class ShardedMemories(OptimizerMemories):
             _set_count(piece.state, age)
         if any(piece.state for piece in pieces):
             self.steps = age
+
+    def carry(self, other: Memories, base: Memories, steps: int) -> None:
+        """As of `OptimizerMemories`, by `read` and `write`."""
+        own, age, decays = (torch.empty_like(other[0]), torch.empty_like(other[1])), self.age(), self.decays()
+        self.read(*own)
+        carry(*own, other, base, decays or (), steps, age)
+        self.write(*own, age)
 
 
 class ShardedFlows(Flows):
@@ -189,7 +198,7 @@ class ShardedGradients(Gradients):
         assert isinstance(correction, ShardedFlows)
         with quiet():
             for number in self._of(optimizer):
-                gradient = self._held[number].grad
+                gradient = self._parameters[number].grad
                 if gradient is None:
                     continue
                 own = here(gradient)

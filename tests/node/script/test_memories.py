@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Muon
 
-from starling.gossip.mix.memories import Decay
+from starling.gossip.mix.memories import Decay, carry
 from starling.gossip.vector import flatten
 from starling.node.config.schema import OptimizerSection
 from starling.node.engine.memories import OptimizerMemory
@@ -297,3 +297,39 @@ def test_the_modes_of_the_user_do_not_matter(mode):
         steps(model, [optimizer], memories)
         ends.append(torch.cat(read(memories, parameters)))
     assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize("form", ["plain", "bfloat16", "channels last", "muon", "one has no gradient yet"])
+def test_what_an_exchange_did_elsewhere_is_added_as_to_two_vectors(form):
+    """In place, parameter by parameter: the same as if m and v were read, carried and written."""
+    ends = []
+    for in_place in (True, False):
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 2))
+        generator = torch.Generator().manual_seed(1)
+        if form == "bfloat16":
+            model = model.bfloat16()
+        if form == "channels last":
+            model = model.to(memory_format=torch.channels_last)
+        if form == "muon":
+            others = [each for each in model.parameters() if each is not model[2].weight]
+            optimizers = [Muon([model[2].weight], momentum=0.9), AdamW(others)]
+        else:
+            optimizers = [AdamW(model.parameters(), betas=(0.8, 0.9))]
+        for each in model.parameters():
+            each.grad = torch.randn(each.shape, generator=generator).to(each.dtype)
+        if form == "one has no gradient yet":
+            model[0].bias.grad = None
+        for each in optimizers:
+            each.step()
+        memories, parameters = of(model, *optimizers)
+        vectors = [torch.rand(parameters.layout.dim, generator=generator) for _ in range(4)]
+        other, base = (vectors[0], vectors[1]), (vectors[2], vectors[3])
+        if in_place:
+            memories.carry(other, base, 3)
+        else:
+            own, age = read(memories, parameters), memories.age()
+            carry(*own, other, base, memories.decays(), 3, age)
+            memories.write(*own, age)
+        ends.append(torch.cat(read(memories, parameters)))
+    assert torch.equal(*ends)
+    assert ends[0].any()
