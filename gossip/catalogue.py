@@ -210,8 +210,13 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         return None if (self._heavy or ":" in name) and not trusted else self.load(name, trusted=trusted)
 
     def warnings(self, name: str, agreed: Any, *, trusted: bool = False) -> list[str]:
-        """Warnings of `check(agreed)` of a part's class, if it has one; ConfigError as `load`, or if it cannot work with this manifest."""
-        check: Callable[[Any], list[str]] | None = getattr(self.load(name, trusted=trusted), "check", None)
+        """Warnings of `check(agreed)` of a part's class, or of that of its keys, if it has one.
+
+        Raises ConfigError: as `load`, or it cannot work with this manifest.
+        """
+        entry = self._entries.get(name)
+        made = _attribute(entry.keys) if entry and entry.keys else self.load(name, trusted=trusted)
+        check: Callable[[Any], list[str]] | None = getattr(made, "check", None)
         return check(agreed) if check else []
 
     def build(self, section: str, name: str, params: Mapping[str, Any], *, trusted: bool = False) -> T:

@@ -15,6 +15,7 @@ from starling.gossip.errors import ConfigError
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from starling.node.daemon.training.paces import Pace
     from starling.node.engine.local.task_trainer import TaskTrainer
     from starling.node.rpc.calls import Open
     from starling.node.tasks.api import Task
@@ -204,25 +205,6 @@ class Steps:
     max_wait_s: Annotated[float, Meta(ge=0.01, le=3600)] = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """Rounds in which a few members train and a few average, while all others sleep.
-
-    Args:
-        max_wait_s: the adaptive deadline of a pull never exceeds this; so long are others than the first waited for at most.
-        sample: members that train in a round.
-        aggregators: members that average what the sample has learned; 0: each member of the next sample does.
-        success: share of the sample whose models are enough, more than half: two halves would make two models of one round.
-        slack: members woken beyond the sample, for those that are slow.
-    """
-
-    max_wait_s: Annotated[float, Meta(ge=0.01, le=3600)] = 10.0
-    sample: Annotated[int, Meta(ge=2, le=1024)] = 10
-    aggregators: Annotated[int, Meta(ge=0, le=64)] = 3
-    success: Annotated[float, Meta(gt=0.5, le=1)] = 0.6
-    slack: Annotated[int, Meta(ge=0, le=64)] = 2
-
-
 TASKS: Catalogue[Task, None] = Catalogue(
     "task.kind",
     "starling.tasks",
@@ -268,11 +250,20 @@ PARTITIONS: Catalogue[Any, None] = Catalogue(
     {kind: Entry("builtins:object") for kind in ("iid", "by_label", "by_file", "by_key")}
     | {"dirichlet": Entry(f"{_HERE}:Dirichlet")},
 )
-PACES: Catalogue[Any, None] = Catalogue(
+PACES: Catalogue[Pace, None] = Catalogue(
     "pace.kind",
     "",
-    {"steps": Entry(f"{_HERE}:Steps"), "sampled": Entry(f"{_HERE}:Sampled"), "clock": Entry("builtins:object")},
+    {
+        "steps": Entry("starling.node.daemon.training.paces:steps", keys=f"{_HERE}:Steps"),
+        "sampled": Entry(
+            "starling.node.extras.sampled.pace:sampled",
+            keys="starling.node.extras.sampled.keys:Sampled",
+            maturity="experimental",
+        ),
+        "clock": Entry("starling.node.daemon.training.paces:clock", keys="builtins:object"),
+    },
 )
+"""How a node does rounds, from its services."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from starling.gossip.errors import ConfigError, RemoteProtocolError
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.seeds import derive
 from starling.node import identity
+from starling.node.catalogues import PACES
 from starling.node.config import (
     ahead,
     buffers,
@@ -29,7 +30,6 @@ from starling.node.config import (
     personal,
     presets,
     robustness,
-    sampled,
     script,
     start,
     turns,
@@ -142,8 +142,7 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
         )
     script.check(manifest)
     start.check(manifest)
-    if pace.kind == "sampled":
-        sampled.check(manifest)
+    warnings: list[str] = PACES.warnings(pace.kind, manifest)
     crew.check(manifest)
     presets.check(manifest)
     personal.check(manifest)
@@ -151,7 +150,8 @@ def check(manifest: Manifest, *, trusted: bool = False) -> list[str]:
     turns.check(manifest)
     ahead.check(manifest)
     parts.check_together(manifest)
-    warnings, judged = [*robustness.warnings(manifest), *inexact(manifest)], ["admission.kind"]
+    warnings += [*robustness.warnings(manifest), *inexact(manifest)]
+    judged = ["admission.kind"]
     if trusted or not consent.names_code(manifest):
         _check_parts(manifest, trusted=trusted)
         weight.check(manifest, trusted=trusted)

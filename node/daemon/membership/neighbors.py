@@ -180,24 +180,6 @@ class LastingNeighbors:
         return own_links(self.members(), self.me, self.edges.peers)
 
 
-@dataclass(frozen=True, slots=True)
-class SampledNeighbors:
-    """Whoever a node asked last, where the members that take part in a round are a sample."""
-
-    members: AliveMembers
-    me: str
-    asked: Callable[[], tuple[str, ...]]
-
-    def weights(self, round: int) -> Mapping[str, float]:
-        """Neighbor -> mixing weight, the same for all."""
-        asked = self.asked()
-        return dict.fromkeys(asked, 1.0 / len(asked)) if asked else {}
-
-    def link_map(self, round: int) -> LinkMap:
-        """Links of this node alone, since those of others are unknown."""
-        return own_links(sorted(self.members()), self.me, self.asked())
-
-
 class Neighbors(Protocol):
     """Whom a node meets in a round."""
 

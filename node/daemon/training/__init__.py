@@ -2,7 +2,6 @@
 
 loop.py          waits for the quorum, runs the loop, pauses it
 steps.py         rounds of K local steps, then exchanges and Mix
-sampled.py       asleep until this node is sampled
 slots.py         trains without pause and exchanges once a slot
 local_work.py    who does the local steps: this node's engine, or it and the other stages of its crew
 grants.py        how many local steps a round gets

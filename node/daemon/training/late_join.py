@@ -27,14 +27,6 @@ class Joining(Protocol):
         ...
 
 
-class FromCheckpoint:
-    """A node starts with what it has: whoever is sampled takes the newest model anyway."""
-
-    async def start(self, opened: calls.Opened) -> int:
-        """Return the checkpoint's round."""
-        return opened.round
-
-
 @dataclass(frozen=True, slots=True)
 class PeerModels:
     """Models that members agree on."""

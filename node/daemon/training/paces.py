@@ -2,14 +2,12 @@
 
 steps, pairwise   rounds of exchanges on links; they may overlap with local steps
 steps, pulled     rounds in which vectors are asked for and combined by a rule
-sampled, pulled   the same for a sample of the members
 clock, pairwise   one exchange a slot
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from types import MappingProxyType
 
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.mix.catalogue import MIXERS
@@ -17,6 +15,7 @@ from starling.gossip.overlay.api import LastingEdges, Overlay
 from starling.gossip.overlay.chosen import EVERY, ChosenEdges
 from starling.gossip.overlay.sticky import DEGREE, StickyEdges
 from starling.gossip.seeds import derive
+from starling.node.catalogues import PACES
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext
@@ -24,7 +23,6 @@ from starling.node.daemon.crew.seats import CrewNeighbors
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.exchange.pull_service import PulledExchange
 from starling.node.daemon.exchange.rounds import RoundExchange
-from starling.node.daemon.exchange.sampled_service import SampledExchange
 from starling.node.daemon.exchange.service import Exchange
 from starling.node.daemon.exchange.visits import VisitExchange
 from starling.node.daemon.membership.beacon import BeaconService
@@ -34,16 +32,14 @@ from starling.node.daemon.membership.neighbors import (
     Neighbors,
     OverlayNeighbors,
     RandomNeighbors,
-    SampledNeighbors,
 )
 from starling.node.daemon.membership.service import Membership
 from starling.node.daemon.training.catch_up import CatchUp, Jumps
 from starling.node.daemon.training.grants import Grants
 from starling.node.daemon.training.housekeeping import Housekeeping
-from starling.node.daemon.training.late_join import FromCheckpoint, Joining, LateJoin, PeerModels
+from starling.node.daemon.training.late_join import Joining, LateJoin, PeerModels
 from starling.node.daemon.training.local_work import LocalWork
 from starling.node.daemon.training.loop import RoundLoop
-from starling.node.daemon.training.sampled import SampledLoop
 from starling.node.daemon.training.slots import Contacts, LastingContacts, ScheduledContacts, SlotsLoop
 from starling.node.daemon.training.steps import (
     InTurn,
@@ -120,9 +116,13 @@ class Pace:
 
 def pace_of(services: Services) -> Pace:
     """Return how a node of this manifest does rounds."""
-    manifest = services.context.manifest
-    facts = MIXERS.facts(manifest.mix.kind, trusted=True)
-    return PACES[manifest.pace.kind, facts.gathers or facts.broadcasts](services)
+    return PACES[services.context.manifest.pace.kind](services)
+
+
+def steps(services: Services) -> Pace:
+    """Return rounds in which all members take part."""
+    facts = MIXERS.facts(services.context.manifest.mix.kind, trusted=True)
+    return _pulled_steps(services) if facts.gathers or facts.broadcasts else _pairwise_steps(services)
 
 
 def _pairwise_steps(services: Services) -> Pace:
@@ -171,20 +171,8 @@ def _steps(
     return Pace(exchange, neighbors, LateJoin(catch_up, services.models, house), loop, equivocation)
 
 
-def _sampled(services: Services) -> Pace:
-    context, members = services.context, services.membership
-    equivocation = EquivocationDetector(context, members, services.house.progress)
-    exchange = SampledExchange(
-        context, members, first=services.fresh(1), attested=equivocation.attested, noted=services.policy.noted,
-        transactions=services.transactions, salt=services.beacons.salt, allowed=services.may_use,
-        is_member=lambda peer: peer in members.table,
-    )  # fmt: skip
-    neighbors = SampledNeighbors(lambda: members.roster, context.me, lambda: exchange.edges)
-    loop = SampledLoop(context.manifest.pace, exchange, services.grants(), services.house)
-    return Pace(exchange, neighbors, FromCheckpoint(), loop, equivocation)
-
-
-def _clock(services: Services) -> Pace:
+def clock(services: Services) -> Pace:
+    """Return slots of time with one exchange each."""
     context, members, house, named = services.context, services.members, services.house, _named(services)
     manifest, edges = context.manifest, _lasting(context.manifest, context.swarm.encode())
     exchange = VisitExchange(
@@ -202,17 +190,6 @@ def _clock(services: Services) -> Pace:
         contacts = LastingContacts(context.me, exchange, edges, members, services.may_meet)
     loop = SlotsLoop(manifest.pace, exchange, contacts, members, services.clock, house)
     return Pace(exchange, neighbors, LateJoin(services.catch_up(exchange), services.models, house), loop)
-
-
-PACES: Mapping[tuple[str, bool], Callable[[Services], Pace]] = MappingProxyType(
-    {
-        ("steps", False): _pairwise_steps,
-        ("steps", True): _pulled_steps,
-        ("sampled", True): _sampled,
-        ("clock", False): _clock,
-    }
-)
-"""By `pace.kind`, and whether vectors are pulled."""
 
 
 def _named(services: Services) -> OverlayNeighbors | CrewNeighbors:

@@ -6,9 +6,9 @@ import pytest
 
 from starling.gossip.errors import ConfigError
 from starling.node.config import manifest, presets
-from starling.node.config.sampled import bad_majority
 from starling.node.config.schema import Manifest
 from starling.node.config.words import method
+from starling.node.extras.sampled.keys import bad_majority
 from starling.node.simulate.api import simulate
 
 FITS = (

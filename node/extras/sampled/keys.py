@@ -1,11 +1,14 @@
-"""Rules for sampled rounds (`pace.kind = "sampled"`). Torch-free.
+"""Keys of sampled rounds, and rules for them. Torch-free.
 
 Whoever aggregates writes the model of all, so a few may do so only among members that one trusts: a majority of a aggregators of whom each
 is Byzantine with probability b is Byzantine with the binomial tail P(X > a/2), in every round anew.
 """
 
+from dataclasses import dataclass
 from math import comb
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from starling.gossip.errors import ConfigError
 from starling.robust.catalogue import RULES
@@ -24,7 +27,32 @@ def bad_majority(members: int, share: float) -> float:
     )
 
 
-def check(agreed: Any) -> None:
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Rounds in which a few members train and a few average, while all others sleep.
+
+    Args:
+        max_wait_s: the adaptive deadline of a pull never exceeds this; so long are others than the first waited for at most.
+        sample: members that train in a round.
+        aggregators: members that average what the sample has learned; 0: each member of the next sample does.
+        success: share of the sample whose models are enough, more than half: two halves would make two models of one round.
+        slack: members woken beyond the sample, for those that are slow.
+    """
+
+    max_wait_s: Annotated[float, Meta(ge=0.01, le=3600)] = 10.0
+    sample: Annotated[int, Meta(ge=2, le=1024)] = 10
+    aggregators: Annotated[int, Meta(ge=0, le=64)] = 3
+    success: Annotated[float, Meta(gt=0.5, le=1)] = 0.6
+    slack: Annotated[int, Meta(ge=0, le=64)] = 2
+
+    @staticmethod
+    def check(agreed: Any) -> list[str]:
+        """Raise ConfigError where sampled rounds cannot work, or what is set would be ignored."""
+        _check(agreed)
+        return []
+
+
+def _check(agreed: Any) -> None:
     """Raise ConfigError where sampled rounds cannot work, or what is set would be ignored."""
     pace, mix, overlay, preset = agreed.pace, agreed.mix, agreed.overlay, agreed.preset
     share = agreed.byzantine_fraction

@@ -7,10 +7,10 @@ from functools import partial
 
 from starling.gossip.exchange.sampled import Due
 from starling.node.config.schema import PaceSection
-from starling.node.daemon.exchange.sampled_service import SampledExchange
 from starling.node.daemon.training.catch_up import last_round
 from starling.node.daemon.training.grants import Grants
 from starling.node.daemon.training.housekeeping import Housekeeping
+from starling.node.extras.sampled.exchange import SampledExchange
 from starling.node.rpc import calls
 
 

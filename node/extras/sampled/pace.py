@@ -1,0 +1,51 @@
+"""How a node does sampled rounds: with which exchanges and neighbors, and in which loop."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from starling.node.daemon.membership.neighbors import AliveMembers, LinkMap, own_links
+from starling.node.daemon.training.paces import Pace, Services
+from starling.node.daemon.trust.equivocation import EquivocationDetector
+from starling.node.extras.sampled.exchange import SampledExchange
+from starling.node.extras.sampled.loop import SampledLoop
+from starling.node.rpc import calls
+
+
+@dataclass(frozen=True, slots=True)
+class SampledNeighbors:
+    """Whoever a node asked last, where the members that take part in a round are a sample."""
+
+    members: AliveMembers
+    me: str
+    asked: Callable[[], tuple[str, ...]]
+
+    def weights(self, round: int) -> Mapping[str, float]:
+        """Neighbor -> mixing weight, the same for all."""
+        asked = self.asked()
+        return dict.fromkeys(asked, 1.0 / len(asked)) if asked else {}
+
+    def link_map(self, round: int) -> LinkMap:
+        """Links of this node alone, since those of others are unknown."""
+        return own_links(sorted(self.members()), self.me, self.asked())
+
+
+class FromCheckpoint:
+    """A node starts with what it has: whoever is sampled takes the newest model anyway."""
+
+    async def start(self, opened: calls.Opened) -> int:
+        """Return the checkpoint's round."""
+        return opened.round
+
+
+def sampled(services: Services) -> Pace:
+    """Return rounds of a sample of the members."""
+    context, members = services.context, services.membership
+    equivocation = EquivocationDetector(context, members, services.house.progress)
+    exchange = SampledExchange(
+        context, members, first=services.fresh(1), attested=equivocation.attested, noted=services.policy.noted,
+        transactions=services.transactions, salt=services.beacons.salt, allowed=services.may_use,
+        is_member=lambda peer: peer in members.table,
+    )  # fmt: skip
+    neighbors = SampledNeighbors(lambda: members.roster, context.me, lambda: exchange.edges)
+    loop = SampledLoop(context.manifest.pace, exchange, services.grants(), services.house)
+    return Pace(exchange, neighbors, FromCheckpoint(), loop, equivocation)
