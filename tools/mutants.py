@@ -47,8 +47,6 @@ MUTANTS = (
         ("**/exchange/test_contract.py",),
     ),
     Mutant("node/engine/exchange/besides.py", "replace(effect, memory=learned)", "effect", ("**/exchange/test_contract.py",)),
-    Mutant("node/config/stored.py", 'mix |= dict.fromkeys(_GONE.get(mix["kind"], ()))', "pass", ("**/config/test_manifest.py",)),
-    Mutant("node/config/parts.py", "if value and (why", "if False and (why", ("**/config/test_manifest.py",)),
     Mutant("gossip/mix/pet.py", "            if given:", "            if False:", ("**/config/test_manifest.py",)),
     Mutant(
         "gossip/mix/edge_ledger.py", "(effect.theta * change[part]).add_(", "(1.0 * change[part]).add_(",
