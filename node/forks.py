@@ -5,7 +5,8 @@
                                                             └──> node …
 
 A request is one message with descriptors on a new connection to FOLDER/KIND; it is answered by a pidfd, and by the exit status at the end.
-Servers end with their standard input, thus with whoever started them; what they forked lives on. Linux has the pidfds that this needs.
+Servers end with their standard input, thus with whoever started them, and take FOLDER with them if that was killed; what they forked lives
+on. Linux has the pidfds that this needs.
 """
 
 import gc
@@ -218,6 +219,14 @@ class _Server:
             os._exit(code)  # an orderly exit would be the server's
 
 
+def _remove(folder: Path) -> None:
+    """Delete the sockets, and the folder if it holds nothing else: who started the servers was killed, and did not do it."""
+    with suppress(OSError):
+        for kind in _MAINS:
+            (folder / kind).unlink(missing_ok=True)
+        folder.rmdir()
+
+
 def main() -> None:
     """Entry point of the servers."""
     listeners: dict[Kind, socket.socket] = {}
@@ -232,6 +241,7 @@ def main() -> None:
         if kind != mine:
             listener.close()
     _Server(mine, listeners[mine]).serve()
+    _remove(Path(sys.argv[1]))
     os._exit(0)  # there is nothing to save, and an orderly exit of torch takes half a second
 
 

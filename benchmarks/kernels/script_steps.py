@@ -77,13 +77,15 @@ def _rounds(hub: Scripted, manifest: Manifest) -> None:
 
 def loop(keys: Mapping[str, Any]) -> tuple[slices.Step, int]:
     """Return what does a local step, and d."""
-    manifest, folder = agreed(keys), Path(tempfile.mkdtemp(prefix="starling-script-"))
-    hub, plain = Scripted(manifest, folder), Loop(manifest)
-    calling = Thread(target=_rounds, args=(hub, manifest), daemon=True)
-    calling.start()
-    made = plain.optimizer
-    optimizers = [made.muon, made.adamw] if isinstance(made, Both) else [made]
-    member = Member(folder, Parts(plain.model, unwrapped(optimizers)), Lasting())
+    manifest = agreed(keys)
+    with tempfile.TemporaryDirectory(prefix="starling-script-") as place:  # until both have met: nothing is saved
+        folder = Path(place)
+        hub, plain = Scripted(manifest, folder), Loop(manifest)
+        calling = Thread(target=_rounds, args=(hub, manifest), daemon=True)
+        calling.start()
+        made = plain.optimizer
+        optimizers = [made.muon, made.adamw] if isinstance(made, Both) else [made]
+        member = Member(folder, Parts(plain.model, unwrapped(optimizers)), Lasting())
     while member.grant.round < ROUNDS:
         member.step(plain.step())
     calling.join()

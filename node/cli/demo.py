@@ -6,12 +6,9 @@ Standard output is the table, or one JSON object. Progress goes to the terminal 
 from __future__ import annotations
 
 import re
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,6 +30,7 @@ from starling.node.cli.common import (
 from starling.node.cli.exit_codes import INTERRUPTED
 from starling.node.cli.help import command, meant
 from starling.node.cli.progress import Terminal, on_stderr
+from starling.node.cli.signals import ended_by_signals
 from starling.node.config.schema import Manifest
 
 if TYPE_CHECKING:
@@ -107,7 +105,7 @@ def demo(as_json: bool, no_tui: bool, **options: Any) -> int:
     plan = make_plan(**options)
     failed: dict[int, str] = {}
     try:
-        with _signals(), Demo(plan) as running:
+        with ended_by_signals(), Demo(plan) as running:
             say(f"starting {plan.nodes} nodes in {running.folder}")
             ui = not (as_json or no_tui) and sys.stdin.isatty() and is_lively(sys.stdout) and is_lively(sys.stderr)
             with Terminal(running.folder) if ui else on_stderr() as display:
@@ -309,21 +307,3 @@ def _row(node: DemoNode) -> list[str | Any]:
         *row, show.count(figures.rounds), show.count(figures.local_steps), show.figure(figures.value),
         show.size(figures.bytes_sent), show.size(figures.bytes_received), show.count(figures.exchanges.committed),
     ]  # fmt: skip
-
-
-@contextmanager
-def _signals() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the demo in order, as Ctrl-C does; a second Ctrl-C does not interrupt the clean-up."""
-    ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        for each in ours:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-
-    before = {each: signal.signal(each, stop) for each in ours}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

@@ -91,7 +91,7 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
         0: "fine; also a node, logs -f or status --watch that Ctrl-C ended",
         1: "failed: no node is running, or the network, a file or a computation gave up",
         2: "wrong input: an option, a key, a file; nothing was changed",
-        130: "Ctrl-C before it was finished; 143 and 129 are a demo that was terminated",
+        130: "Ctrl-C before it was finished; 143 and 129 are a demo or a bench that was terminated",
     }
 )
 

@@ -1,6 +1,7 @@
 """Processes forked for a local swarm: they end as others do, and nothing of them stays."""
 
 import subprocess
+import sys
 
 import psutil
 import pytest
@@ -67,6 +68,18 @@ def test_a_killed_process_says_so_and_one_that_has_ended_is_not_killed(forked, t
     process.kill()
     assert process.wait(5.0) == -9
     process.kill()
+
+
+def test_the_folder_of_servers_goes_with_who_started_them(tmp_path):
+    """SIGKILL: whoever would have deleted it is gone, and the servers do it."""
+    folder = tmp_path / "forks"
+    folder.mkdir()
+    words = "import pathlib, sys, time; from starling.node import forks\nwith forks.Servers(pathlib.Path(sys.argv[1])): time.sleep(600)"
+    starter = subprocess.Popen([sys.executable, "-c", words, str(folder)])
+    until("no sockets", lambda: len([*folder.glob("*")]) == 2)
+    starter.kill()
+    starter.wait()
+    until("the folder is still there", lambda: not folder.exists())
 
 
 def test_nothing_outlives_a_demo_that_is_killed(tmp_path):

@@ -26,6 +26,7 @@ from starling.node.cli.common import console, cores_there, emit, json_option, ta
 from starling.node.cli.help import Group
 from starling.node.cli.research.bench_loop import loop
 from starling.node.cli.research.bench_never_worse import never_worse
+from starling.node.cli.signals import ended_by_signals
 
 if TYPE_CHECKING:
     from starling.kernels.schema import Case, LinkCase, OverlapCase, RuleCase
@@ -49,6 +50,7 @@ repeat_option = click.option("--repeat", type=int, default=5, help="Repetitions,
 @click.group(cls=Group)
 def bench() -> None:
     """Measure this machine."""
+    click.get_current_context().with_resource(ended_by_signals())
 
 
 bench.add_command(loop)

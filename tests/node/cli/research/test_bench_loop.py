@@ -57,6 +57,18 @@ def test_the_plain_loop_and_the_engine_do_the_same_steps(model, optimizer, tmp_p
 
 
 @pytest.mark.slow
+def test_a_loop_that_is_a_member_leaves_no_folder(tmp_path, monkeypatch):
+    """Its process is killed where it has done enough steps."""
+    keys = loop.keys("mlp", "sgd", "pet", tmp_path)
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    with slices.children("script_steps", keys=keys) as (script,):
+        assert not [*place.glob("starling-*")]
+        assert script.run("steps 1").steps == 1
+
+
+@pytest.mark.slow
 def test_a_plain_text_loop_predicts_the_byte_that_follows_each(tmp_path):
     """And learns; a batch has windows of the node's own shard alone."""
     ours = plain.Loop(agreed("gpt_800k", "adamw", "dsgd", tmp_path))

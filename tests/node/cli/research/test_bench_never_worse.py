@@ -2,7 +2,10 @@
 
 import json
 import math
+import os
 import re
+import signal
+import tempfile
 from concurrent.futures import Executor, Future
 from functools import partial
 from statistics import fmean
@@ -17,6 +20,7 @@ from starling.kernels.schema import NEVER_WORSE_AXES
 from starling.node.cli.main import main
 from starling.node.cli.research import bench_never_worse as command
 from starling.node.cli.research import simulate
+from starling.node.cli.signals import ended_by_signals
 from starling.node.simulate import rules, worker
 from starling.node.simulate.engines import simulate as run_here
 from starling.node.simulate.results import Outcome, Row
@@ -386,3 +390,31 @@ def test_a_tiny_run_measures_and_is_the_same_again(tmp_path, monkeypatch, capsys
     assert sorted(path.name for path in (tmp_path / "starling-never-worse").iterdir()) == [
         "by_label-sgd-cosine-normal-calm.json", "by_language-adamw-cosine-normal-calm.json",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_bench_that_is_terminated_leaves_nothing_in_the_temporary_folder(number, tmp_path, monkeypatch):
+    """`timeout 60 starling bench`; under nohup a hang-up stays ignored."""
+    places = []
+
+    def prepare(_wanted, _found, folder):
+        places.append(folder.exists())
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(texts, "prepare", prepare)
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "never-worse", "--keep", str(tmp_path / "kept.jsonl")])
+    assert (ended.value.code, places) == (128 + number, [True])
+    assert not [*tmp_path.glob("starling-texts-*")]
+
+
+def test_signals_that_are_ignored_stay_so():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ended_by_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
