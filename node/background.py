@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -120,6 +121,13 @@ class Node(Attached):
         raise GossipError(
             f"the node in {self.run_dir} does not listen after {timeout_s:.0f} s; see {self.run_dir}/output.log"
         )
+
+    def wait_until_finished(self, timeout_s: float = GRACE_S) -> None:
+        """Wait until the node says that its rounds are done, or that it goes: its engine has known that a moment before."""
+        deadline = time.monotonic() + timeout_s
+        with suppress(ControlError):  # it has ended
+            while self.status().state not in {"finished", "leaving", "failed"} and time.monotonic() < deadline:
+                time.sleep(POLL_S)
 
     def wait(self, timeout_s: float | None = None) -> FinalStatus | None:
         """Wait until the process has ended -> how it ended; None if it was killed.

@@ -101,6 +101,11 @@ class Member:
             self._tally.steps = own["steps"] if stays else 0
         return self._grant
 
+    @property
+    def has_finished(self) -> bool:
+        """Return whether the engine has said that no round follows."""
+        return self._grant is not None and self._grant.finished
+
     def step(self, loss: Tensor | float | None) -> bool:
         """As `Swarm.step`."""
         stepped = self.hooks.took_step()

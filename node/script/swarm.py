@@ -243,6 +243,8 @@ class Swarm:
             part: give it the steps of an unfinished round. Not where the model is by now another than the one that was trained.
         """
         self._member.close(part=part)
+        if self._life.node is not None and self._member.has_finished:
+            self._life.node.wait_until_finished()
         self._stop()
 
     def _stop(self) -> None:
