@@ -80,10 +80,10 @@ class Inbox(trio.abc.ReceiveChannel[Inbound]):
 
 
 class Inboxes:
-    """The part of a `Network` that is equal for all: id, addresses and queues, with at most `frames` of a peer and lane."""
+    """The part of a `Network` that is equal for all: id and queues, with at most `frames` of a peer and lane."""
 
-    def __init__(self, peer_id: str, addresses: tuple[str, ...], frames: int) -> None:
-        self.peer_id, self.addresses = peer_id, addresses
+    def __init__(self, peer_id: str, frames: int) -> None:
+        self.peer_id = peer_id
         self._inboxes = {lane: Inbox(lane, frames) for lane in LANES}
         self._sender, self._events = trio.open_memory_channel[Connected | Disconnected](MAX_EVENTS)
         self._oldest = self._events.clone()

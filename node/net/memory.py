@@ -173,7 +173,8 @@ class MemoryNetwork(Inboxes):
     """One peer's place on a hub; satisfies `starling.node.net.api.Network`. Made by `MemoryHub.join`."""
 
     def __init__(self, hub: MemoryHub, peer_id: str, limits: LimitsSection) -> None:
-        super().__init__(peer_id, (address_of(peer_id),), limits.inbox_frames)
+        super().__init__(peer_id, limits.inbox_frames)
+        self.addresses = (address_of(peer_id),)
         self.up, self.down = Pacer(0), Pacer(0)
         self._hub = hub
         self.dialled: set[str] = set()  # peers that answered a dial of ours; kept by the hub

@@ -91,7 +91,7 @@ Answer = Callable[[Message], list[Message] | None]
 
 def answering(network: MemoryNetwork | Libp2pNetwork, lane: Lane, answer: Answer) -> None:
     """From now on a member answers so what arrives on one lane, and begins nothing of its own there."""
-    inbox, send = network._inboxes[lane], network.send
+    inbox, send = network.inbound(lane), network.send
     put = inbox.put
 
     async def say(peer: str, message: Message) -> None:

@@ -84,7 +84,7 @@ async def next_event(network: Libp2pNetwork):
 
 async def hang_up(network: Libp2pNetwork, peer: str) -> None:
     """Close every connection to a peer."""
-    connections = tuple(network._open[peer])
+    connections = network.links.to(peer)
     for connection in connections:
         connection.close()
     for connection in connections:

@@ -198,7 +198,7 @@ async def test_addresses_that_others_told_are_dialled_once_and_keep_no_met_peer_
     knocks = Counter()
     async with nodes("a", "b") as (a, b), trio.open_nursery() as nursery:
         await b.dial(a.addresses[0])
-        await until(lambda: a._newest(b.peer_id) is not None)
+        await until(lambda: a.links.newest(b.peer_id) is not None)
         doors = await trio.open_tcp_listeners(0, host="127.0.3.1")
         port = doors[0].socket.getsockname()[1]
         for each in range(2, 65):
@@ -256,14 +256,15 @@ async def test_an_address_of_an_earlier_run_opens_no_other_of_its_kind_and_names
 async def test_a_name_that_others_told_is_no_way_in_either():
     """Where it leads is seen when it is resolved: on compose to a private address beside ours, from a liar to anything."""
     async with nodes("a", "b") as (a, b):
-        a.learn(b.peer_id, [f"/dns4/localhost/tcp/{addresses.parse(b.addresses[0]).port}"])
-        within, a._destinations.own = a._destinations.own, frozenset({"public"})
+        named = f"/dns4/localhost/tcp/{addresses.parse(b.addresses[0]).port}"
+        a.learn(b.peer_id, [named])
+        within, a.reach.destinations.own = a.reach.destinations.own, frozenset({"public"})
         with pytest.raises(PeerUnreachable, match="resolves to no address"):
             await a.send(b.peer_id, "control", b"x")
-        a._destinations = Destinations(within)
+        a.reach.destinations = Destinations(within)
         await a.send(b.peer_id, "control", b"x")
         await next_frame(b, "control")
-        assert a._destinations._dialled == {}, "somebody answered"
+        assert all(a.reach.may_knock(addresses.parse(each)) for each in (named, b.addresses[0])), "somebody answered"
 
 
 @pytest.mark.slow
@@ -404,7 +405,7 @@ async def test_a_dial_back_finds_the_peer_itself_or_nothing_and_leaves_no_connec
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             assert await a.dial_back(b.peer_id, unused.getsockname()[1]) == ("127.0.0.1", False)
-        assert len(a._open[b.peer_id]) == len(b._open[a.peer_id]) == 1
+        assert len(a.links.to(b.peer_id)) == len(b.links.to(a.peer_id)) == 1
         assert (a.callers, b.callers, c.callers) == ((b.peer_id,), (), ())
         with pytest.raises(trio.WouldBlock):
             c.events().receive_nowait()

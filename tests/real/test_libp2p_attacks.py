@@ -126,14 +126,14 @@ async def test_a_burst_beyond_the_inbox_waits_and_arrives():
 
             nursery.start_soon(send)
             await until(lambda: reader.traffic[writer.peer_id].bytes_received >= 16 * 4096)
-            assert reader._newest(writer.peer_id).session.most_window == STRANGE_WINDOW, "it is nobody's member"
+            assert reader.links.newest(writer.peer_id).session.most_window == STRANGE_WINDOW, "it is nobody's member"
             await trio.sleep(0.1)
             assert reader.traffic[writer.peer_id].bytes_received <= 17 * 4096
             frames = [await next_frame(reader, "state") for _ in range(600)]
         assert [int.from_bytes(each.frame[:2], "big") for each in frames] == list(range(600))
         assert reader.traffic[writer.peer_id].frames_dropped == 0
         reader.learn(writer.peer_id, writer.addresses)
-        assert reader._newest(writer.peer_id).session.most_window == WINDOW
+        assert reader.links.newest(writer.peer_id).session.most_window == WINDOW
 
 
 @pytest.mark.parametrize("violation", VIOLATIONS)

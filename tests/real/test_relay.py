@@ -62,7 +62,7 @@ def no_nat_opens(monkeypatch):
 
 async def ask(network, middle, message):
     """What a relay says to a message."""
-    stream = network.direct(middle.peer_id).open()
+    stream = network.links.direct(middle.peer_id).open()
     conversation = Conversation(stream.read, stream.write)
     await negotiate(conversation, [HOP], initiator=True)
     await stream.write(framed(message))
@@ -185,7 +185,7 @@ async def test_a_newcomer_joins_through_an_address_at_a_relay_and_no_relay_is_be
         assert new.way(a.peer_id) == "relayed"
         await new.send(a.peer_id, "control", b"hello")
         assert (await next_frame(a, "control")).peer == new.peer_id
-        (circuit,) = [each for each in new.connections() if each.info.relay]
+        (circuit,) = [each for each in new.links.connections() if each.info.relay]
         stream = circuit.open()
         conversation = Conversation(stream.read, stream.write)
         await negotiate(conversation, [HOP], initiator=True)
@@ -203,7 +203,7 @@ async def test_a_newcomer_joins_through_an_address_at_a_relay_and_no_relay_is_be
 async def test_nobody_brings_a_circuit_but_a_relay_that_was_asked():
     async with node("a") as a, node("m") as mallory:
         await mallory.dial(a.addresses[0])
-        stream = mallory.direct(a.peer_id).open()
+        stream = mallory.links.direct(a.peer_id).open()
         conversation = Conversation(stream.read, stream.write)
         await negotiate(conversation, [STOP], initiator=True)
         await stream.write(framed(StopMessage(type=StopMessage.CONNECT, peer=PeerId(id=raw_of(peer_of("x"))))))
@@ -238,7 +238,7 @@ async def test_both_ends_connect_at_once_and_need_the_relay_no_longer(monkeypatc
         await until(lambda: not middle.circuits)
         for each in (a, b):
             assert b.peer_id not in each.callers, "nobody came in by the port where we listen"
-            assert {c.info.punched for c in each.connections()} == {False, True}
+            assert {c.info.punched for c in each.links.connections()} == {False, True}
         await hang_up(middle, a.peer_id)
         await hang_up(middle, b.peer_id)
         await b.send(a.peer_id, "exchange", b"without it")

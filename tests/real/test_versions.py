@@ -6,7 +6,7 @@ from starling.gossip.errors import OtherVersion
 from starling.node.config.schema import LimitsSection
 from starling.node.net.api import Inbound
 from starling.node.net.libp2p import open_network
-from starling.node.net.libp2p.host import OTHER_VERSIONS_AT_ONCE
+from starling.node.net.libp2p.version_talk import OTHER_VERSIONS_AT_ONCE
 from starling.node.versions import LANES, Range
 from tests.harness.libp2p_nodes import LOOPBACK, Remembered, next_frame, on_sockets, seed_of, until
 
@@ -61,6 +61,6 @@ async def test_many_peers_that_tell_of_other_versions_are_not_as_many_lines():
     report = Remembered()
     async with of_version("a", report) as a:
         for number in range(50):
-            a._tell_other_version(f"peer {number}", "says that it speaks something else")
+            a.versions.report(f"peer {number}", "says that it speaks something else")
     assert len(report.events) == OTHER_VERSIONS_AT_ONCE
     assert report.faults == []

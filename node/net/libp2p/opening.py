@@ -12,6 +12,7 @@ from starling.node.interfaces import Reporter
 from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.announcing import Announcing
 from starling.node.net.libp2p.host import Libp2pNetwork
+from starling.node.net.libp2p.links import HostSettings
 from starling.node.net.libp2p.noise import Identity
 from starling.node.net.libp2p.relay_slots import Mode
 from starling.node.net.libp2p.sockets import endpoint_of, listen_on
@@ -41,8 +42,8 @@ async def open_network(
     manager = trio.open_nursery()
     nursery = await manager.__aenter__()
     try:
-        pacers = Pacer(up_bytes_per_s), Pacer(down_bytes_per_s)
-        network = Libp2pNetwork(identity, announcing, limits, report, pacers, relay, spoken)
+        settings = HostSettings(limits, Pacer(up_bytes_per_s), Pacer(down_bytes_per_s), relay, spoken)
+        network = Libp2pNetwork(identity, announcing, settings, report)
         nursery.start_soon(network.serve, listeners)
         yield network
         with trio.move_on_after(DRAIN_S):

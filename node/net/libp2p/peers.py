@@ -32,7 +32,7 @@ class PeerState:
     at_once: int = 0  # frames sent since other tasks ran for it
     endpoints: tuple[Endpoint, ...] = ()
     met_at: str = ""  # address block of its last connection
-    beside: tuple[Endpoint, ...] = ()  # on the local network, as it was heard there
+    lan_endpoints: tuple[Endpoint, ...] = ()  # on the local network, as it was heard there
     answered: Endpoint | None = None  # where our last dial that succeeded found it
     other_version: dict[Lane, str] = field(
         default_factory=dict
@@ -43,6 +43,11 @@ class PeerState:
     redial_at: float = -inf
     relay_failures: int = 0  # in a row, of dials through relays
     through_relay_at: float = -inf  # not before
+
+    @property
+    def everywhere(self) -> tuple[Endpoint, ...]:
+        """Where it may be, by what others told and what was heard on the local network."""
+        return (*self.endpoints, *self.lan_endpoints)
 
     def may_dial(self, now: float) -> bool:
         """Whether it did not reject the last dials, or long enough ago."""

@@ -31,10 +31,12 @@ from starling.node.net.libp2p.circuit import (
 )
 from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
 from starling.node.net.libp2p.destinations import kind_of
+from starling.node.net.libp2p.links import Links
 from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
 from starling.node.net.libp2p.punch import MAX_ADDRESSES, Command, ConnectTo, Pairs, Punch, SayConnect, SaySync
+from starling.node.net.libp2p.reach import Reach
 from starling.node.net.libp2p.sockets import share_port
-from starling.node.net.libp2p.switch import Switch, Where
+from starling.node.net.libp2p.where import Where
 from starling.node.net.limits import origin_of
 
 ANSWER_S = 10.0  # for the other end's part, or the relay's answer
@@ -53,8 +55,8 @@ Locals = dict[str, tuple[str, int]]
 class Punching:
     """Of one host."""
 
-    def __init__(self, switch: Switch) -> None:
-        self._switch = switch
+    def __init__(self, links: Links, reach: Reach) -> None:
+        self._links, self._reach = links, reach
         self.pairs = Pairs()
         self._opening: dict[str, trio.CancelScope] = {}
         self._made, self._to_serve = trio.open_memory_channel[Connection](MAX_AT_ONCE)
@@ -84,10 +86,10 @@ class Punching:
     async def serve_punch(self, stream: Stream, conversation: Conversation) -> None:
         """The other end of a connection through a relay wants a direct one. Raises HandshakeFailed, StreamBroken."""
         info = stream.connection.info
-        if not info.relay or self._switch.direct(info.peer) is not None:
+        if not info.relay or self._links.direct(info.peer) is not None:
             raise HandshakeFailed("there is a direct connection")
         if info.peer in self._opening:  # both began: the smaller id goes on
-            if self._switch.peer_id < info.peer:
+            if self._links.peer_id < info.peer:
                 raise HandshakeFailed("this end has begun as well")
             self._opening[info.peer].cancel()
         with trio.fail_after(ANSWER_S):
@@ -108,20 +110,20 @@ class Punching:
         """Connections through a relay that others opened, whose peers are worth an attempt now."""
         now = trio.current_time()
         found = {}
-        for each in self._switch.connections():
+        for each in self._links.connections():
             info = each.info
-            if info.relay and info.inbound and not each.closing and self._switch.is_known(info.peer):
+            if info.relay and info.inbound and not each.closing and self._links.is_known(info.peer):
                 found[info.peer] = each
         return [
             each for peer, each in found.items()
-            if peer not in self._opening and self._switch.direct(peer) is None and self.pairs.may_try(peer, now)
+            if peer not in self._opening and self._links.direct(peer) is None and self.pairs.may_try(peer, now)
         ][: MAX_AT_ONCE - len(self._opening)]  # fmt: skip
 
     def _replace_relayed(self) -> None:
         """Close what goes through a relay beside a direct connection, once what was under way has had time to arrive."""
         now = trio.current_time()
-        for each in self._switch.connections():
-            direct = self._switch.direct(each.info.peer) if each.info.relay else None
+        for each in self._links.connections():
+            direct = self._links.direct(each.info.peer) if each.info.relay else None
             if direct is not None and now - direct.info.since >= LINGER_S:
                 each.close()
 
@@ -131,16 +133,16 @@ class Punching:
         scope = self._opening[peer] = trio.CancelScope()
         try:
             with scope:
-                direct = [each for each in self._switch.endpoints(peer) if not each.relay]
+                direct = [each for each in self._reach.endpoints(peer) if not each.relay]
                 with suppress(OSError):
                     if direct:
-                        await self._switch.reach_directly(peer, direct)
-                if self._switch.direct(peer) is None and not connection.closing:
+                        await self._reach.direct_connection(peer, direct)
+                if self._links.direct(peer) is None and not connection.closing:
                     with suppress(HandshakeFailed, StreamBroken, trio.TooSlowError, OSError):
                         await self._attempt(connection)
         finally:
             del self._opening[peer]
-        if self._switch.direct(peer) is not None:
+        if self._links.direct(peer) is not None:
             self.pairs.met(peer)
         elif not scope.cancelled_caught:
             self.pairs.failed(peer, trio.current_time())
@@ -176,14 +178,14 @@ class Punching:
     def _targets(self, message: HolePunch, peer: str) -> list[str]:
         """Of the addresses in a message those that may be dialled."""
         told = endpoints_of(message.ObsAddrs, MAX_ADDRESSES)
-        return [str(each) for each in told if self._switch.may_knock(replace(each, peer=peer, rumored=True))]
+        return [str(each) for each in told if self._reach.may_knock(replace(each, peer=peer, rumored=True))]
 
     async def _seen_at(self, info: ConnectionInfo) -> tuple[Locals, tuple[Endpoint, ...]]:
         """Our address and port of the connection to the relay, and what the relay sees them as; the same with our public IPv6 address.
 
         Raises HandshakeFailed, StreamBroken.
         """
-        relay = self._switch.direct(info.relay)
+        relay = self._links.direct(info.relay)
         if relay is None:
             raise HandshakeFailed("the relay is gone")
         stream = relay.open()
@@ -242,7 +244,7 @@ class Punching:
             else:
                 await self._made.send(connection)
         with trio.move_on_after(ANSWER_S * bool(made)):
-            while made and self._switch.direct(info.peer) is None and not made[0].closing:  # noqa: ASYNC110 - at once, nearly
+            while made and self._links.direct(info.peer) is None and not made[0].closing:  # noqa: ASYNC110 - at once, nearly
                 await trio.sleep(0.01)
 
     async def _punched(self, endpoint: Endpoint, peer: str, initiate: bool, local: tuple[str, int]) -> Connection:
@@ -253,7 +255,7 @@ class Punching:
             host = addresses.plain(endpoint.host)
             where = Where(addresses.block(host), origin_of(host), host, endpoint.port, *local, punched=True)
             with trio.fail_after(HANDSHAKE_S):
-                connection = await self._switch.secured(raw, where, peer if initiate else None, inbound=not initiate)
+                connection = await self._links.secured(raw, where, peer if initiate else None, inbound=not initiate)
             if connection.info.peer != peer:
                 await connection.abandon()
                 raise HandshakeFailed("another peer answers there")
@@ -266,7 +268,7 @@ class Punching:
         """Serve connections apart from the circuits over which they were arranged."""
         async with trio.open_nursery() as nursery:
             async for connection in self._to_serve:
-                nursery.start_soon(self._switch.welcome, connection)
+                nursery.start_soon(self._links.welcome, connection)
 
 
 def own_ipv6() -> str:

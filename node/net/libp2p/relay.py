@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import trio
 
+from starling.node.net.libp2p.announcing import Announcing
 from starling.node.net.libp2p.circuit import (
     STOP,
     HopMessage,
@@ -25,9 +26,9 @@ from starling.node.net.libp2p.circuit import (
     read_message,
 )
 from starling.node.net.libp2p.connection import ConnectionInfo, Stream, StreamBroken
+from starling.node.net.libp2p.links import Links
 from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
 from starling.node.net.libp2p.relay_slots import ALLOWANCES, Circuit, Mode, Refusal, RelaySlots
-from starling.node.net.libp2p.switch import Switch
 
 ASK_S = 10.0  # for the other end to take a circuit
 STATUS: Mapping[Refusal, Status.ValueType] = MappingProxyType(
@@ -43,8 +44,8 @@ STATUS: Mapping[Refusal, Status.ValueType] = MappingProxyType(
 class Relay:
     """Of one host, with what its owner gives to others."""
 
-    def __init__(self, switch: Switch, mode: Mode) -> None:
-        self._switch = switch
+    def __init__(self, links: Links, announcing: Announcing, mode: Mode) -> None:
+        self._links, self._announcing = links, announcing
         self.slots = RelaySlots(ALLOWANCES.get(mode))
         self._scopes: dict[int, trio.CancelScope] = {}  # of circuits
 
@@ -68,10 +69,10 @@ class Relay:
         self._sweep()
 
     async def _reserve(self, stream: Stream, info: ConnectionInfo) -> None:
-        if self._switch.is_hidden:
+        if self._announcing.hidden:
             await self._say(stream, Status.RESERVATION_REFUSED)
             return
-        now, member = trio.current_time(), self._switch.is_known(info.peer)
+        now, member = trio.current_time(), self._links.is_known(info.peer)
         ends_at = self.slots.reserve(info.peer, info.origin, member, now)
         if isinstance(ends_at, str):
             await self._say(stream, STATUS[ends_at])
@@ -83,7 +84,7 @@ class Relay:
 
     async def _connect(self, stream: Stream, conversation: Conversation, target: str) -> None:
         info, now = stream.connection.info, trio.current_time()
-        circuit = self.slots.begin(info.peer, target, self._switch.is_known(info.peer), now)
+        circuit = self.slots.begin(info.peer, target, self._links.is_known(info.peer), now)
         self._sweep()
         if isinstance(circuit, str):
             await self._say(stream, STATUS[circuit])
@@ -111,7 +112,7 @@ class Relay:
 
     async def _ask(self, circuit: Circuit) -> tuple[Stream, bytes] | None:
         """A stream to the target that takes the circuit, and what came on it; None if it does not."""
-        connection = self._switch.direct(circuit.target)
+        connection = self._links.direct(circuit.target)
         if connection is None:
             return None
         stream: Stream | None = None

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 
 import trio
 
 from starling.node.net.libp2p.addresses import MAX_BYTES, Endpoint
+from starling.node.net.libp2p.announcing import Announcing
 from starling.node.net.libp2p.circuit import (
     HOP,
     CircuitStream,
@@ -25,9 +27,11 @@ from starling.node.net.libp2p.circuit import (
     read_message,
 )
 from starling.node.net.libp2p.connection import Connection, Stream, StreamBroken
+from starling.node.net.libp2p.links import Links
 from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
+from starling.node.net.libp2p.reach import Reach
 from starling.node.net.libp2p.reservations import Reservations
-from starling.node.net.libp2p.switch import Switch, Where
+from starling.node.net.libp2p.where import Where
 
 ASK_S = 10.0
 LOOK_S = 1.0
@@ -43,10 +47,12 @@ WORDS = {
 
 
 class Relayed:
-    """Of one host."""
+    """Hold reservations at relays and connect through them; `changed`: is given the relays and the ways through them after a change."""
 
-    def __init__(self, switch: Switch) -> None:
-        self._switch = switch
+    def __init__(
+        self, links: Links, reach: Reach, announcing: Announcing, changed: Callable[[tuple[str, ...], tuple[Endpoint, ...]], None]
+    ) -> None:  # fmt: skip
+        self._links, self._reach, self._announcing, self._changed = links, reach, announcing, changed
         self._reservations = Reservations()
         self._told: tuple[str, ...] = ()
 
@@ -59,8 +65,8 @@ class Relayed:
         """Where others reach us through them, one of each relay before the second of any."""
         ways = [
             [
-                Endpoint(each.protocol, each.host, each.port, self._switch.peer_id, relay=relay)
-                for each in self._switch.endpoints(relay)
+                Endpoint(each.protocol, each.host, each.port, self._links.peer_id, relay=relay)
+                for each in self._reach.endpoints(relay)
                 if not each.relay
             ]
             for relay in self.relays
@@ -77,7 +83,7 @@ class Relayed:
         """Keep reservations while others cannot dial us, until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
-                if self._switch.is_hidden:
+                if self._announcing.hidden:
                     for peer in self._reservations.ask(self._candidates(), trio.current_time()):
                         nursery.start_soon(self._reserve, peer)
                 elif self._told:
@@ -99,19 +105,19 @@ class Relayed:
             return
         stream.keep_window()
         where = Where(f"via {relay}", relay=relay, relay_bytes=message.limit.data)
-        await self._switch.admit(CircuitStream(stream, conversation.rest), where)
+        await self._links.admit(CircuitStream(stream, conversation.rest), where)
 
     async def connect(self, peer: str, endpoint: Endpoint) -> Connection:
         """A connection to a peer through the relay that its endpoint names. Raises OSError or HandshakeFailed."""
         at = Endpoint(endpoint.protocol, endpoint.host, endpoint.port, endpoint.relay, endpoint.rumored)
-        relay = await self._switch.reach_directly(endpoint.relay, [at])
+        relay = await self._reach.direct_connection(endpoint.relay, [at])
         stream: Stream | None = None
         try:
             stream = relay.open()
             conversation, answer = await _ask(stream, HopMessage(type=HopMessage.CONNECT, peer=PeerId(id=raw_of(peer))))
             _check(answer)
             where = Where(f"via {relay.info.peer}", relay=relay.info.peer, relay_bytes=answer.limit.data)
-            return await self._switch.secured(CircuitStream(stream, conversation.rest), where, peer)
+            return await self._links.secured(CircuitStream(stream, conversation.rest), where, peer)
         except BaseException as error:
             if stream is not None:
                 stream.reset()
@@ -122,13 +128,13 @@ class Relayed:
     def _candidates(self) -> list[str]:
         """Peers that we dialled: others can dial them too, perhaps. In an order of our own, so that not all ask the same first."""
         dialled = {
-            each.info.peer for each in self._switch.connections()
+            each.info.peer for each in self._links.connections()
             if not (each.info.inbound or each.info.relay or each.info.punched or each.closing)
         }  # fmt: skip
-        return sorted(dialled, key=lambda peer: hashlib.blake2b(f"{self._switch.peer_id} {peer}".encode()).digest())
+        return sorted(dialled, key=lambda peer: hashlib.blake2b(f"{self._links.peer_id} {peer}".encode()).digest())
 
     async def _reserve(self, relay: str) -> None:
-        connection, stream = self._switch.direct(relay), None
+        connection, stream = self._links.direct(relay), None
         lasts_s = None
         try:
             if connection is not None:
@@ -152,7 +158,7 @@ class Relayed:
     def _tell(self) -> None:
         if self.relays != self._told:
             self._told = self.relays
-            self._switch.relays_changed()
+            self._changed(self.relays, self.endpoints())
 
 
 def _check(answer: HopMessage) -> None:

@@ -1,0 +1,58 @@
+"""Finding out why a peer does not take a stream: mostly one of the two nodes is to be upgraded, and both learn which."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+import trio
+
+from starling.gossip.errors import OtherVersion, PeerUnreachable
+from starling.gossip.limits import TokenBucket
+from starling.gossip.wire.schema import Lane
+from starling.node import versions
+from starling.node.interfaces import Reporter
+from starling.node.net.libp2p.connection import Connection, Stream, StreamBroken
+from starling.node.net.libp2p.lanes import ask_versions, tell_versions
+from starling.node.net.libp2p.links import Links
+from starling.node.net.libp2p.noise import Conversation
+from starling.node.versions import Range
+
+OTHER_VERSIONS_PER_S, OTHER_VERSIONS_AT_ONCE = 1 / 60, 8
+"""Peers of other versions that are reported; anybody can make a new id."""
+
+
+class VersionTalk:
+    """Ask peers and tell them which versions of every lane are spoken; `spoken`: those of this host."""
+
+    def __init__(self, spoken: Mapping[str, Range], links: Links, report: Reporter) -> None:
+        self.spoken = spoken
+        self._links, self._report = links, report
+        self._reports = TokenBucket(OTHER_VERSIONS_PER_S, OTHER_VERSIONS_AT_ONCE)
+
+    async def serve(self, stream: Stream, conversation: Conversation) -> None:
+        """Tell a peer that asks what this node speaks, and hear what it does."""
+        told = await tell_versions(stream, conversation, self.spoken)
+        if told is not None and (other := versions.mismatch(self.spoken, told)):
+            self.report(stream.connection.info.peer, other)
+        await stream.hang_up()
+
+    def check(self, peer: str, lane: Lane) -> None:
+        """Raise OtherVersion if a connected peer is known to speak no version of a lane that this node does."""
+        if other := self._links.peer(peer).other_version.get(lane):
+            raise OtherVersion(peer, other)
+
+    async def why_refused(self, connection: Connection, lane: Lane, why: str) -> PeerUnreachable:
+        """Return the error to raise for a lane's stream that a peer did not take, for `why` or as it speaks another version."""
+        peer = connection.info.peer
+        with suppress(StreamBroken):
+            told = await ask_versions(connection, self.spoken)
+            other = versions.mismatch({lane: self.spoken[lane]}, told)
+            if other and not connection.closing:
+                self.report(peer, other)
+                self._links.peer(peer).other_version[lane] = other
+                return OtherVersion(peer, other)
+        return PeerUnreachable(peer, why)
+
+    def report(self, peer: str, why: str) -> None:
+        """Tell the owner of a peer of another version, once a connection and a few at most."""
+        if not self._links.peer(peer).other_version and self._reports.take(1, trio.current_time()):
+            self._report.event("other_version", f"{peer} {why}", level="warning", peer=peer)

@@ -1,0 +1,31 @@
+"""Where the other end of a connection is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import trio
+
+from starling.node.net.libp2p import addresses
+from starling.node.net.limits import origin_of
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where the other end of a connection to be is, and by what way."""
+
+    block: str  # what its limits are counted by
+    origin: str = ""
+    host: str = ""
+    port: int = 0
+    local: str = ""
+    local_port: int = 0
+    relay: str = ""
+    relay_bytes: int = 0
+    punched: bool = False
+
+
+def where_of(raw: trio.SocketStream) -> Where:
+    """Return where the other end of a connection is. Raises OSError: it is closed."""
+    (host, port), (local, local_port) = raw.socket.getpeername()[:2], raw.socket.getsockname()[:2]
+    return Where(addresses.block(host), origin_of(host), addresses.plain(host), port, local, local_port)
