@@ -8,17 +8,25 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test compiled unit libraries check lint contracts figures acceptance gallery changelog bench fuzz search mutants docs docs-serve docker kubernetes locked lock audit sbom dist clean
 
-# Every target sets up what it needs: a virtual environment with the exact versions of constraints.txt.
-$(VENV)/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
+# What installs, and what works on dependencies; uv is a wheel, and tools/uv.py has it look where pip is told to look.
+TOOLS := build/tools
+UV := $(TOOLS)/bin/python tools/uv.py
+$(TOOLS)/bin/uv:
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+
+$(BIN)/python: | $(TOOLS)/bin/uv
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+
+# Every target sets up what it needs: a virtual environment with the exact versions of constraints.txt. Nothing is compiled.
+$(VENV)/.ready: pyproject.toml constraints.txt | $(BIN)/python
+	$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
 	touch $@
 
 # The same, where every file is one whose hash is in requirements.lock; decisions/0035 says why that is not the default.
-locked:
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+locked: $(BIN)/python
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(UV) pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps -e .
 	touch $(VENV)/.ready
 
 demo: $(VENV)/.ready
@@ -52,7 +60,7 @@ unit: $(VENV)/.ready
 
 # Tests with models and training loops of other libraries, which `unit` skips where these are not installed.
 libraries: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers,accelerate,peft,trl,lightning,onnx,parquet,images]'
+	$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[transformers,accelerate,peft,trl,lightning,onnx,parquet,images]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/node/tasks tests/node/engine/test_formats.py tests/api/test_own_model.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'acceptance or not acceptance' tests/integrations
 
@@ -93,11 +101,8 @@ docs-serve: $(VENV)/.ready
 docker:
 	$(COMPOSE) -p starling -f docker/compose.yaml up --build --scale volunteer=5
 
-# What works on dependencies and is none.
-TOOLS := build/tools
-$(TOOLS)/.ready:
-	$(PYTHON) -m venv $(TOOLS)
-	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1 uv==0.13.9 kubernetes-validate==1.37.0
+$(TOOLS)/.ready: | $(TOOLS)/bin/uv
+	$(UV) pip install --quiet --python $(TOOLS)/bin/python pip-audit==2.10.1 kubernetes-validate==1.37.0
 	touch $@
 
 # Both folders as kubectl renders them, against the schemas of Kubernetes.
@@ -109,8 +114,8 @@ kubernetes: $(TOOLS)/.ready
 LOCKED := cluster plot gpu benchmark privacy tensorboard dev
 
 # After a change of constraints.txt or of the dependencies in pyproject.toml. The hashes are of all files of a version, whatever the machine.
-lock: $(TOOLS)/.ready
-	UV_CUSTOM_COMPILE_COMMAND="make lock" $(TOOLS)/bin/uv pip compile --quiet --no-config --upgrade --universal --python-version 3.11 \
+lock: $(TOOLS)/bin/uv
+	UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 \
 		$(LOCKED:%=--extra %) --generate-hashes --no-annotate -c constraints.txt pyproject.toml -o requirements.lock
 
 # Known vulnerabilities of what is pinned, in full in build/audit.json. --strict: a package that the database does not know is a failure.

@@ -10,6 +10,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 UPGRADE: Final = "pip install --upgrade starling-swarm"
+LIBP2P: Final = "0.8.1"  # the only package that is installed by itself, without its dependencies: decisions/0136
+INSTALL_LIBP2P: Final = f"pip install --no-deps libp2p=={LIBP2P}"
 MOST: Final = 10**6  # of any number, as a peer or a file tells it
 
 

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 import click
 import msgspec
 
+from starling.gossip.errors import GossipError
 from starling.node.cli import completion
+from starling.node.versions import INSTALL_LIBP2P, LIBP2P
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,6 +95,18 @@ def emit(document: msgspec.Struct) -> None:
 def emit_plain(fields: Mapping[str, object]) -> None:
     """The same for plain data, such as a node's answer."""
     click.echo(msgspec.json.encode({"version": 1, **fields}))
+
+
+def check_network() -> None:
+    """Raise GossipError where libp2p is not installed, which `pip install starling-swarm` leaves out, or another version is."""
+    from importlib import metadata  # takes a while, and few commands need it
+
+    try:
+        version = metadata.version("libp2p")
+    except metadata.PackageNotFoundError:
+        raise GossipError(f"libp2p is missing, and no network without it; try `{INSTALL_LIBP2P}`") from None
+    if version != LIBP2P:
+        raise GossipError(f"libp2p is {version}, this version of Starling needs {LIBP2P}; try `{INSTALL_LIBP2P}`")
 
 
 def is_lively(stream: TextIO) -> bool:

@@ -18,6 +18,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.cli import completion
 from starling.node.cli.common import (
     PATH,
+    check_network,
     console,
     is_lively,
     json_option,
@@ -100,6 +101,7 @@ def demo(as_json: bool, no_tui: bool, **options: Any) -> int:
     from starling.node.demo.swarm import Demo
     from starling.node.storage.run_dir import RunDir
 
+    check_network()
     if options["alone"] is None and as_json:
         options["alone"] = False
     plan = make_plan(**options)

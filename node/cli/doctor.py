@@ -19,7 +19,7 @@ import msgspec
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.node.cli import verdicts
-from starling.node.cli.common import DEFAULT_DIR, console, cores_there, dir_and_json, result, table
+from starling.node.cli.common import DEFAULT_DIR, check_network, console, cores_there, dir_and_json, result, table
 from starling.node.cli.documents import Diagnosis
 from starling.node.cli.help import command
 from starling.node.cli.progress import slow
@@ -72,9 +72,8 @@ def examine(run_dir: Path, invite: Invite | None) -> Diagnosis:
     from starling.node.config import memory
     from starling.node.storage.run_dir import RunDir
 
+    check_network()
     installed = _installed()
-    if installed["libp2p"] is None:
-        raise GossipError("libp2p is missing, and no network without it; try `pip install starling-swarm`")
     place = RunDir(run_dir)
     exists = os.access(place.config_file, os.F_OK)  # False in a directory that this user may not enter
     wrong, config, founded_at, ends_at = _settings(place if exists else None, invite)

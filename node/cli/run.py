@@ -18,6 +18,7 @@ import msgspec
 from starling.gossip.errors import ConfigError
 from starling.node.cli.common import (
     PATH,
+    check_network,
     dir_and_json,
     dir_option,
     emit,
@@ -104,6 +105,7 @@ def found(
     from starling.node.cli.members import describe
     from starling.node.config import presets
 
+    check_network()
     if example is not None:
         if file is not None:
             raise ConfigError(f"--example: excludes MANIFEST.toml, got {file} and {example}; give one")
@@ -159,6 +161,7 @@ def join(
     from starling.node.cli.documents import Joined
     from starling.node.storage.run_dir import RunDir
 
+    check_network()
     invited = read_invite(invite, invite_file)
     if invited.bearer and invite not in {None, "-"}:
         say(
@@ -193,6 +196,7 @@ def run(run_dir: Path, until_stdin_closes: bool) -> int:
     """Run the node of a run directory: continue where it stopped."""
     from starling.node.storage.run_dir import RunDir
 
+    check_network()
     place = RunDir.existing(run_dir)
     _say_if_watched(f"starting in {place.path}; {_look(run_dir)}")
     return _start(place, until_stdin_closes=until_stdin_closes)

@@ -5,14 +5,19 @@ import os
 import re
 import subprocess
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
+from starling.node.versions import INSTALL_LIBP2P, LIBP2P
 from tools.sbom import PIN, bom
 
 ROOT = Path(__file__).parents[2]
 LOCK = (ROOT / "requirements.lock").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ELSEWHERE = {"sys_platform == 'win32'"}  # and PyTorch's build for Linux, which needs CUDA's libraries
 DIGEST = re.compile(r"(\S+:)?[\w.-]+@sha256:[0-9a-f]{64}")
 
@@ -31,6 +36,24 @@ def test_the_lock_has_the_pins_and_beyond_them_only_what_other_machines_need():
     assert {locked[name]["marker"] for name in ("torch", "numpy", "libp2p")} == {None}
 
 
+def test_all_that_libp2p_needs_is_named_but_its_pin_that_would_be_compiled():
+    """Libp2p itself is installed without its dependencies: decisions/0136."""
+    ours = {each.name: each.specifier for each in map(Requirement, PROJECT["dependencies"])}
+    stubs = {"types-requests", "mypy-protobuf"}  # of types
+    for each in map(Requirement, metadata.requires("libp2p")):
+        if each.name in stubs or (each.marker is not None and not each.marker.evaluate({"extra": ""})):
+            continue
+        name = next(name for name in ours if canonicalize_name(name) == canonicalize_name(each.name))
+        least = next(clause.version for clause in ours[name] if clause.operator in {">=", "=="})
+        assert (least in each.specifier) == (name != "fastecdsa"), name
+        assert {str(clause) for clause in each.specifier if clause.operator == "<"} <= {
+            str(clause) for clause in ours[name]
+        }
+    assert f"libp2p=={LIBP2P}" in PROJECT["optional-dependencies"]["dev"]
+    assert pins()["libp2p"] == metadata.version("libp2p") == LIBP2P
+    assert INSTALL_LIBP2P in (ROOT / "README.md").read_text()
+
+
 def test_every_pin_of_the_lock_has_hashes_and_no_file_is_taken_from_elsewhere():
     blocks = re.split(r"\n(?=\S)", LOCK.partition("make lock\n")[2].rstrip())
     assert len(blocks) == len(list(PIN.finditer(LOCK)))
@@ -42,16 +65,15 @@ def test_every_pin_of_the_lock_has_hashes_and_no_file_is_taken_from_elsewhere():
 
 
 def test_the_bill_of_materials_names_all_that_is_pinned_and_is_the_same_each_time():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    document = bom(project, "1.2.3", LOCK)
-    assert document == bom(project, "1.2.3", LOCK)
+    document = bom(PROJECT, "1.2.3", LOCK)
+    assert document == bom(PROJECT, "1.2.3", LOCK)
     assert document["metadata"]["component"]["purl"] == "pkg:pypi/starling-swarm@1.2.3"
     named = {part["name"]: part["version"] for part in document["components"]}
     assert pins().items() <= named.items()
     refs = [part["bom-ref"] for part in document["components"]]
     assert len(set(refs)) == len(refs)
     assert document["dependencies"][0]["dependsOn"] == refs
-    other = bom(project, "1.2.3", LOCK.replace("numpy==", "numpy==9."))
+    other = bom(PROJECT, "1.2.3", LOCK.replace("numpy==", "numpy==9."))
     assert other["serialNumber"] != document["serialNumber"]
 
 

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -359,9 +360,21 @@ def test_torch_is_asked_in_a_process_that_may_fail_or_hang(program, answer, monk
     assert trio.run(doctor._torch) == answer
 
 
-def test_without_libp2p_there_is_one_line(measured, monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "PACKAGES", {**doctor.PACKAGES, "libp2p": "no-such-distribution"})
-    refused(capsys, ["doctor"], "libp2p is missing", "`pip install", code=1)
+@pytest.mark.parametrize("words", [["doctor"], ["demo"], ["found"], ["join", "starling1:x"], ["run"]])
+@pytest.mark.parametrize(
+    ("version", "said"), [(None, "libp2p is missing"), ("0.7.9", "libp2p is 0.7.9, .* needs 0.8.1")]
+)
+def test_without_the_right_libp2p_there_is_one_line(words, version, said, tmp_path, monkeypatch, capsys):
+    """Nothing was begun by then: pip does not install it with Starling, decisions/0136."""
+
+    def installed(_):
+        if version is None:
+            raise PackageNotFoundError
+        return version
+
+    monkeypatch.setattr("importlib.metadata.version", installed)
+    refused(capsys, [*words, "--dir", tmp_path / "node"], said, "`pip install --no-deps libp2p==0.8.1`", code=1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_directory_that_this_user_may_not_enter_is_a_failure_in_one_line(measured, tmp_path, capsys, monkeypatch):
