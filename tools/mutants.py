@@ -133,7 +133,7 @@ MUTANTS = (
     Mutant("gossip/mix/flows.py", "phase.climb * ratio", "phase.climb", ("**/test_pet.py",)),
     Mutant("robust/clip.py", "norm <= tau:", "norm <= 2 * tau:", ("robust/test_clip.py",)),
     Mutant("robust/rules/selection.py", "count - f - 2)]", "count - f - 1)]", ("robust/rules/test_selection.py",)),
-    Mutant("robust/rules/foolsgold.py", "_LEAST = 1e-6", "_LEAST = 0.0", ("robust/test_sybilwall.py", "robust/rules/test_foolsgold.py")),
+    Mutant("robust/rules/foolsgold.py", "_LEAST = 1e-6", "_LEAST = 0.0", ("**/test_clone_weights.py", "**/test_foolsgold.py")),
     Mutant("robust/sampling.py", "if 2 * b_hat(", "if b_hat(", ("robust/test_sampling.py",)),
     Mutant("node/net/libp2p/relay_slots.py", "or amount > circuit.left", "or False", ("**/test_relay_slots.py",)),
     Mutant("node/daemon/exchange/budget.py", "min(self._slot_s, self.beside_s)", "self._slot_s", ("swarm/test_overlap.py",)),

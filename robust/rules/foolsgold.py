@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 
 from starling.gossip.api import Combined
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.robust.histories import BUCKETS, MAX_HISTORIES, difference, sketch
 from starling.robust.rules.api import Context
 from starling.robust.rules.distances import HALF
 from starling.robust.rules.stack import Stack
+from starling.robust.sketches import BUCKETS, difference, sketch
 
+MAX_HISTORIES = 64  # of peers that are compared
 _EPSILON = 1e-5  # of the authors' code: keeps quotients of similarities finite
 _MOST = 0.99  # of the authors' code: bounds the logit of the largest weight
 _LEAST = 1e-6  # α of rows that differ by no more than rounding: cosines of equal rows are 1 within 1e-15

@@ -8,7 +8,7 @@ TARGETS = {
     "control_requests": "local:CONTROL_REQUESTS", "control_answers": "local:CONTROL_ANSWERS", "snapshots": "local:SNAPSHOTS",
     "pipe": "local:PIPE", "data_files": "local:DATA_FILES", "blobs": "models:BLOB", "transfers": "models:TRANSFER",
     "edges": "machines:EDGE", "members": "machines:MEMBER", "pulls": "pulls:PULLS", "proofs": "evidence:PROOF",
-    "equivocations": "evidence:EQUIVOCATIONS", "decisions": "evidence:DECISIONS", "histories": "evidence:HISTORY",
+    "equivocations": "evidence:EQUIVOCATIONS", "decisions": "evidence:DECISIONS",
     "noise_records": "transport:RECORDS", "muxer": "transport:MUXER", "lanes": "transport:LANES_TARGET",
     "connections": "transport:CONNECTION", "handshakes": "handshakes:HANDSHAKE", "engine": "engine:ENGINE",
     "circuits": "circuits:MESSAGES",

@@ -18,7 +18,8 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from starling.gossip.rng import generator
 from starling.node.tasks.synthetic import CLASSES, FEATURES, drawn, split
-from starling.robust import histories, sybilwall
+from starling.robust.rules import foolsgold
+from starling.robust.sketches import BUCKETS, sketch
 
 NODES, ROUNDS, BATCH, RATE, BETA = 16, 100, 32, 0.1, 0.9
 FROM, TO = 1, 7
@@ -49,8 +50,7 @@ def learned(rule: str, attack: str, bad: int, alpha: float, seed: int, draw: int
     liars[torch.randperm(NODES, generator=torch.Generator().manual_seed(11 + seed))[:bad]] = attack != "none"
     others = torch.tensor([[j for j in range(NODES) if j != i] for i in range(NODES)])
     models = torch.zeros(NODES, FEATURES * CLASSES + CLASSES)
-    momentum, seen = torch.zeros_like(models), torch.zeros(NODES, NODES - 1, histories.BUCKETS)
-    present = torch.ones(NODES, NODES - 1, dtype=torch.bool)
+    momentum, seen = torch.zeros_like(models), torch.zeros(NODES, NODES - 1, BUCKETS)
     chance = generator(seed, "sybil table", draw)
     for turn in range(ROUNDS):
         places = torch.stack([part[torch.randint(len(part), (BATCH,), generator=chance)] for part in parts])
@@ -63,11 +63,12 @@ def learned(rule: str, attack: str, bad: int, alpha: float, seed: int, draw: int
             sent[liars] = half[liars][0]
         received = sent[others]
         if rule == "foolsgold":
-            seen = seen + histories.sketch(received - models[:, None], seed)
-            weights = sybilwall.weights(seen, seen[:, :0])
+            seen = seen + sketch(received - models[:, None], seed)
+            weights = foolsgold.weights(foolsgold.similarity(seen))
         else:
             weights = 1.0 - (liars[others] & (rule == "known")).float()
-        models = sybilwall.combine(half, received, present, weights)
+        weights = weights.to(half.dtype)[..., None]
+        models = half + (weights * (received - half[:, None])).sum(1) / (1.0 + weights.sum(1))
     return measured(models[~liars], test_x, test_y)
 
 

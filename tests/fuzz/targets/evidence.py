@@ -1,18 +1,13 @@
-"""Proofs, attestations and update histories from peers in any order and number; and the file of bans."""
+"""Proofs and attestations from peers in any order and number; and the file of bans."""
 
-import math
 from functools import cache
-
-import torch
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import Attestation, body
 from starling.gossip.wire.schema import Evidence
 from starling.node.identity import Identity, verify
 from starling.node.storage.bans import MAX_DECISIONS, decode, encode
-from starling.robust import histories
 from starling.robust.evidence import EQUIVOCATION, EvidenceStore, Statements, equivocation, equivocation_check
-from starling.robust.histories import BUCKETS, MAX_HISTORIES, Histories, Record
 from starling.robust.reputation import Decision
 from tests.fuzz.plain import JSON_LURES, MSGPACK_LURES
 from tests.fuzz.target import Choices, Target, one_line, reason_of
@@ -161,52 +156,3 @@ def _files() -> list[bytes]:
 
 
 DECISIONS = Target(_decisions, _files, lambda: JSON_LURES, reach=13)
-
-
-# --- update histories: accepted only if signed, bounded and complete --------------------------------------------
-
-REASONS = {"sketch_size", "sketch_not_finite", "sketch_norm", "sketch_round", "sketch_distance", "sketch_signature"}
-NAMES = ("us", "a", "b", "c", "d")
-KNOWN = histories.observe(Histories(), "a", torch.linspace(-1.0, 1.0, BUCKETS), 5)
-GOOD = histories.encode(torch.linspace(0.0, 1.0, BUCKETS))
-
-
-def _history(data: bytes) -> bool:
-    """Up to four records in sequence; each is a good sketch, a few bytes repeated, or just those."""
-    choices, known, taken = Choices(data), KNOWN, False
-    for _ in range(4):
-        shape, piece = choices.below(3), choices.piece()
-        repeated = (piece * (4 * BUCKETS // max(len(piece), 1) + 1))[: 4 * BUCKETS]
-        sketch = (GOOD, repeated, piece)[shape]
-        record = Record(choices.of(NAMES), choices.number() - choices.below(2), sketch, choices.piece())
-        distance, source, signed = choices.below(300) - 2, choices.of(NAMES[1:]), choices.flag()
-        try:
-            known = histories.add_record(
-                known, record, distance, source, own="us", swarm="s", round=choices.number(), verify=lambda *_, signed=signed: signed
-            )  # fmt: skip
-        except ValueError as error:
-            reason_of(error, REASONS)
-            continue
-        taken = True
-        if not choices:
-            break
-    assert len(known.records) <= MAX_HISTORIES
-    assert "us" not in known.records
-    for kept in known.records.values():
-        assert 1 <= kept.distance <= histories.MAX_HOPS
-        assert kept.record.subject != "a" or kept.source == "a"
-    assert bool(torch.isfinite(histories.unobserved(known)).all())
-    sent = histories.draw_record(known, "b", 0.3)
-    assert sent is None or "b" not in {sent.record.subject, sent.source}
-    return taken
-
-
-def _history_lures() -> list[bytes]:
-    few = (torch.tensor([value]).numpy().tobytes() for value in (math.nan, math.inf, 3e38, 1e-45))
-    return [bytes([1, len(it), *it, 2, 0, 0, 0, 3, 1, 1]) for it in few]
-
-
-HISTORY = Target(
-    _history, lambda: [bytes([0, 0, 2, 0, 0, 0, 0, 3, 0, 2, 1, 0]), bytes([0, 0, 1, 0, 0, 0, 0, 2, 0, 0, 1, 0])], _history_lures,
-    reach=40, bytes_per_byte=1 << 12,
-)  # fmt: skip

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from starling.gossip.compress.power_sgd import PowerSgd
-from starling.gossip.compress.quantize import Float64, Int4, Int8
+from starling.gossip.compress.quantize import Int4, Int8
 from starling.gossip.compress.select.low_rank import Factors, LowRank, Matrix, matrices_of
 from starling.gossip.compress.support import Full
 from starling.gossip.rng import generator
@@ -177,34 +176,7 @@ def test_spreading_is_products_added_in_the_order_of_directions():
     assert support.spread(values, 8).tolist() == [42.0, *expected, 43.0]
 
 
-# --- PowerSGD and PowerGossip ------------------------------------------------------------------------------
-
-
-def test_power_sgd_conserves_what_went_in():
-    scheme, stream = PowerSgd(WIDE, Int4()), generator(0)
-    state, put_in, came_out = scheme.start(gaussian()), torch.zeros(DIM).double(), torch.zeros(DIM).double()
-    for turn in range(30):
-        update = gaussian(turn)
-        message, state = scheme.compress(state, update, stream)
-        put_in, came_out = put_in + update, came_out + message
-    assert (put_in - came_out - state.memory).norm() < 1e-12
-
-
-def test_power_sgd_learns_the_directions_of_slow_updates():
-    """The same rank-2 update again and again: warm directions hold it after a few rounds, so nothing is owed any more. From a
-    fresh start each time (the same bytes) much more is."""
-    update = torch.zeros(DIM, dtype=torch.float64)
-    for m in MATRICES:
-        noise = 0.1 * gaussian(m.offset)[: m.rows * m.cols].view(m.rows, m.cols)
-        m.of(update)[:] = noise + gaussian(12)[: 2 * m.rows].view(m.rows, 2) @ gaussian(13)[: 2 * m.cols].view(
-            2, m.cols
-        )
-    scheme = PowerSgd(WIDE, Float64())
-    state = scheme.start(update)
-    for _ in range(5):
-        _, state = scheme.compress(state, update, generator(0))
-    warm = left_over(state.directions.step(update), update).square().sum()
-    assert float(warm) == pytest.approx(best_error(update, 2), rel=1e-2)
+# --- PowerGossip --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.research.scallion import controlled
 from starling.gossip.api import Phase
 from starling.gossip.mix.all_gather import Psgd
 from starling.gossip.mix.base import origin
@@ -16,7 +17,6 @@ from starling.gossip.mix.push_sum import PushSum
 from starling.gossip.overlay.measure import matrix
 from starling.gossip.overlay.one_peer import RandomMatching
 from starling.gossip.overlay.static import Ring, StaticExponential
-from starling.node.simulate.baselines.scallion import controlled
 from tests.harness.dense_weights import metropolis_hastings
 from tests.harness.quadratics import gradients, quadratics, relative_error
 from tests.harness.swap_walk import Ends, Mailboxes, halves, top

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.research.scallion import controlled
 from starling.gossip.api import Phase
 from starling.gossip.compress.feedback import FEEDBACKS
 from starling.gossip.compress.quantize import Float64
@@ -29,7 +30,6 @@ from starling.node.config.manifest import check
 from starling.node.config.schema import Manifest, MixSection
 from starling.node.config.toml import apply_set
 from starling.node.engine.mixing import mixer as from_manifest
-from starling.node.simulate.baselines.scallion import controlled
 from starling.robust.clip import clip
 from tests.harness.codecs import TopRows, send
 from tests.harness.quadratics import gradients, quadratics, relative_error

@@ -6,7 +6,8 @@ import torch
 from starling.gossip.errors import ConfigError
 from starling.gossip.rng import generator
 from starling.robust.catalogue import rule
-from starling.robust.histories import BUCKETS, MAX_HISTORIES
+from starling.robust.rules.foolsgold import MAX_HISTORIES
+from starling.robust.sketches import BUCKETS
 
 D, K = 60, 6
 CLONES = (4, 5)

@@ -1,5 +1,5 @@
-"""PowerSGD: low rank with error feedback, each power iteration going on where the last one ended. A library function: nodes have the
-selector `low_rank`, whose power iterations start anew, with the error feedback of `mix.kind = psgd`.
+"""PowerSGD: low rank with error feedback, each power iteration going on where the last one ended. Nodes have the selector `low_rank`,
+whose power iterations start anew, with the error feedback of `mix.kind = psgd`.
 
 Shapes: d parameters, k coefficients.
 """

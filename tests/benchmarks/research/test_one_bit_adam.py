@@ -6,10 +6,10 @@ import math
 import pytest
 import torch
 
+from benchmarks.research.one_bit_adam import one_bit_adam
 from starling.gossip.rng import generator
 from starling.gossip.vector import bind, layout
 from starling.node.config.schema import PartitionSection
-from starling.node.simulate.baselines.one_bit_adam import one_bit_adam
 from starling.node.tasks.api import Source
 from starling.node.tasks.text import Text
 from tests.harness.tasks import REAL_DATA, needs_real_data

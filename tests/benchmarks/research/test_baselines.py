@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.research.dadao import dadao, resistances
+from benchmarks.research.scallion import controlled
 from starling.gossip.api import Phase
 from starling.gossip.compress.catalogue import SELECTORS
 from starling.gossip.mix.pet import Pet
-from starling.node.simulate.baselines.dadao import dadao, resistances
-from starling.node.simulate.baselines.scallion import controlled
 from tests.harness.quadratics import gradients, quadratics
 from tests.harness.random_pairs import errors_on_pairs
 

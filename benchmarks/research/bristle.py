@@ -9,7 +9,7 @@ overstate how many classes it shares. The weight bounds the effect: at most 6 ti
 k peers move a column by at most 6k/(1 + 6k) of the way to the farthest of them. Columns are not clipped: clip them first where peers are
 not trusted.
 
-A library function: nodes cannot train the output layer only, so no rule of this name can be configured.
+Nodes cannot train the output layer only, and send no F1 scores.
 
 Shapes: C classes, h weights a class (bias included), k received models, q of them evaluated.
 

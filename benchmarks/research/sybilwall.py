@@ -4,8 +4,8 @@ Where an attacker has fewer edges than there are honest nodes, each of these pul
 with. Gossiped records reveal the other clones; they are used in comparisons, never averaged. The own model always has weight 1, and the
 own history is not compared.
 
-A library function: nodes do not exchange signed histories (`starling.robust.histories`), so no rule of this name can be configured.
-Nodes use `starling.robust.rules.foolsgold`, which compares the peers of a node with each other.
+Nodes do not exchange signed histories (`benchmarks.research.histories`). They use `starling.robust.rules.foolsgold`, which compares the
+peers of a node with each other.
 
 Shapes: d parameters, k peers pulled from, K subjects of records, s buckets; "…" are batch dimensions.
 

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.research import bristle
 from starling.gossip.rng import generator
 from starling.node.tasks.synthetic import CLASSES, drawn
-from starling.robust import bristle
 from tests.strategies import examples, seeds
 
 ALL = torch.ones(3, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""FoolsGold's weights and SybilWall: clones lose their weight and honest peers do not; and the limits of both."""
+"""FoolsGold's weights: clones lose theirs and honest peers do not, and what passes."""
 
 import math
 
@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from starling.gossip.rng import generator
 from starling.robust.rules.foolsgold import similarity, weights
-from starling.robust.sybilwall import combine
-from starling.robust.sybilwall import weights as wall
 from tests.strategies import examples, seeds
 
 
@@ -116,27 +114,3 @@ def test_sybils_that_differ_pass():
     """Each trains on poisoned data of its own: alike in purpose, not in direction."""
     purpose = histories(1, 400, "poison")
     assert alphas(histories(4, 400, "honest"), histories(4, 400, "sybils") + 0.4 * purpose)[4:].min() > 0.9
-
-
-def test_sybilwall_finds_a_single_clone_by_records_of_others_and_is_foolsgold_without_records():
-    """Less than one attack edge per honest node: alone it sees one clone, similar to no other peer."""
-    asked = torch.cat((HONEST[:4], CLONE))
-    assert alphas(asked)[4] == 1.0
-    alpha = wall(asked, torch.cat((CLONE, histories(2, 200, "far"))))
-    assert alpha.tolist() == [1.0, 1.0, 1.0, 1.0, 0.0]
-    assert torch.equal(wall(asked, torch.zeros(0, 200)), alphas(asked))
-
-
-@pytest.mark.parametrize(
-    ("received", "present", "weight", "expected"),
-    [
-        ([[4.0, 1.0], [1.0, 7.0], [9.0, 9.0]], [1, 1, 1], [1.0, 0.5, 0.0], [(1 + 4 + 0.5) / 2.5, (1 + 1 + 3.5) / 2.5]),
-        ([[9.0, 9.0]], [1], [0.0], [1.0, 1.0]),
-        ([], [], [], [1.0, 1.0]),
-        ([[4.0, 4.0], [math.nan, math.inf]], [1, 0], [1.0, 1.0], [2.0, 2.0]),  # an absent peer counts as the own model
-    ],
-)
-def test_the_combination_is_a_weighted_mean_with_weight_1_for_the_own_model(received, present, weight, expected):
-    received = torch.tensor(received).reshape(-1, 2)
-    mixed = combine(torch.ones(2), received, torch.tensor(present, dtype=torch.bool), torch.tensor(weight))
-    assert mixed.tolist() == pytest.approx(expected)

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from benchmarks.research.teaching import certainty, ensemble, published, target, teaching
 from starling.gossip.rng import generator
 from starling.node.config.schema import PartitionSection
 from starling.node.simulate.api import simulate
-from starling.node.simulate.baselines.teaching import certainty, ensemble, published, target, teaching
 from starling.node.tasks.api import Source
 from starling.node.tasks.networks import mlp
 from tests.harness.few_images import TEST, FewImages

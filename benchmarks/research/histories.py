@@ -1,4 +1,4 @@
-"""Histories of peers' updates in bounded memory: count sketches of summed updates, and gossiped ones signed by their subject.
+"""Histories of peers' updates in bounded memory: sketches of summed updates, and gossiped ones signed by their subject.
 
 A node observes the peers that it pulls from: a peer's history is the sum of its updates, each its model minus the model that it started
 from as far as known. Of other peers it receives signed records: each peer signs the sketch of its own history, and every model is sent
@@ -6,15 +6,13 @@ along with one record, of near subjects more often than of far ones. Observation
 ones, and a record needs its subject's signature. A subject may sign a false history of itself: a record of an observed peer is forwarded
 only if it resembles the observation. Nodes do not exchange these records yet.
 
-Histories are compared by their cosine, which a sketch of s buckets preserves to about 1/√s: 1.6 % for 4096. Sketches are linear, so they
-can be added. An attacker that knows the seed can make clones look slightly different: a component along the signs of one bucket is √(d/s)
-times as long in the sketch. All nodes that compare records share a seed, so it is no secret in a large swarm.
+Sketches are those of `starling.robust.sketches`. All nodes that compare records share a seed, so it is no secret in a large swarm.
 
-Shapes: d parameters, s = BUCKETS.
+Shapes: s = BUCKETS.
 
-Source: Werthenbach and Pouwelse 2023, "Towards Sybil Resilience in Decentralized Learning" (arXiv:2306.15044), the records they gossip;
-sketches after Charikar, Chen and Farach-Colton 2002. Deviations: signatures, sketches and bounds; a history is a sum of updates, since
-the sum of model differences in their code is only the last model.
+Source: Werthenbach and Pouwelse 2023, "Towards Sybil Resilience in Decentralized Learning" (arXiv:2306.15044), the records they gossip.
+Deviations: signatures, sketches and bounds; a history is a sum of updates, since the sum of model differences in their code is only the
+last model.
 """
 
 import hashlib
@@ -26,17 +24,14 @@ from typing import TypeVar
 import numpy as np
 
 from starling.gossip.lazy_torch import Tensor, torch
-from starling.gossip.rng import generator
+from starling.robust.sketches import BUCKETS
 
-BUCKETS = 4096
 MAX_HISTORIES = 64  # largest number of observations, and of records; the one with the oldest round is evicted first
 MAX_HOPS = 16  # records that were forwarded this many times are refused
 LEAST_AGREEMENT = 0.5  # smallest cosine of a peer's record and our observation of it at which the record is forwarded
 _NEARNESS = 0.8  # λ of the draw by distance
-_CHUNK = 1 << 18  # coordinates hashed at once
 _DOMAIN = b"starling/history/1\0"
 _SLACK = 1e-3
-_CUT = 1e17
 
 Verify = Callable[[str, bytes, bytes], bool]
 """(peer, signature, message) -> whether that peer, a member, signed the message."""
@@ -82,26 +77,6 @@ class Histories:
 
     observed: Mapping[str, Observed] = field(default_factory=dict)  # by peer pulled from
     records: Mapping[str, Received] = field(default_factory=dict)  # received, by subject
-
-
-def sketch(x: Tensor, seed: int, buckets: int = BUCKETS, origin: Tensor | None = None) -> Tensor:
-    """Count sketch (…, d), finite -> (…, buckets) float32: each coordinate is added with a random sign to a random bucket. Linear in x.
-
-    `origin` (d,) is subtracted from x first, with differences clamped to ±1e17. Only sketches of equal seeds are comparable.
-    """
-    counts = x.new_zeros((*x.shape[:-1], buckets), dtype=torch.float32)
-    for number, values in enumerate(torch.split(x, _CHUNK, dim=-1)):
-        chunk = values if origin is None else difference(values, origin[number * _CHUNK : (number + 1) * _CHUNK])
-        source = generator(seed, "sketch", number)
-        bucket = torch.randint(buckets, (chunk.shape[-1],), generator=source).to(x.device)
-        sign = torch.randint(2, (chunk.shape[-1],), generator=source).to(x.device) * 2.0 - 1.0
-        counts.index_add_(-1, bucket, chunk.to(torch.float32) * sign)
-    return counts
-
-
-def difference(x: Tensor, origin: Tensor) -> Tensor:
-    """X − origin, clamped to ±1e17 so that sums of squares stay finite."""
-    return (x - origin).clamp_(-_CUT, _CUT)
 
 
 def observe(known: Histories, peer: str, update: Tensor, round: int) -> Histories:
