@@ -36,8 +36,8 @@ CORE = (
     "node/engine/exchange/[!ab]*.py", "node/engine/exchange/broadcasts.py", "node/engine/local/*.py", "node/engine/process.py",
     "node/engine/optimizers.py", "node/engine/flat_optimizer.py", "node/engine/pieces.py",
     "node/engine/schedules.py", "node/engine/corrections.py", "node/engine/stretches.py", "node/engine/numerics.py",
-    "node/daemon/training/*.py", "node/daemon/exchange/service.py", "node/daemon/exchange/rounds.py",
-    "node/daemon/exchange/visits.py", "node/daemon/exchange/budget.py", "node/daemon/exchange/traffic.py",
+    "node/daemon/training/*.py", "node/daemon/exchange/pairwise.py", "node/daemon/exchange/rounds.py",
+    "node/daemon/exchange/visits.py", "node/daemon/exchange/budget.py", "node/daemon/exchange/durations.py",
 )  # fmt: skip
 """Files, or patterns of such, with what the engine and its daemon do in a round: the ten most edited of node/engine and node/daemon, and
 what they became."""

@@ -92,8 +92,8 @@ MUTANTS = (
     Mutant("gossip/exchange/edge.py", """ and self.outstanding.phase != "greeting")""", ")", ("**/test_pairwise.py",)),
     Mutant("gossip/exchange/pairwise.py", "edge.begun) or self.receives(peer)", "edge.begun)", ("**/test_pairwise.py",)),
     Mutant("gossip/exchange/pairwise.py", "edge.outstanding.round < oldest", "edge.outstanding.round < slot - 1", ("**/test_pairwise.py",)),
-    Mutant("node/daemon/exchange/shell.py", "if not patience.cancelled_caught:", "if False:", ("**/exchange/test_shell.py",)),
-    Mutant("node/daemon/exchange/shell.py", "move_on_after(self._usual_s())", "move_on_after(60.0)", ("**/exchange/test_shell.py",)),
+    Mutant("node/daemon/exchange/service.py", "if not patience.cancelled_caught:", "if False:", ("**/exchange/test_sending.py",)),
+    Mutant("node/daemon/exchange/service.py", "move_on_after(self._usual_s())", "move_on_after(60.0)", ("**/exchange/test_sending.py",)),
     Mutant(
         "node/engine/forecast/step.py", "apart([*computed, update], clock)", "apart([update, *computed], clock)", ("**/test_forecast.py",)
     ),

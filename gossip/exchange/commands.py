@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from starling.gossip.exchange.calls import EdgeCall, VerifyUpdate
-from starling.gossip.wire.schema import Exchange, Pulling, Request, Response, Solicit
+from starling.gossip.wire.schema import PairwiseMessage, PulledMessage, Request, Response, Solicit
 
 Outcome = Literal["committed", "aborted", "busy", "timeout"]
 Role = Literal["initiator", "responder"]
@@ -52,7 +52,7 @@ class SendMessage:
     """Send this to the peer; it may be lost. A `repeat` is not needed while earlier frames to the peer still wait to be sent."""
 
     peer: str
-    message: Exchange | Pulling
+    message: PairwiseMessage | PulledMessage
     repeat: bool = False
 
 

@@ -58,7 +58,18 @@ from starling.gossip.exchange.commands import (
     SendMessage,
 )
 from starling.gossip.exchange.edge_rules import BROKEN, MAX_INC, End
-from starling.gossip.wire.schema import Ack, Busy, Check, Close, Closed, Exchange, Request, Reset, Response, Solicit
+from starling.gossip.wire.schema import (
+    Ack,
+    Busy,
+    Check,
+    Close,
+    Closed,
+    PairwiseMessage,
+    Request,
+    Reset,
+    Response,
+    Solicit,
+)
 
 MAX_COPIES = 4  # of one vector: a small Check may ask for no more of what is large
 
@@ -251,7 +262,7 @@ class Edge:
             return [busy, self._ended(pending.round, seq, "aborted", reason, "responder")]
         return []
 
-    def receive(self, message: Exchange) -> list[EdgeCommand]:
+    def receive(self, message: PairwiseMessage) -> list[EdgeCommand]:
         """Process a message. Raises RemoteProtocolError: an honest peer never sends this; nothing has changed."""
         provable = self.committed if self.initiator else self.last_seen
         end = End(self.initiator, self.inc, self.next_seq, provable, closing=bool(self._close()))
@@ -438,7 +449,7 @@ class Edge:
         self.next_seq = 1
         self.pending = None
 
-    _TAKE: ClassVar[Mapping[type[Exchange], Callable[["Edge", Any], list[EdgeCommand]]]] = MappingProxyType(
+    _TAKE: ClassVar[Mapping[type[PairwiseMessage], Callable[["Edge", Any], list[EdgeCommand]]]] = MappingProxyType(
         {
             Request: _take_request, Response: _take_response, Ack: _take_ack, Busy: _take_busy, Solicit: _take_solicit,
             Reset: _take_reset, Close: _take_close, Closed: _take_closed, Check: _take_check,

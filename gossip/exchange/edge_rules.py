@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from starling.gossip.wire.schema import Ack, Busy, Check, Close, Closed, Exchange, Request, Reset, Response, Solicit
+from starling.gossip.wire.schema import (
+    Ack,
+    Busy,
+    Check,
+    Close,
+    Closed,
+    PairwiseMessage,
+    Request,
+    Reset,
+    Response,
+    Solicit,
+)
 
 MAX_INC = 2**61  # half of what the wire carries: there is always a larger one to reset to
 
@@ -84,7 +95,7 @@ def _check(it: Check, end: End) -> str:
     return "check_of_nothing" if it.inc == end.inc and unknown else ""
 
 
-BROKEN: Mapping[type[Exchange], Callable[[Any, End], str]] = MappingProxyType(
+BROKEN: Mapping[type[PairwiseMessage], Callable[[Any, End], str]] = MappingProxyType(
     {
         Request: _request, Response: _response, Ack: _ack, Busy: _busy, Solicit: _solicit, Reset: _reset,
         Close: _close, Closed: _closed, Check: _check,

@@ -45,7 +45,7 @@ from starling.gossip.exchange.commands import (
 )
 from starling.gossip.exchange.edge import Edge
 from starling.gossip.exchange.pace import Rounds, Slots
-from starling.gossip.wire.schema import Busy, Exchange, Request, Response, Solicit
+from starling.gossip.wire.schema import Busy, PairwiseMessage, Request, Response, Solicit
 
 TRY_AGAIN = frozenset({"reset", "superseded", "closing", "early"})
 """Reasons for the end of a transaction after which its link is still open."""
@@ -206,7 +206,7 @@ class Pairwise:
             return progress.lead
         return max(round, min(progress.passed_to(round, MAX_LEAD), round + MAX_JUMP))
 
-    def receive(self, peer: str, message: Exchange, now: float) -> list[Command]:
+    def receive(self, peer: str, message: PairwiseMessage, now: float) -> list[Command]:
         """Process a message of a peer. Raises RemoteProtocolError: an honest peer never sends this; nothing has changed."""
         edge = self.edges.get(peer) or Edge(self.me, peer, self.fresh_inc())
         commands = edge.receive(message)

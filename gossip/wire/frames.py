@@ -11,7 +11,7 @@ from starling.gossip.wire.schema import MAX_FRAME_BYTES, Lane, Message
 
 _MESSAGES: dict[Lane, Any] = {
     "control": schema.Control,
-    "exchange": schema.Exchange | schema.Pulling,
+    "exchange": schema.PairwiseMessage | schema.PulledMessage,
     "state": schema.State,
     "crew": schema.Crew,
 }

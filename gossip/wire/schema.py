@@ -65,6 +65,12 @@ Finite = Annotated[float, Meta(ge=-1e12, le=1e12)]
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=False):
     """Base of all messages; adds no field."""
 
+    @property
+    def figures(self) -> tuple[int, int, int]:
+        """The number of the transaction or question, the bytes of the payload, and the round; 0 each where there is none."""
+        number = getattr(self, "seq", getattr(self, "nonce", 0))
+        return number, len(getattr(self, "payload", b"")), getattr(self, "round", 0)
+
 
 class Request(Message, frozen=True, tag="req"):
     """Initiator -> responder: request an exchange, with our values on the support; answered with the difference."""
@@ -521,8 +527,8 @@ class Kept(Message, frozen=True, tag="kpt"):
 
 _Membership = Hello | Probe | Acknowledge | ProbeFor | Spread | Compare | Want | Sync | Farewell
 Control = _Membership | Revoked | Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed | StopVote
-Exchange = Request | Response | Ack | Busy | Solicit | Reset | Close | Closed | Check
-Pulling = Pull | Pulled | NotNow | Wake
+PairwiseMessage = Request | Response | Ack | Busy | Solicit | Reset | Close | Closed | Check
+PulledMessage = Pull | Pulled | NotNow | Wake
 State = (
     ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk | DigestsQuery | Digests | SeatQuery | SeatReply
 )  # fmt: skip

@@ -96,7 +96,7 @@ class RunningNode:
         models = PeerModels(context, self.membership, self.members, sync, policy.allows, self.inviter_of)
         pace = pace_of(
             Services(
-                context, self.membership, self.members, around, self.beacons, policy, transactions, clock, work, house, models,
+                context, self.membership, self.members, around, self.beacons, policy, (transactions.observe,), clock, work, house, models,
                 self.may_meet,
             )
         )  # fmt: skip

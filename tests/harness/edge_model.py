@@ -14,7 +14,7 @@ from starling.gossip.exchange.calls import Answer, Apply, Commit, Drop, EdgeCall
 from starling.gossip.exchange.commands import EdgeCommand, Ended, SendMessage
 from starling.gossip.exchange.edge import MAX_COPIES, Edge
 from starling.gossip.wire.frames import decode, encode
-from starling.gossip.wire.schema import Exchange, Request, Solicit
+from starling.gossip.wire.schema import PairwiseMessage, Request, Solicit
 
 VIEW = b"view-digest"
 
@@ -48,7 +48,7 @@ class End:
     """One end: machine, engine and what the test can do to it."""
 
     def __init__(
-        self, me: str, peer: str, rng: Random, net: list[tuple[str, Exchange]], ledger: Ledger | None = None,
+        self, me: str, peer: str, rng: Random, net: list[tuple[str, PairwiseMessage]], ledger: Ledger | None = None,
         make: Callable[[str, str, int], Edge] = Edge,
     ) -> None:  # fmt: skip
         self.make = make
@@ -135,7 +135,7 @@ class Pair:
         self, rng: Random, ledgers: tuple[Ledger, Ledger] | None = None, make: Callable[[str, str, int], Edge] = Edge
     ) -> None:
         self.rng = rng
-        self.net: list[tuple[str, Exchange]] = []
+        self.net: list[tuple[str, PairwiseMessage]] = []
         one, other = ledgers or (Ledger(), Ledger())
         self.a, self.b = End("a", "b", rng, self.net, one, make), End("b", "a", rng, self.net, other, make)
         self.ends = (self.a, self.b)

@@ -82,11 +82,11 @@ class PairwiseMember(Member):
             network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm",
             identity=SimpleNamespace(peer_id=name),
         )  # fmt: skip
-        fresh_inc, told = lambda: rng.randrange(2**60), {"transactions": self.transactions, "noted": lambda *_: None}
+        common = given, self, lambda: rng.randrange(2**60), lambda *_: None, (self.transactions.observe,)
         if pace == "steps":
-            self.exchange = RoundExchange(given, self, fresh_inc, directions=lambda _round: {}, **told)
+            self.exchange = RoundExchange(*common, lambda _round: {})
         else:
-            self.exchange = VisitExchange(given, self, fresh_inc, sticky or StickyEdges(ALL, b"salt"), **told)
+            self.exchange = VisitExchange(*common, sticky or StickyEdges(ALL, b"salt"))
 
     async def rounds(
         self, count: int, links: Callable[[int], Mapping[str, float]], compute_s: Callable[[], float]

@@ -30,7 +30,7 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 END = 2**62
 KINDS: dict[Lane, tuple[type[Message], ...]] = {
     "control": get_args(wire.Control),
-    "exchange": get_args(wire.Exchange) + get_args(wire.Pulling),
+    "exchange": get_args(wire.PairwiseMessage) + get_args(wire.PulledMessage),
     "state": get_args(wire.State),
     "crew": get_args(wire.Crew),
 }
@@ -103,7 +103,7 @@ class Values:
 
     def inc(self, _kind: object) -> list[int]:
         edge = self._edge()
-        heard = [it.inc for it in self.known.of(self.victim.peer_id, *get_args(wire.Exchange))[:3]]
+        heard = [it.inc for it in self.known.of(self.victim.peer_id, *get_args(wire.PairwiseMessage))[:3]]
         return self._near(*([edge.inc] if edge is not None else []), *heard, far=(0, 2**60, 2**61, 2**61 + 1, END))
 
     def seq(self, kind: type[Message]) -> list[int]:

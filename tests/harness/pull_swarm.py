@@ -7,7 +7,7 @@ import trio
 
 from starling.gossip.exchange.attestation import digest
 from starling.node.config.schema import Manifest, PaceSection
-from starling.node.daemon.exchange.pull_service import PulledExchange
+from starling.node.daemon.exchange.pull_service import PulledExchange, Signing
 from starling.node.net.memory import MemoryHub, MemoryNetwork
 from starling.node.rpc import calls
 from tests.harness.context import context
@@ -59,8 +59,8 @@ class PullMember(Member):
                 network=network, engine=self.engine, report=self.facts, manifest=manifest, swarm="swarm", incarnation=INCARNATION,
                 identity=SimpleNamespace(peer_id=name, sign=lambda message: sign(name, message)),
             ),
-            self, first=1000, attested=self.witnessed.append, noted=lambda outcomes, held: self.noted.append((outcomes, held)),
-            transactions=self.transactions, verify=verify,
+            self, Signing(1000, self.witnessed.append, verify), lambda outcomes, held: self.noted.append((outcomes, held)),
+            (self.transactions.observe,),
         )  # fmt: skip
 
     async def round(self, number: int, peers: str, compute_s: float = 0.01):

@@ -8,6 +8,7 @@ from starling.gossip.compress.budget import FILL, exchange_budget
 from starling.gossip.compress.catalogue import BUDGET
 from starling.node.config.schema import Manifest
 from starling.node.daemon.context import Limits
+from starling.node.daemon.exchange.facts import Fact, Sent
 from starling.node.daemon.exchange.slow_watch import MIN_MEASURED_BYTES
 
 SMOOTHING = 0.3
@@ -25,8 +26,8 @@ class Budget(Protocol):
         """Return how many bytes both payloads of one exchange with `peer` may take; 0 is no limit."""
         ...
 
-    def observe(self, peer: str, size: int, seconds: float) -> None:
-        """Note that a frame of `size` bytes took `seconds` to be handed to the network."""
+    def observe(self, fact: Fact) -> None:
+        """Learn from how long frames take to be sent."""
         ...
 
     def forget(self, peer: str) -> None:
@@ -45,7 +46,7 @@ class FixedBudget:
         """Return the manifest's number."""
         return self._fixed
 
-    def observe(self, peer: str, size: int, seconds: float) -> None:
+    def observe(self, fact: Fact) -> None:
         """Do nothing."""
 
     def forget(self, peer: str) -> None:
@@ -71,13 +72,14 @@ class MeasuredBudget:
             return 0
         return exchange_budget(rate, min(self._slot_s, self.beside_s), FILL, min(caps, default=0)) or self._first
 
-    def observe(self, peer: str, size: int, seconds: float) -> None:
-        """Learn the peer's rate; small frames do not measure it."""
-        if size < MIN_MEASURED_BYTES:
-            return
-        rate = size / seconds if seconds > 0 else math.inf
-        known = self._rates.get(peer)
-        self._rates[peer] = rate if known in {None, math.inf} else (1 - SMOOTHING) * known + SMOOTHING * rate
+    def observe(self, fact: Fact) -> None:
+        """Learn the peer's rate from a frame that was sent; small ones do not measure it."""
+        match fact:
+            case Sent(message, size, seconds) if size >= MIN_MEASURED_BYTES:
+                rate = size / seconds if seconds > 0 else math.inf
+                known = self._rates.get(message.peer)
+                smoothed = rate if known in {None, math.inf} else (1 - SMOOTHING) * known + SMOOTHING * rate
+                self._rates[message.peer] = smoothed
 
     def forget(self, peer: str) -> None:
         """Forget a peer that is gone."""

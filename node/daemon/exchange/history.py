@@ -1,4 +1,4 @@
-"""The last exchanges that ended, for the status: recorded from what the exchange services send and receive.
+"""The last exchanges that ended, for the status: recorded from the facts that exchange services tell.
 
 Nothing depends on it. Bounded: 50 that ended, 512 under way, as peers may begin what they never end.
 """
@@ -9,10 +9,15 @@ from dataclasses import dataclass
 
 import trio
 
-from starling.gossip.exchange.commands import Ended, Outcome
+from starling.gossip.exchange.commands import Ended
 from starling.gossip.limits import keep
+from starling.gossip.wire.schema import Pull, Pulled, Request, Response
+from starling.node.daemon.exchange.facts import About, Accepted, Called, Fact, Queued, Received, Sent
 from starling.node.status.snapshot import Transaction, Transfer
 
+WITH_PAYLOAD = frozenset({Request, Response, Pulled})
+BEGUN = frozenset({Request, Response, Pull})
+"""What is about to go out in an exchange that is under way."""
 MAX_ENDED = 50
 MAX_UNDER_WAY = 512
 SHOWN_AFTER_S = 2.0  # an exchange that takes no longer is of no interest while it lasts
@@ -51,48 +56,44 @@ class Transactions:
             if it.sent and SHOWN_AFTER_S <= now - it.began < SHOWN_UNTIL_S
         )
 
-    def sent(self, peer: str, number: int, payload_bytes: int) -> None:
-        """A request or response of ours is about to go out, perhaps again."""
-        self._of(peer, number).sent = payload_bytes
+    def observe(self, fact: Fact) -> None:
+        """Record what belongs to a transaction, or to a question and its answer."""
+        match fact:
+            case Received(message) if message.kind in WITH_PAYLOAD:
+                self._of(message).received = message.payload_bytes
+            case Queued(message) if message.kind in BEGUN:
+                self._of(message).sent = message.payload_bytes
+            case Sent(message, _, seconds) if message.kind is Pulled:
+                self._responded(message, seconds)
+            case Accepted(peer, number):
+                if (it := self._under_way.get((peer, number))) is not None and it.waited_s is None:
+                    it.waited_s = trio.current_time() - it.began
+            case Called(peer, number, clip=clip):
+                if (it := self._under_way.get((peer, number))) is not None:
+                    it.clip = clip
+            case Ended():
+                self._end(fact)
 
-    def received(self, peer: str, number: int, payload_bytes: int) -> None:
-        """A valid request or response of a peer was received."""
-        self._of(peer, number).received = payload_bytes
-
-    def accepted(self, peer: str, number: int) -> None:
-        """A peer's request is about to be answered, for the first time or again; it may have waited for our local steps."""
-        if (it := self._under_way.get((peer, number))) is not None and it.waited_s is None:
-            it.waited_s = trio.current_time() - it.began
-
-    def clipped(self, peer: str, number: int, left: float | None) -> None:
-        """The clip leaves the share `left` of the difference, 0 to 1; None: not known."""
-        if (it := self._under_way.get((peer, number))) is not None:
-            it.clip = left
-
-    def end(self, ended: Ended) -> None:
-        """A transaction of an edge is over, or one that was due did not begin (number 0)."""
-        self._end(ended.peer, ended.round, ended.seq, ended.outcome, asked=ended.role == "initiator")
-
-    def answered(self, peer: str, round: int, number: int, outcome: Outcome) -> None:
-        """A request of ours is over."""
-        self._end(peer, round, number, outcome, asked=True)
-
-    def responded(self, peer: str, round: int, number: int, payload_bytes: int, seconds: float) -> None:
-        """Our vector was sent to a peer within `seconds`."""
+    def _responded(self, message: About, seconds: float) -> None:
         self._ended.append(
             Transaction(
-                self._unix_time(), peer, round, number, asked=False, outcome="committed", bytes_sent=payload_bytes, seconds=seconds,
+                self._unix_time(), message.peer, message.round, message.number, asked=False, outcome="committed",
+                bytes_sent=message.payload_bytes, seconds=seconds,
             )
         )  # fmt: skip
 
-    def _end(self, peer: str, round: int, number: int, outcome: Outcome, *, asked: bool) -> None:
-        it = self._under_way.pop((peer, number), None)
+    def _end(self, ended: Ended) -> None:
+        it = self._under_way.pop((ended.peer, ended.seq), None)
         figures = () if it is None else (it.sent, it.received, it.clip, trio.current_time() - it.began, it.waited_s)
-        self._ended.append(Transaction(self._unix_time(), peer, round, number, asked, outcome, *figures))
+        asked = ended.role == "initiator"
+        self._ended.append(
+            Transaction(self._unix_time(), ended.peer, ended.round, ended.seq, asked, ended.outcome, *figures)
+        )
 
-    def _of(self, peer: str, number: int) -> _UnderWay:
-        it = self._under_way.get((peer, number))
+    def _of(self, message: About) -> _UnderWay:
+        key = message.peer, message.number
+        it = self._under_way.get(key)
         if it is None:
             it = _UnderWay(trio.current_time())
-            keep(self._under_way, (peer, number), it, MAX_UNDER_WAY)
+            keep(self._under_way, key, it, MAX_UNDER_WAY)
         return it

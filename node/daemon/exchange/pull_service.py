@@ -12,14 +12,15 @@ Signatures are checked in the daemon, vectors in the engine: the frame loop neve
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import trio
 
 from starling.gossip.errors import EngineError, RemoteProtocolError
 from starling.gossip.exchange.attestation import Attestation, Verify, attestation_of, body
 from starling.gossip.exchange.calls import VerifyUpdate
-from starling.gossip.exchange.commands import Outcome
+from starling.gossip.exchange.commands import Ended, Outcome
 from starling.gossip.exchange.estimates import Deadline
 from starling.gossip.exchange.patience import Patience
 from starling.gossip.exchange.pull import KEPT, Pulls
@@ -28,12 +29,10 @@ from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES, NotNow, Pull, Pulled, Wake
 from starling.node.daemon.context import NodeContext
-from starling.node.daemon.exchange.history import Transactions
-from starling.node.daemon.exchange.shell import RoundOutcome, Shell
-from starling.node.daemon.exchange.traffic import PulledTraffic
+from starling.node.daemon.exchange.facts import About, Fact, Received, Sent, Subscriber
+from starling.node.daemon.exchange.service import ExchangeService, RoundOutcome
 from starling.node.daemon.membership.neighbors import Members
 from starling.node.identity import verify
-from starling.node.interfaces import TaskStatus
 from starling.node.rpc import calls
 from starling.node.status.snapshot import Exchanges
 
@@ -43,39 +42,45 @@ KEPT_MESSAGES = 8  # rounds whose messages a node that lags may still ask for, w
 FRAME_BYTES = 512  # A frame without its payload is shorter
 
 
-class PulledExchange:
+@dataclass(frozen=True, slots=True)
+class Signing:
+    """How signed vectors are asked for and checked."""
+
+    first: int
+    """The number of this node's first request: those of an earlier incarnation must not be used again."""
+    attested: Callable[[Attestation], None]
+    """Takes what peers signed."""
+    verify: Verify = verify
+
+
+class PulledExchange(ExchangeService[Pulls]):
     """One node's requests to others, and its responses.
 
-    `first` is the number of our first request: those of an earlier incarnation must not be used again. `attested` is called with what peers
-    signed, `noted` with how a round's requests ended, by peer, and whom the rule clipped or excluded; None where unknown.
+    `noted` is called with how a round's requests ended, by peer, and whom the rule clipped or excluded; None where unknown.
     """
 
     slow = ""  # what became slow: not looked for, as nobody waits for one answer
 
     def __init__(
-        self, context: NodeContext, members: Members, *, first: int, attested: Callable[[Attestation], None],
-        noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None], transactions: Transactions, verify: Verify = verify,
+        self, context: NodeContext, members: Members, signing: Signing,
+        noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None], subscribers: Sequence[Subscriber],
     ) -> None:  # fmt: skip
         pace = context.manifest.pace
         self._context = context
-        self._engine = context.engine
         self._admits = members.admits
         self._bucket: TokenBucket | None = None
-        self._attested = attested
+        self._attested = signing.attested
         self._noted = noted
         patience = Patience(Deadline(pace.min_wait_s, pace.max_wait_s), members.silent, members.lately_gone)
         self._look = members.look
         adds_up = MIXERS.facts(context.manifest.mix.kind, trusted=True).broadcasts
-        self._core = Pulls(
-            context.swarm, patience, verify, members.incarnation_of, self._afford, MAX_LEAD,
-            kept=KEPT_MESSAGES if adds_up else KEPT, exact=adds_up, nonce=first,
+        core = Pulls(
+            context.swarm, patience, signing.verify, members.incarnation_of, self._afford, MAX_LEAD,
+            kept=KEPT_MESSAGES if adds_up else KEPT, exact=adds_up, nonce=signing.first,
         )  # fmt: skip
+        super().__init__(context, core, (*subscribers, self._observe), send_s=pace.max_wait_s)
         self._longest = 0  # payload expected from a peer
-        self._transactions = transactions
-        self._traffic = PulledTraffic(transactions)
-        self._shell = Shell(
-            context, self._core, send_s=pace.max_wait_s, traffic=self._traffic, transactions=transactions
-        )
+        self.payload_bytes = 0  # sent
         self._since = math.inf  # when the local steps of the round began
         self._outcomes: Counter[str] = Counter()
         self._committed: Counter[str] = Counter()
@@ -91,11 +96,6 @@ class PulledExchange:
         """How our requests ended: committed is received and used."""
         return Exchanges(**self._outcomes)
 
-    @property
-    def payload_bytes(self) -> int:
-        """Payload bytes sent."""
-        return self._traffic.payload_bytes
-
     def committed(self, peer: str) -> int:
         """Vectors of `peer` that we used."""
         return self._committed[peer]
@@ -104,9 +104,10 @@ class PulledExchange:
         """Highest round reported by `peer`."""
         return self._core.progress.rounds.get(peer)
 
-    async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
-        """Respond to peers until cancelled."""
-        await self._shell.serve(self._receive, task_status=task_status)
+    def _observe(self, fact: Fact) -> None:
+        match fact:
+            case Sent(message) if message.kind is Pulled:
+                self.payload_bytes += message.payload_bytes
 
     def _receive(self, peer: str, frame: bytes | memoryview) -> None:
         if not self._admits(peer):
@@ -122,9 +123,9 @@ class PulledExchange:
         commands = self._core.receive(peer, message, trio.current_time())
         if isinstance(message, Pulled) and any(isinstance(command, VerifyUpdate) for command in commands):
             self._given.add(peer)
-            self._traffic.received(peer, message)
+            self._tell(Received(About(peer, Pulled, *message.figures), len(frame)))
             self._attested(attestation_of(self._context.swarm, peer, message))
-        self._shell.do(commands)
+        self._do(commands)
 
     def _wake(self, peer: str, wake: Wake) -> None:
         """Nobody is woken where all take part in every round."""
@@ -132,7 +133,7 @@ class PulledExchange:
 
     def _afford(self, count: int, now: float) -> bool:
         """Whether a payload may go out now, under the volunteer's cap and within what is queued for peers that read slowly."""
-        if self._shell.queued_bytes and self._shell.queued_bytes + count > MAX_UNDER_WAY_BYTES:
+        if self._queued_bytes and self._queued_bytes + count > MAX_UNDER_WAY_BYTES:
             return False
         if not (cap := self._context.limits.up_bytes_per_s):
             return True
@@ -149,14 +150,14 @@ class PulledExchange:
             why = reply.reason if isinstance(reply, calls.Refused) else "it is longer than a frame may be"
             text = f"the model of round {round} was not published: {why}"
             self._context.report.event("not_published", text, level="warning", round=round)
-            self._shell.do(self._core.withhold(round))
+            self._do(self._core.withhold(round))
             return False
         payload, digest = reply.payload, reply.digest
         self._longest = max(self._longest, len(payload), reply.longest)
         context = self._context
         signature = context.identity.sign(body(context.swarm, context.me, context.incarnation, round, digest))
         published = Pulled(0, round, context.incarnation, digest, signature, payload)
-        self._shell.do(self._core.publish(published, trio.current_time()))
+        self._do(self._core.publish(published, trio.current_time()))
         return True
 
     def computing(self, round: int, links: Mapping[str, float], view: bytes) -> None:
@@ -175,30 +176,34 @@ class PulledExchange:
         self._since = math.inf
         peers = links if await self._publish(round) else ()
         began = trio.current_time()
-        self._shell.do(core.ask(round, peers, began, lag_s))
-        numbers = dict(core.questions)
-
-        def record() -> None:
-            for peer, outcome in core.outcomes.items():
-                if (number := numbers.pop(peer, None)) is not None:
-                    self._transactions.answered(peer, round, number, outcome)
-
+        self._do(core.ask(round, peers, began, lag_s))
         try:
-            await self._shell.until_done(record)
+            await self._until_done(self._telling(round))
         finally:
             waited_s = trio.current_time() - began - core.patience.usual_s()
             core.close()
         outcomes = dict(core.outcomes)
         self._outcomes.update(outcomes.values())
         self._committed.update(peer for peer, outcome in outcomes.items() if outcome == "committed")
-        mixed = await self._shell.mix(round, core.asked)
+        mixed = await self._mix(round, core.asked)
         self._noted(outcomes, mixed.clipped_or_excluded)
         return RoundOutcome(round, outcomes, core.behind, mixed.distance, mixed.parted, max(0.0, waited_s))
+
+    def _telling(self, round: int) -> Callable[[], None]:
+        """Return what tells of each request for vectors of `round` once it has ended."""
+        numbers = dict(self._core.questions)
+
+        def tell() -> None:
+            for peer, outcome in self._core.outcomes.items():
+                if (number := numbers.pop(peer, None)) is not None:
+                    self._tell(Ended(peer, round, number, outcome, "", "initiator"))
+
+        return tell
 
     async def revoke(self, peer: str) -> None:
         """The peer is gone, banned or reborn: its vector is not used any more; no flow has to be deleted."""
         self._core.forget(peer)
-        self._shell.move()
+        self._move()
         if peer not in self._given:
             return
         self._given.discard(peer)

@@ -1,7 +1,7 @@
 """Steps pace: a round's exchanges, one on each link, then Mix, which waits for the engine to have replied to all calls of the edges."""
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 
@@ -11,28 +11,29 @@ from starling.gossip.overlay.periodic import Periodic
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext
-from starling.node.daemon.exchange.history import Transactions
-from starling.node.daemon.exchange.service import Exchange, Noted, patience_of
-from starling.node.daemon.exchange.shell import RoundOutcome
+from starling.node.daemon.exchange.facts import Subscriber
+from starling.node.daemon.exchange.pairwise import Noted, PairwiseExchange, patience_of
+from starling.node.daemon.exchange.service import RoundOutcome
 from starling.node.daemon.membership.neighbors import Members
 
 
-class RoundExchange(Exchange):
-    """Pairwise exchanges by rounds. `directions` gives the (give, take) of a round's links where they differ; the rest as in `Exchange`."""
+class RoundExchange(PairwiseExchange):
+    """Pairwise exchanges by rounds. `directions` gives the (give, take) of a round's links where they differ; the rest as in
+    `PairwiseExchange`.
+    """
 
     def __init__(
-        self, context: NodeContext, members: Members, fresh_inc: Callable[[], int], *,
-        directions: Callable[[int], Mapping[str, tuple[float, float]]], noted: Noted, transactions: Transactions,
+        self, context: NodeContext, members: Members, fresh_inc: Callable[[], int], noted: Noted,
+        subscribers: Sequence[Subscriber], directions: Callable[[int], Mapping[str, tuple[float, float]]],
     ) -> None:  # fmt: skip
-        pace = rounds_of(context.manifest, members)
-        super().__init__(context, members, fresh_inc, pace, noted=noted, transactions=transactions)
+        super().__init__(context, members, fresh_inc, rounds_of(context.manifest, members), noted, subscribers)
         self._look = members.look
         self._directions = directions
 
     def computing(self, round: int, links: Mapping[str, float], view: bytes, since: float | None = None) -> None:
         """Note that local steps of `round` begin, or began at `since`; arguments as in `Pairwise.compute`."""
         self._look(links)
-        self._shell.do(self._core.compute(round, links, view, trio.current_time() if since is None else since))
+        self._do(self._core.compute(round, links, view, trio.current_time() if since is None else since))
 
     async def round(
         self, round: int, links: Mapping[str, float], view: bytes,
@@ -43,9 +44,9 @@ class RoundExchange(Exchange):
         `before_mix` is awaited between the two, and is expected to take `beside_s` from now; 0: nobody knows. Raises EngineError: the
         engine cannot mix.
         """
-        core, shell, began = self._core, self._shell, trio.current_time()
+        core, began = self._core, trio.current_time()
         self._budget.beside_s = beside_s or math.inf
-        shell.do(core.begin_round(round, links, view, trio.current_time(), self._directions(round)))
+        self._do(core.begin_round(round, links, view, trio.current_time(), self._directions(round)))
         usual_s = core.pace.patience.usual_s()
 
         def look() -> None:
@@ -53,18 +54,18 @@ class RoundExchange(Exchange):
                 self._look(core.pace.waiting, late=True)
 
         try:
-            await shell.until_done(look)
+            await self._until_done(look)
         finally:
             # nobody is waited for beyond the deadline: what is later is this node's own delay
             waited_s = min(trio.current_time(), core.pace.patience.expires) - began - core.pace.patience.usual_s()
-            shell.do(core.end(trio.current_time()))
+            self._do(core.end(trio.current_time()))
         outcomes = dict(core.pace.outcomes)
         for peer in list(core.edges):
-            await shell.rest(peer)
+            await self._rest(peer)
         self._noted(outcomes, core.take_clipped(outcomes))
         behind = core.left_behind(round)
         await before_mix()
-        mixed = await shell.mix(round)
+        mixed = await self._mix(round)
         return RoundOutcome(round, outcomes, behind, mixed.distance, waited_s=max(0.0, waited_s))
 
     def left_behind(self, round: int, reach: int) -> int:

@@ -1,133 +1,260 @@
-"""Pairwise exchanges of one node: the shell of `gossip.exchange.pairwise`, which decides; this carries out and waits.
+"""Exchanges of one node: the shell of an exchange core, which decides; this carries out and waits.
 
-A round (`rounds.py`) or a visit (`visits.py`) is a loop around the core's `tick`, woken by every frame, reply and deadline.
+Frames go in, frames and engine calls out, in order for each peer. The core (`gossip.exchange.pairwise` or `gossip.exchange.pull`) is
+synchronous, so a message, a reply and a deadline never interleave inside it. Each peer has two queues, one of frames and one of engine
+calls, each emptied by a task of its own that lives while there is work. A frame that cannot be sent is lost with those behind it; the core
+is notified of that, and of lost calls. Subscribers are told of everything in numbers (`facts.py`).
+
+No peer waits for another, but for one thing: long requests go out one after the other. Side by side all would arrive when the last does,
+while the line is idle the other way; in turn the first is answered while the second goes out. None waits for longer than a payload usually
+takes, so that a peer with a slow line costs the others what it would cost them side by side.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, TypeVar
 
 import trio
 
-from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.exchange.commands import Outcome
-from starling.gossip.exchange.edge import Edge
-from starling.gossip.exchange.estimates import Deadline
-from starling.gossip.exchange.pace import Rounds, Slots
+from starling.gossip.errors import EngineError, RemoteProtocolError, TransportError
+from starling.gossip.exchange.calls import ExchangeCall
+from starling.gossip.exchange.commands import (
+    Command,
+    DiscardCalls,
+    EdgeDropped,
+    Ended,
+    Event,
+    Fault,
+    Outcome,
+    SendMessage,
+)
 from starling.gossip.exchange.pairwise import Pairwise
-from starling.gossip.exchange.patience import Patience
-from starling.gossip.wire.frames import decode
-from starling.gossip.wire.schema import Pulling
-from starling.node.config.schema import PaceSection
+from starling.gossip.exchange.pull import Pulls
+from starling.gossip.wire.frames import encode
+from starling.gossip.wire.schema import PairwiseMessage, PulledMessage, Request
 from starling.node.daemon.context import NodeContext
-from starling.node.daemon.exchange.budget import budget_of
-from starling.node.daemon.exchange.history import Transactions
-from starling.node.daemon.exchange.shell import Shell
-from starling.node.daemon.exchange.slow_watch import SlowWatch
-from starling.node.daemon.exchange.traffic import PairwiseTraffic
-from starling.node.daemon.membership.neighbors import Members
+from starling.node.daemon.exchange.facts import About, Accepted, Called, Fact, Queued, Sent, Subscriber
 from starling.node.interfaces import TaskStatus
-from starling.node.status.snapshot import Exchanges
+from starling.node.rpc import calls
 
-SEND_S = 60.0  # A peer that takes no frame for so long is unreachable
+LONG_BYTES = 64 << 10  # of a payload: a shorter one is mostly on its way as soon as it is sent
+MAX_FRAMES = 16  # waiting to be sent to one peer; more are lost, and the cores repeat what is not answered
 
-Noted = Callable[[Mapping[str, Outcome], Collection[str]], None]
-"""Takes how the exchanges of a round, or a visit, ended, by peer, and the peers whose update was clipped."""
+Core = TypeVar("Core", bound=Pairwise | Pulls)
 
 
-class Exchange:
-    """What pairwise exchanges of a node have in common in both paces.
+@dataclass(frozen=True, slots=True)
+class RoundOutcome:
+    """How a round's exchanges ended."""
 
-    `fresh_inc` gives a number in [0, 2**60] for a new incarnation of an edge. `moved` is told (peer, bytes) of every frame, `edge_dropped`
-    of a peer that gives up its edge.
+    round: int
+    outcomes: Mapping[str, Outcome]  # by peer
+    behind: int
+    """The round that peers have credibly reached, if they left this node behind, else `round`: exchanging less often loses nothing."""
+    distance: float | None = None  # as in `starling.node.rpc.calls.Done`
+    parted: tuple[str, ...] = ()  # likewise
+    waited_s: float = 0.0  # for the slowest peers, beyond what is usual
+
+
+@dataclass(slots=True)
+class _Peer:
+    frames: deque[tuple[PairwiseMessage | PulledMessage, About]] = field(default_factory=deque)
+    calls: deque[ExchangeCall] = field(default_factory=deque)
+    sending: bool = False
+    calling: bool = False
+    idle: trio.Event = field(default_factory=trio.Event)
+
+
+class ExchangeService(Generic[Core]):
+    """Carries out the commands of one node's exchange core; a subclass hands frames to it. A peer that takes no frame for `send_s` is
+    unreachable.
+
+    `usual_s`: what a long payload usually takes to be sent.
     """
 
     def __init__(
-        self, context: NodeContext, members: Members, fresh_inc: Callable[[], int], pace: Rounds | Slots, *, noted: Noted,
-        transactions: Transactions, moved: Callable[[str, int], object] = lambda _peer, _bytes: None,
-        edge_dropped: Callable[[str], None] = lambda _peer: None,
+        self, context: NodeContext, core: Core, subscribers: Sequence[Subscriber], *, send_s: float,
+        usual_s: Callable[[], float] = lambda: 0.0,
     ) -> None:  # fmt: skip
-        self._watch = SlowWatch(context.report, context.limits)
-        self._budget = budget_of(context.manifest, context.limits)
-        self._core = core = Pairwise(
-            context.me, pace, fresh_inc, greets=lambda peer: peer in members.members, budget=self._budget.bytes_for,
-            members=lambda: len(members.roster), receives=context.network.receives,
-        )  # fmt: skip
-        self._admits = members.admits
-        self._noted = noted
-        self._traffic = PairwiseTraffic(context.report, self._budget, self._watch, transactions, pace.patience, moved)
-        self._shell = Shell(
-            context, core, send_s=SEND_S, traffic=self._traffic, transactions=transactions, edge_dropped=edge_dropped,
-            called=pace.patience.calls.observe, usual_s=pace.patience.transfers.usual_s,
-        )  # fmt: skip
-
-    @property
-    def edges(self) -> Mapping[str, Edge]:
-        """By peer."""
-        return self._core.edges
-
-    @property
-    def stats(self) -> Exchanges:
-        """How exchanges ended, those of both roles."""
-        return Exchanges(**self._core.totals)
-
-    @property
-    def payload_bytes(self) -> int:
-        """Payload bytes sent in committed exchanges."""
-        return self._core.payload_bytes
-
-    @property
-    def slow(self) -> str:
-        """What became slow, in words; "" if nothing did."""
-        return "; ".join(self._watch.words)
-
-    def committed(self, peer: str) -> int:
-        """Return the number of exchanges committed with `peer`."""
-        return self._core.committed[peer]
-
-    def round_of(self, peer: str) -> int | None:
-        """Return the highest round (slot) reported by `peer`."""
-        return self._core.pace.progress.rounds.get(peer)
+        self._network, self._engine, self._report = context.network, context.engine, context.report
+        self._core = core
+        self._subscribers = subscribers
+        self._send_s, self._usual_s = send_s, usual_s
+        self._one_at_a_time = trio.Lock()  # held while a long request is sent
+        self._peers: dict[str, _Peer] = {}
+        self._nursery: trio.Nursery | None = None
+        self._happened = trio.Event()
+        self._queued_bytes = 0  # payload bytes that wait to be sent or are being sent
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
-        """Answer peers until cancelled."""
-        await self._shell.serve(self._receive, self._chase, task_status=task_status)
+        """Answer peers until cancelled. A RemoteProtocolError is reported as the peer's fault."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for task in self._tasks():
+                nursery.start_soon(task)
+            try:
+                task_status.started()
+                async for inbound in self._network.inbound("exchange"):
+                    try:
+                        self._receive(inbound.peer, inbound.frame)
+                    except RemoteProtocolError as error:
+                        self._report.fault(error.peer, error.reason)
+                    self._move()
+            finally:
+                self._nursery = None
+
+    def _tasks(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        """Return what runs beside the frames."""
+        return ()
 
     def _receive(self, peer: str, frame: bytes | memoryview) -> None:
-        if not self._admits(peer):
+        """Have the core process a frame of a peer. Raises RemoteProtocolError."""
+        raise NotImplementedError
+
+    def _tell(self, fact: Fact) -> None:
+        for subscriber in self._subscribers:
+            subscriber(fact)
+
+    def _do(self, commands: Iterable[Command]) -> None:
+        """Carry out what a core returned."""
+        for command in commands:
+            match command:
+                case SendMessage(peer, message, repeat):
+                    self._queue_frame(peer, message, repeat=repeat)
+                case calls.Answer(peer=peer, seq=seq):
+                    self._tell(Accepted(peer, seq))
+                    self._queue_call(command)
+                case (
+                    calls.Offer()
+                    | calls.Apply()
+                    | calls.Commit()
+                    | calls.Drop()
+                    | calls.Settle()
+                    | calls.Revoke()
+                    | calls.VerifyUpdate()
+                ):
+                    self._queue_call(command)
+                case DiscardCalls(peer):
+                    self._peer(peer).calls.clear()
+                case Ended():
+                    self._tell(command)
+                    self._move()
+                case EdgeDropped():
+                    self._tell(command)
+                case Fault(peer, reason):
+                    self._report.fault(peer, reason)
+                case Event(name, text, level, fields):
+                    self._report.event(name, text, level=level, **fields)
+
+    async def _until_done(self, woken: Callable[[], object] = lambda: None) -> None:
+        """Wait until the core is done; `woken` is called after each of its ticks."""
+        core = self._core
+        self._do(core.tick(trio.current_time()))
+        while not core.done:
+            with trio.move_on_at(core.deadline):
+                await self._happened.wait()
+            self._do(core.tick(trio.current_time()))
+            woken()
+
+    async def _mix(self, round: int, asked: tuple[str, ...] = (), *, own: bool = True) -> calls.Done:
+        """Have the engine mix; arguments as in `calls.Mix`. Raises EngineError: it cannot."""
+        reply = await self._engine.call(calls.Mix(round, asked, own))
+        if not isinstance(reply, calls.Done):
+            raise EngineError(f"round {round} was not mixed: {reply}")
+        return reply
+
+    async def _rest(self, peer: str) -> None:
+        """Wait until the engine has replied to all calls for a peer."""
+        while (it := self._peers.get(peer)) is not None and it.calling:
+            await it.idle.wait()
+
+    def _move(self) -> None:
+        """Wake what waits for something to happen."""
+        self._happened.set()
+        self._happened = trio.Event()
+
+    def _peer(self, peer: str) -> _Peer:
+        return self._peers.setdefault(peer, _Peer())
+
+    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        if self._nursery is not None:  # else the service is stopping: there is no more work
+            self._nursery.start_soon(task)
+
+    def _queue_frame(self, peer: str, message: PairwiseMessage | PulledMessage, *, repeat: bool) -> None:
+        it = self._peer(peer)
+        if repeat and it.sending:
             return
-        message = decode("exchange", peer, frame)
-        if isinstance(message, Pulling):
-            raise RemoteProtocolError(peer, "wrong_kind_of_exchange")
-        commands = self._core.receive(peer, message, trio.current_time())
-        self._traffic.received(peer, message, len(frame))
-        self._shell.do(commands)
+        about = About(peer, type(message), *message.figures)
+        self._tell(Queued(about))
+        if len(it.frames) < MAX_FRAMES:
+            it.frames.append((message, about))
+            self._queued_bytes += about.payload_bytes
+        if not it.sending:
+            it.sending = True
+            self._spawn(partial(self._send_frames, peer, it))
 
-    async def _chase(self) -> None:
-        while True:
-            await trio.sleep(self._core.pace.patience.deadline.wait_s())
-            self._shell.do(self._core.chase())
+    async def _send_frames(self, peer: str, it: _Peer) -> None:
+        while it.frames:
+            message, about = it.frames.popleft()
+            frame = encode(message)
+            try:
+                async with self._turn(about.kind is Request and about.payload_bytes >= LONG_BYTES):
+                    began = trio.current_time()
+                    with trio.fail_after(self._send_s):
+                        await self._network.send(peer, "exchange", frame)
+            except (TransportError, trio.TooSlowError):
+                self._queued_bytes -= sum(lost.payload_bytes for _, lost in it.frames)
+                it.frames.clear()
+                self._do(self._core.unreachable(peer, trio.current_time()))
+                self._move()
+            else:
+                self._tell(Sent(about, len(frame), trio.current_time() - began))
+            finally:
+                self._queued_bytes -= about.payload_bytes
+        it.sending = False
+        self._forget_idle(peer, it)
 
-    async def revoke(self, peer: str) -> None:
-        """Delete the flow of a peer that is gone, banned or reborn, what was settled too."""
-        core, shell = self._core, self._shell
-        edge = core.edges.get(peer)
-        self._budget.forget(peer)
-        self._watch.forget(peer)
-        shell.do(core.revoke(peer, trio.current_time()))
-        shell.move()
-        await shell.rest(peer)
-        if edge is not None and core.edges.get(peer) is edge:
-            core.release(peer)
+    @asynccontextmanager
+    async def _turn(self, long: bool) -> AsyncIterator[None]:
+        """Long requests one at a time; one whose turn has not come within `usual_s` goes out beside the others."""
+        if not long:
+            yield
+            return
+        with trio.move_on_after(self._usual_s()) as patience:
+            await self._one_at_a_time.acquire()
+        try:
+            yield
+        finally:
+            if not patience.cancelled_caught:
+                self._one_at_a_time.release()
 
-    async def reset_all(self) -> None:
-        """Start every edge anew and notify the peers: the engine lost its flows, or holds another model."""
-        peers = list(self._core.edges)
-        self._shell.do(self._core.reset_all(trio.current_time()))
-        self._shell.move()
-        for peer in peers:
-            await self._shell.rest(peer)
+    def _queue_call(self, call: ExchangeCall) -> None:
+        it = self._peer(call.peer)
+        it.calls.append(call)
+        if not it.calling:
+            it.calling, it.idle = True, trio.Event()
+            self._spawn(partial(self._call_engine, call.peer, it))
 
+    async def _call_engine(self, peer: str, it: _Peer) -> None:
+        while it.calls:
+            call, began = it.calls.popleft(), trio.current_time()
+            try:
+                reply = await self._engine.call(call)
+            except EngineError:
+                reply = None
+            if isinstance(call, calls.Offer | calls.Answer | calls.Apply):
+                clip = reply.clip if isinstance(reply, calls.Answered | calls.Done) else None
+                self._tell(Called(peer, call.seq, trio.current_time() - began, clip))
+            self._do(self._core.reply(call, reply, trio.current_time()))
+            if isinstance(call, calls.VerifyUpdate):
+                self._move()
+        it.calling = False
+        it.idle.set()
+        self._forget_idle(peer, it)
 
-def patience_of(pace: PaceSection, longest_s: float, members: Members) -> Patience:
-    """Return the deadlines of exchanges that take at most `longest_s`."""
-    deadline = Deadline(min(pace.min_wait_s, longest_s), longest_s)
-    return Patience(deadline, members.silent, members.lately_gone)
+    def _forget_idle(self, peer: str, it: _Peer) -> None:
+        if not (it.sending or it.calling) and self._peers.get(peer) is it:
+            del self._peers[peer]

@@ -9,12 +9,14 @@ import trio
 
 from starling.gossip.exchange.slowness import Kind, Named, Slowness
 from starling.gossip.limits import keep
+from starling.gossip.wire.schema import Request, Response
 from starling.node.daemon.context import Limits
+from starling.node.daemon.exchange.facts import Fact, Received, Sent
 from starling.node.interfaces import Reporter
 from starling.node.status.format import short
 
 MIN_MEASURED_BYTES = 32 << 10  # smaller frames vanish into socket buffers and do not measure the link
-MAX_ASKED = 256
+MAX_REQUESTED = 256
 WORDS: Mapping[tuple[Kind, bool], str] = {
     ("send", False): "this node's upload is {times:.1f} times as slow as before ({some} of {of} peers)",
     (
@@ -33,7 +35,7 @@ class SlowWatch:
     report: Reporter
     limits: Limits
     _core: Slowness = field(default_factory=Slowness)
-    _asked: dict[str, tuple[int, float]] = field(
+    _requested: dict[str, tuple[int, float]] = field(
         default_factory=dict
     )  # the last request to each peer, and when it was sent
     _told: frozenset[tuple[Kind, str]] = frozenset()
@@ -44,29 +46,33 @@ class SlowWatch:
         """A line for each thing that became slow."""
         return tuple(map(_words, self._core.named()))
 
-    def asked(self, peer: str, number: int) -> None:
-        """A request was sent to a peer; how long an answer takes counts from the last time."""
-        keep(self._asked, peer, (number, trio.current_time()), MAX_ASKED)
+    def observe(self, fact: Fact) -> None:
+        """Learn from frames that were sent, and from answers: how long one takes counts from the last time that it was requested."""
+        match fact:
+            case Sent(message, frame_bytes, seconds):
+                if message.kind is Request:
+                    keep(self._requested, message.peer, (message.number, trio.current_time()), MAX_REQUESTED)
+                self._sent(message.peer, frame_bytes, seconds)
+            case Received(message) if message.kind is Response:
+                self._answered(message.peer, message.number)
 
-    def sent(self, peer: str, count: int, seconds: float) -> None:
-        """A frame of `count` bytes was handed to the network within `seconds`."""
+    def _sent(self, peer: str, count: int, seconds: float) -> None:
         if self.limits.up_bytes_per_s != self._cap:
             self._cap = self.limits.up_bytes_per_s
             self._core.capped()
         if count >= MIN_MEASURED_BYTES and seconds > 0.0 and self._core.sent(peer, count, seconds):
             self._tell()
 
-    def answered(self, peer: str, number: int) -> None:
-        """A response of a peer was received."""
-        asked, at = self._asked.pop(peer, (0, 0.0))
+    def _answered(self, peer: str, number: int) -> None:
+        requested, at = self._requested.pop(peer, (0, 0.0))
         took_s = trio.current_time() - at
-        if asked == number and took_s > 0.0 and self._core.answered(peer, took_s):
+        if requested == number and took_s > 0.0 and self._core.answered(peer, took_s):
             self._tell()
 
     def forget(self, peer: str) -> None:
         """A peer is gone."""
         self._core.forget(peer)
-        self._asked.pop(peer, None)
+        self._requested.pop(peer, None)
 
     def _tell(self) -> None:
         named = self._core.named()

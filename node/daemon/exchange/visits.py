@@ -1,48 +1,51 @@
 """Clock pace: visits, one at a time, and edges that last; a visit is over when its slot is."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 
 import trio
 
-from starling.gossip.exchange.commands import Outcome
+from starling.gossip.exchange.commands import EdgeDropped, Outcome
 from starling.gossip.exchange.pace import Slots
 from starling.gossip.exchange.patience import RETRIES
 from starling.gossip.limits import keep
 from starling.gossip.overlay.api import LastingEdges
 from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext
-from starling.node.daemon.exchange.history import Transactions
-from starling.node.daemon.exchange.service import Exchange, Noted, patience_of
+from starling.node.daemon.exchange.facts import About, Fact, Received, Sent, Subscriber
+from starling.node.daemon.exchange.pairwise import Noted, PairwiseExchange, patience_of
 from starling.node.daemon.membership.neighbors import Members
 
 MAX_MOVED = 256  # peers
 
 
-class VisitExchange(Exchange):
+class VisitExchange(PairwiseExchange):
     """Pairwise exchanges by visits.
 
-    `sticky` decides which calling peers may have an edge, is told who gives one up, and how fast visits were; the rest as in `Exchange`.
+    `sticky` decides which calling peers may have an edge, is told who gives one up, and how fast visits were; the rest as in
+    `PairwiseExchange`.
     """
 
     def __init__(
-        self, context: NodeContext, members: Members, fresh_inc: Callable[[], int], sticky: LastingEdges, *, noted: Noted,
-        transactions: Transactions,
+        self, context: NodeContext, members: Members, fresh_inc: Callable[[], int], noted: Noted,
+        subscribers: Sequence[Subscriber], sticky: LastingEdges,
     ) -> None:  # fmt: skip
         self.sticky = sticky
         self._slots = slots = slots_of(context.manifest, context.swarm, sticky, members)
         self._moved_bytes: dict[str, int] = {}  # by peer, since it was last visited
-        super().__init__(
-            context, members, fresh_inc, slots, noted=noted, transactions=transactions, moved=self._moved, edge_dropped=sticky.drop,
-        )  # fmt: skip
+        super().__init__(context, members, fresh_inc, slots, noted, (*subscribers, self._observe))
 
     @property
     def longest_s(self) -> float:
         """The longest that a visit may take; two slots, or more where payloads take so long to be sent."""
         return self._slots.longest_s
 
-    def _moved(self, peer: str, count: int) -> None:
-        keep(self._moved_bytes, peer, self._moved_bytes.get(peer, 0) + count, MAX_MOVED)
+    def _observe(self, fact: Fact) -> None:
+        match fact:
+            case Received(About(peer=peer), count) | Sent(About(peer=peer), count):
+                keep(self._moved_bytes, peer, self._moved_bytes.get(peer, 0) + count, MAX_MOVED)
+            case EdgeDropped(peer):
+                self.sticky.drop(peer)
 
     def _rate(self, peer: str, outcome: Outcome, seconds: float) -> None:
         """Tell how fast a visit was: bytes both ways over all of its time, the peer's computing included."""
@@ -53,19 +56,19 @@ class VisitExchange(Exchange):
     async def contact_next(self, edges: Iterable[str], slot: int) -> Outcome | None:
         """Visit the next of our edges in this slot. -> how it ended, None if there is none to visit"""
         peer = self._core.next_visit(edges)
-        self._shell.do(self._core.enter_slot(slot, trio.current_time()))
+        self._do(self._core.enter_slot(slot, trio.current_time()))
         return None if peer is None else await self.contact(peer, slot)
 
     async def contact(self, peer: str, slot: int) -> Outcome:
         """Visit one peer: begin an exchange, or ask it to begin. -> how it ended"""
-        core, shell, began = self._core, self._shell, trio.current_time()
+        core, began = self._core, trio.current_time()
         self._moved_bytes.pop(peer, None)
-        shell.do(core.enter_slot(slot, trio.current_time()))
-        shell.do(core.visit(peer, trio.current_time()))
+        self._do(core.enter_slot(slot, trio.current_time()))
+        self._do(core.visit(peer, trio.current_time()))
         try:
-            await shell.until_done()
+            await self._until_done()
         finally:
-            shell.do(core.end(trio.current_time()))
+            self._do(core.end(trio.current_time()))
             self._rate(peer, core.pace.outcomes.get(peer, "timeout"), trio.current_time() - began)
         outcome = core.pace.outcomes[peer]
         self._noted({peer: outcome}, core.take_clipped([peer]))
@@ -73,22 +76,22 @@ class VisitExchange(Exchange):
 
     async def settle(self, peer: str) -> bool:
         """Close the edge in order; the caller sets the deadline. -> its flow is settled; else it was deleted, or there was none"""
-        core, shell = self._core, self._shell
+        core = self._core
         edge = core.edges.get(peer)
         if edge is None:
             return False
         inc = edge.inc
-        shell.do(core.close(peer, trio.current_time()))
+        self._do(core.close(peer, trio.current_time()))
 
         async def closed() -> None:
             while edge.closing:
-                await shell.moved()
+                await self._happened.wait()
 
         while edge.closing:
             with trio.move_on_after(core.pace.patience.deadline.wait_s() / RETRIES):
                 await closed()
-            shell.do(core.retry_close(peer))
-        await shell.rest(peer)
+            self._do(core.retry_close(peer))
+        await self._rest(peer)
         return edge.settled is not None and edge.settled[0] == inc
 
 

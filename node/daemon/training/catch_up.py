@@ -8,7 +8,7 @@ import trio
 
 from starling.gossip.exchange.held_up import HeldUp
 from starling.node.config.schema import PaceSection
-from starling.node.daemon.exchange.shell import RoundOutcome
+from starling.node.daemon.exchange.service import RoundOutcome
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.state.transfer import SNAPSHOT_FRESH_S
 from starling.node.interfaces import Reporter

@@ -5,7 +5,7 @@ steps, pulled     rounds in which vectors are asked for and combined by a rule
 clock, pairwise   one exchange a slot
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -20,10 +20,10 @@ from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.crew.seats import CrewNeighbors
-from starling.node.daemon.exchange.history import Transactions
-from starling.node.daemon.exchange.pull_service import PulledExchange
+from starling.node.daemon.exchange.facts import Subscriber
+from starling.node.daemon.exchange.pairwise import PairwiseExchange
+from starling.node.daemon.exchange.pull_service import PulledExchange, Signing
 from starling.node.daemon.exchange.rounds import RoundExchange
-from starling.node.daemon.exchange.service import Exchange
 from starling.node.daemon.exchange.visits import VisitExchange
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.neighbors import (
@@ -65,7 +65,8 @@ class Services:
     """Turns the neighbors that the overlay names into peers, where it names crews."""
     beacons: BeaconService
     policy: PeerPolicy
-    transactions: Transactions
+    subscribers: Sequence[Subscriber]
+    """Are told of exchanges."""
     clock: SwarmClock
     work: LocalWork
     house: Housekeeping
@@ -83,7 +84,9 @@ class Services:
         context = self.context
         return Grants(context.manifest.pace, self.overlay, self.members, self.work, self.house.progress, context.report)
 
-    def catch_up(self, exchange: Exchange | PulledExchange, forget: Callable[[], object] = lambda: None) -> CatchUp:
+    def catch_up(
+        self, exchange: PairwiseExchange | PulledExchange, forget: Callable[[], object] = lambda: None
+    ) -> CatchUp:
         """Return what takes over peers' models."""
         pace = self.context.manifest.pace
         return CatchUp(self.models.fetch, self.house.progress, pace.ramp_rounds, exchange.reset_all, forget)
@@ -106,7 +109,7 @@ class Services:
 class Pace:
     """How a node does rounds."""
 
-    exchange: Exchange | PulledExchange
+    exchange: PairwiseExchange | PulledExchange
     neighbors: Neighbors
     joining: Joining
     loop: RoundLoop
@@ -128,8 +131,7 @@ def steps(services: Services) -> Pace:
 def _pairwise_steps(services: Services) -> Pace:
     pace, grants, named = services.context.manifest.pace, services.grants(), _named(services)
     exchange = RoundExchange(
-        services.context, services.members, services.edge_numbers(), directions=named.directions, noted=services.policy.noted,
-        transactions=services.transactions,
+        services.context, services.members, services.edge_numbers(), services.policy.noted, services.subscribers, named.directions
     )  # fmt: skip
     in_turn = InTurn(Links(named, services.beacons), exchange, grants)
     rounds = Overlapping(in_turn, exchange, pace) if pace.overlap else in_turn
@@ -140,8 +142,7 @@ def _pulled_steps(services: Services) -> Pace:
     context, members, section = services.context, services.membership, services.context.manifest.overlay
     equivocation = EquivocationDetector(context, members, services.house.progress)
     exchange = PulledExchange(
-        context, members, first=services.fresh(1), attested=equivocation.attested, noted=services.policy.noted,
-        transactions=services.transactions,
+        context, members, Signing(services.fresh(1), equivocation.attested), services.policy.noted, services.subscribers
     )  # fmt: skip
     neighbors: Neighbors = (
         RandomNeighbors(
@@ -159,7 +160,7 @@ def _pulled_steps(services: Services) -> Pace:
 
 
 def _steps(
-    services: Services, grants: Grants, rounds: Rounds, exchange: Exchange | PulledExchange, neighbors: Neighbors, *,
+    services: Services, grants: Grants, rounds: Rounds, exchange: PairwiseExchange | PulledExchange, neighbors: Neighbors, *,
     left_behind: Callable[[int, int], int] = lambda here, _reach: here, equivocation: EquivocationDetector | None = None,
 ) -> Pace:  # fmt: skip
     context, house = services.context, services.house
@@ -176,12 +177,7 @@ def clock(services: Services) -> Pace:
     context, members, house, named = services.context, services.members, services.house, _named(services)
     manifest, edges = context.manifest, _lasting(context.manifest, context.swarm.encode())
     exchange = VisitExchange(
-        context,
-        members,
-        services.edge_numbers(),
-        edges,
-        noted=services.policy.noted,
-        transactions=services.transactions,
+        context, members, services.edge_numbers(), services.policy.noted, services.subscribers, edges
     )
     neighbors: Neighbors = named
     contacts: Contacts = ScheduledContacts(exchange, named)

@@ -17,7 +17,7 @@ from starling.gossip.errors import EngineError
 from starling.node.config.schema import PaceSection
 from starling.node.daemon.engine.client import beside
 from starling.node.daemon.exchange.rounds import RoundExchange
-from starling.node.daemon.exchange.shell import RoundOutcome
+from starling.node.daemon.exchange.service import RoundOutcome
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.neighbors import Neighbors
 from starling.node.daemon.progress import Progress

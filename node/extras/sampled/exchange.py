@@ -4,49 +4,62 @@ Asleep until `due`; then `take` pulls and combines the vectors of the turn befor
 the vector and hands over. Others are woken, and those who are slow replaced, beside all that.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import trio
 
-from starling.gossip.exchange.attestation import Attestation, Verify
+from starling.gossip.exchange.attestation import Attestation
 from starling.gossip.exchange.commands import Outcome
 from starling.gossip.exchange.sampled import Due, Sampled, Sampling
 from starling.gossip.overlay.ranks import ranked
 from starling.gossip.wire.schema import Claim, Wake
 from starling.node.daemon.context import NodeContext
-from starling.node.daemon.exchange.history import Transactions
-from starling.node.daemon.exchange.pull_service import PulledExchange
+from starling.node.daemon.exchange.facts import Subscriber
+from starling.node.daemon.exchange.pull_service import PulledExchange, Signing
 from starling.node.daemon.membership.neighbors import Members
-from starling.node.identity import verify
-from starling.node.interfaces import TaskStatus
 from starling.node.rpc import calls
 
 STALE_S = 1.0  # an order is computed anew after so long at the latest, as bans change it without a change of members
 ORDERS = 8  # kept
 
 
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """From what the members are put in order for a turn."""
+
+    salt: Callable[[int], bytes]
+    """Gives that of a round."""
+    allowed: Callable[[str], bool]
+    """Whether a member may do a turn."""
+    is_member: Callable[[str], bool]
+    """Whether a peer is known as one, alive or not."""
+
+
 class SampledExchange(PulledExchange):
-    """One node's part in sampled rounds. `salt` gives that of the orders of a round, `allowed` says whether a member may do a turn,
-    `is_member` whether a peer is known as one, alive or not; the rest as in `PulledExchange`.
-    """
+    """One node's part in sampled rounds; arguments as in `PulledExchange`."""
 
     def __init__(
-        self, context: NodeContext, members: Members, *, first: int, attested: Callable[[Attestation], None],
-        noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None], transactions: Transactions,
-        salt: Callable[[int], bytes], allowed: Callable[[str], bool], is_member: Callable[[str], bool], verify: Verify = verify,
+        self, context: NodeContext, members: Members, signing: Signing,
+        noted: Callable[[Mapping[str, Outcome], Collection[str] | None], None], subscribers: Sequence[Subscriber],
+        orders: Orders,
     ) -> None:  # fmt: skip
-        super().__init__(
-            context, members, first=first, attested=attested, noted=noted, transactions=transactions, verify=verify
-        )
+        super().__init__(context, members, signing, noted, subscribers)
         pace = context.manifest.pace
         self.sampling = Sampling(pace.sample, pace.aggregators, pace.success, pace.slack, pace.rounds)
         self._members = members
-        self._salt = salt
-        self._allowed = allowed
+        self._drawn_from = orders
         self._orders: dict[tuple[bytes, int, int], tuple[str, ...]] = {}
         self._used: tuple[str, ...] = ()  # whose vectors the model comes from
         self._turns = Sampled(
-            context.me, context.swarm, self.sampling, self._order, verify, is_member, pace.min_wait_s, pace.max_wait_s
+            context.me,
+            context.swarm,
+            self.sampling,
+            self._order,
+            signing.verify,
+            orders.is_member,
+            pace.min_wait_s,
+            pace.max_wait_s,
         )
 
     def _order(self, turn: int) -> tuple[str, ...]:
@@ -55,8 +68,8 @@ class SampledExchange(PulledExchange):
             while len(self._orders) >= ORDERS:
                 del self._orders[next(iter(self._orders))]
             me = self._context.me
-            those = [peer for peer in self._members.roster if peer == me or self._allowed(peer)]
-            salt = b"turn" + turn.to_bytes(8, "little") + self._salt(self.sampling.round(turn))
+            those = [peer for peer in self._members.roster if peer == me or self._drawn_from.allowed(peer)]
+            salt = b"turn" + turn.to_bytes(8, "little") + self._drawn_from.salt(self.sampling.round(turn))
             order = self._orders[key] = ranked(those, salt)
         return order
 
@@ -68,26 +81,26 @@ class SampledExchange(PulledExchange):
     @resting.setter
     def resting(self, rests: bool) -> None:
         self._turns.resting = rests
-        self._shell.move()
+        self._move()
 
-    async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
-        """Respond to peers, and wake those whose turn is next, until cancelled."""
-        await self._shell.serve(self._receive, self._watch, task_status=task_status)
+    def _tasks(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        return (self._watch,)
 
     async def _watch(self) -> None:
+        """Wake those whose turn is next."""
         while True:
-            self._shell.do(self._turns.tick(trio.current_time()))
+            self._do(self._turns.tick(trio.current_time()))
             with trio.move_on_at(self._turns.tick_at):
-                await self._shell.moved()
+                await self._happened.wait()
 
     def _wake(self, peer: str, wake: Wake) -> None:
-        self._shell.do(self._turns.receive(peer, wake, trio.current_time()))
+        self._do(self._turns.receive(peer, wake, trio.current_time()))
         for it in wake.claims:
             self._attested(Attestation(self._context.swarm, it.peer, it.incarnation, it.round, it.digest, it.signature))
 
     async def begin(self, round: int) -> None:
         """Take part, with a model that is the average of the round before this one if it is not the initial one."""
-        self._shell.do(self._turns.begin(trio.current_time()))
+        self._do(self._turns.begin(trio.current_time()))
         if round > 0:
             await self._engine.call(calls.Train(round, 0))
             await self.publish(self.sampling.stride * round - 1)
@@ -96,7 +109,7 @@ class SampledExchange(PulledExchange):
         """Sleep until this node is to do a turn; it is taken on."""
         while (due := self._turns.due(trio.current_time())) is None:
             with trio.move_on_at(self._turns.due_at):
-                await self._shell.moved()
+                await self._happened.wait()
         self._turns.take_on(due, trio.current_time())
         return due
 
@@ -111,16 +124,9 @@ class SampledExchange(PulledExchange):
         await self._engine.call(calls.Train(done, 0))  # freezes our own vector: only then others' are received
         if others:
             await self._expect(done)
-            self._shell.do(core.ask(due.turn - 1, others, trio.current_time()))
-            numbers = dict(core.questions)
-
-            def record() -> None:
-                for peer, outcome in core.outcomes.items():
-                    if (number := numbers.pop(peer, None)) is not None:
-                        self._transactions.answered(peer, due.turn - 1, number, outcome)
-
+            self._do(core.ask(due.turn - 1, others, trio.current_time()))
             try:
-                await self._shell.until_done(record)
+                await self._until_done(self._telling(due.turn - 1))
             finally:
                 core.close()
             self._outcomes.update(core.outcomes.values())
@@ -133,7 +139,7 @@ class SampledExchange(PulledExchange):
             return False
         self._used = (*had, *((me,) if me in sources else ()))
         if had:
-            mixed = await self._shell.mix(done - 1, tuple(had), own=me in sources)
+            mixed = await self._mix(done - 1, tuple(had), own=me in sources)
             self._noted({peer: core.outcomes[peer] for peer in others}, mixed.clipped_or_excluded)
         return True
 
@@ -154,8 +160,8 @@ class SampledExchange(PulledExchange):
         published = self._core.newest
         claim = Claim(self._context.me, published.incarnation, turn, published.digest, published.signature)
         used, self._used = self._used, ()
-        self._shell.do(self._turns.publish(claim, used, trio.current_time()))
-        self._shell.move()
+        self._do(self._turns.publish(claim, used, trio.current_time()))
+        self._move()
         return True
 
     def give_up(self, due: Due) -> None:
@@ -164,7 +170,7 @@ class SampledExchange(PulledExchange):
 
     def finish(self) -> None:
         """This node has the last model."""
-        self._shell.do(self._turns.finish(self._used))
+        self._do(self._turns.finish(self._used))
 
     async def revoke(self, peer: str) -> None:
         """The peer is gone, banned or reborn."""

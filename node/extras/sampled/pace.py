@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from starling.node.daemon.exchange.pull_service import Signing
 from starling.node.daemon.membership.neighbors import AliveMembers, LinkMap, own_links
 from starling.node.daemon.training.paces import Pace, Services
 from starling.node.daemon.trust.equivocation import EquivocationDetector
-from starling.node.extras.sampled.exchange import SampledExchange
+from starling.node.extras.sampled.exchange import Orders, SampledExchange
 from starling.node.extras.sampled.loop import SampledLoop
 from starling.node.rpc import calls
 
@@ -42,9 +43,8 @@ def sampled(services: Services) -> Pace:
     context, members = services.context, services.membership
     equivocation = EquivocationDetector(context, members, services.house.progress)
     exchange = SampledExchange(
-        context, members, first=services.fresh(1), attested=equivocation.attested, noted=services.policy.noted,
-        transactions=services.transactions, salt=services.beacons.salt, allowed=services.may_use,
-        is_member=lambda peer: peer in members.table,
+        context, members, Signing(services.fresh(1), equivocation.attested), services.policy.noted, services.subscribers,
+        Orders(services.beacons.salt, services.may_use, lambda peer: peer in members.table),
     )  # fmt: skip
     neighbors = SampledNeighbors(lambda: members.roster, context.me, lambda: exchange.edges)
     loop = SampledLoop(context.manifest.pace, exchange, services.grants(), services.house)

@@ -81,7 +81,7 @@ class _End(End):
         assert edge.outstanding is None or edge.initiator
         assert edge.pending is None or not edge.initiator
 
-    def _receive(self, message: schema.Exchange) -> None:
+    def _receive(self, message: schema.PairwiseMessage) -> None:
         message = frames.decode("exchange", "peer", frames.encode(message))
         before = copy.copy(self.edge)
         try:
@@ -95,7 +95,7 @@ class _End(End):
         assert sum(isinstance(it, SendMessage) for it in commands) <= 2
         self.do(commands)
 
-    def _message(self) -> schema.Exchange:
+    def _message(self) -> schema.PairwiseMessage:
         choices, edge = self.choices, self.edge
         settled = edge.settled[0] if edge.settled is not None else edge.inc
         inc = self._near(edge.inc, edge.inc + 1, edge.inc + 2, edge.inc - 1, settled)

@@ -11,7 +11,7 @@ from starling.gossip.exchange.estimates import Deadline
 from starling.gossip.exchange.patience import Patience
 from starling.gossip.exchange.pull import KEPT, MAX_ANSWERS, MAX_DEFERRED, Pulls
 from starling.gossip.wire import frames
-from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
+from starling.gossip.wire.schema import NotNow, Pull, Pulled, PulledMessage
 from tests.fuzz.target import Choices, Target, reason_of
 from tests.harness.signatures import sign, verify
 
@@ -82,7 +82,7 @@ class _Node:
             assert {*waiting} - {*self.machine.waiting} <= {peer}, "a fault ends the question to that peer and no other"
             self.faults += 1
 
-    def _message(self, peer: str) -> Pulling:
+    def _message(self, peer: str) -> PulledMessage:
         machine, choices = self.machine, self.choices
         nonce = choices.of((machine.questions.get(peer, FIRST), machine.nonce, choices.number()))
         number = min(max(0, machine.round + choices.of((0, 1, -1, LEAD, -LEAD, LEAD + 1, choices.number()))), 2**62)

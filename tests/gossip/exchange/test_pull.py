@@ -19,7 +19,7 @@ from starling.gossip.exchange.commands import Fault, SendMessage
 from starling.gossip.exchange.estimates import Deadline
 from starling.gossip.exchange.patience import Patience
 from starling.gossip.exchange.pull import KEPT, MAX_ANSWERS, MAX_DEFERRED, MAX_QUESTIONS, Pulls
-from starling.gossip.wire.schema import NotNow, Pull, Pulled, Pulling
+from starling.gossip.wire.schema import NotNow, Pull, Pulled, PulledMessage
 from tests.harness.signatures import sign, verify
 from tests.strategies import examples, seeds
 
@@ -368,7 +368,7 @@ class World:
     repeat: float
     byzantine: bool
     now: float = 0.0
-    net: list[tuple[str, str, Pulling]] = field(default_factory=list)
+    net: list[tuple[str, str, PulledMessage]] = field(default_factory=list)
     faults: list[tuple[str, str, str]] = field(default_factory=list)
     used: list[tuple[str, str, int, bytes]] = field(default_factory=list)
     sent: Counter = field(default_factory=Counter)
@@ -383,7 +383,7 @@ class World:
     def begin(self, peer: str, round: int) -> None:
         self.machines[peer].compute(round)
 
-    def send(self, src: str, commands, cause: Pulling | None = None) -> None:
+    def send(self, src: str, commands, cause: PulledMessage | None = None) -> None:
         for command in commands:
             match command:
                 case SendMessage(dst, message):
@@ -426,11 +426,11 @@ class World:
             src, dst, message = self.net[at] if self.rng.random() < self.repeat else self.net.pop(at)
             self.deliver(src, dst, message)
 
-    def false_message(self) -> Pulling:
+    def false_message(self) -> PulledMessage:
         nonce, claim = self.rng.choice((0, 1, 2**62)), self.rng.choice((0, 3, 2**62))
         return self.rng.choice((Pull(nonce, claim), answer(BYZANTINE, nonce, claim), NotNow(nonce, claim, "early")))
 
-    def deliver(self, src: str, dst: str, message: Pulling) -> None:
+    def deliver(self, src: str, dst: str, message: PulledMessage) -> None:
         if dst == BYZANTINE:
             if isinstance(message, Pull):  # with something else than it tells others
                 it = published(BYZANTINE, message.round, self.rng.randbytes(4))

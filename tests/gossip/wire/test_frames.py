@@ -134,7 +134,9 @@ def test_a_message_shares_no_memory_with_the_buffer_it_came_in(lane, name):
 
 def test_every_kind_of_message_is_among_them():
     kinds = {
-        kind for each in (wire.Control, wire.Exchange, wire.Pulling, wire.State, wire.Crew) for kind in get_args(each)
+        kind
+        for each in (wire.Control, wire.PairwiseMessage, wire.PulledMessage, wire.State, wire.Crew)
+        for kind in get_args(each)
     }
     assert {type(message) for message in MESSAGES.values()} == kinds
 

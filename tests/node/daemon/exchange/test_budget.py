@@ -9,6 +9,7 @@ from starling.node.config.schema import CompressSection, Manifest, PaceSection
 from starling.node.daemon.context import Limits
 from starling.node.daemon.exchange.budget import FIRST_BYTES, budget_of
 from starling.node.daemon.exchange.slow_watch import MIN_MEASURED_BYTES
+from tests.harness.facts import sent_request
 
 MB = 1 << 20
 NO_CAP = Limits(0, 0, 1)
@@ -21,7 +22,7 @@ def measured(limits=NO_CAP, select="budget"):
 
 def test_a_manifest_that_gives_the_bytes_has_them_whatever_the_line():
     budget = budget_of(Manifest(compress=CompressSection(select="budget").changed(budget_bytes=12345)), NO_CAP)
-    budget.observe("a", MB, 0.001)
+    budget.observe(sent_request("a", MB, 0.001))
     budget.forget("a")
     assert budget.bytes_for("a") == budget.bytes_for("b") == 12345
 
@@ -29,9 +30,9 @@ def test_a_manifest_that_gives_the_bytes_has_them_whatever_the_line():
 def test_an_edge_gets_what_it_carries_in_a_slot_and_a_new_one_what_others_carry():
     budget = measured()
     assert budget.bytes_for("a") == FIRST_BYTES
-    budget.observe("a", MIN_MEASURED_BYTES - 1, 0.001)
+    budget.observe(sent_request("a", MIN_MEASURED_BYTES - 1, 0.001))
     assert budget.bytes_for("a") == FIRST_BYTES, "small frames measure nothing"
-    budget.observe("a", MB, 1.0)
+    budget.observe(sent_request("a", MB, 1.0))
     assert budget.bytes_for("a") == budget.bytes_for("new") == pytest.approx(FILL * 10.0 * MB, rel=0.01)
     budget.beside_s = 1.0
     assert budget.bytes_for("a") == pytest.approx(FILL * MB, rel=0.01), "no longer than the steps beside it"
@@ -42,7 +43,7 @@ def test_an_edge_gets_what_it_carries_in_a_slot_and_a_new_one_what_others_carry(
 def test_a_line_without_end_has_no_limit_but_the_owner_s_cap():
     for limits, some in ((NO_CAP, False), (Limits(MB, 0, 1), True)):
         budget = measured(limits)
-        budget.observe("a", MB, 0.0)
+        budget.observe(sent_request("a", MB, 0.0))
         assert (budget.bytes_for("a") > 0) == some
     assert measured(select="full").bytes_for("a") == 0, "a selector with keys of its own is not held to a first size"
     assert math.isinf(measured().beside_s)

@@ -3,10 +3,19 @@
 import trio
 
 from starling.gossip.exchange.commands import Ended
+from starling.node.daemon.exchange.facts import Accepted, Called
 from starling.node.daemon.exchange.history import MAX_ENDED, MAX_UNDER_WAY, SHOWN_UNTIL_S, Transactions
 from starling.node.net.faults import loss
 from starling.node.status.snapshot import Transaction, Transfer
 from tests.harness.exchange_swarm import PairwiseSwarm
+from tests.harness.facts import (
+    queued_pull,
+    queued_request,
+    received_request,
+    received_response,
+    received_vector,
+    sent_ack,
+)
 from tests.harness.pull_swarm import PullSwarm
 from tests.harness.virtual import virtual
 
@@ -54,13 +63,13 @@ async def test_questions_and_answers_are_kept_where_models_are_pulled():
 @virtual
 async def test_how_long_a_request_waited_for_us_is_counted_until_it_is_first_answered():
     kept = Transactions(lambda: 1000.0 + trio.current_time())
-    kept.received("b", 1, 12)
+    kept.observe(received_request("b", 1, 12))
     await trio.sleep(2.0)
-    kept.accepted("b", 1)
+    kept.observe(Accepted("b", 1))
     await trio.sleep(1.0)
-    kept.accepted("b", 1)
-    kept.accepted("c", 1)
-    kept.end(Ended("b", 0, 1, "committed", "", "responder"))
+    kept.observe(Accepted("b", 1))
+    kept.observe(Accepted("c", 1))
+    kept.observe(Ended("b", 0, 1, "committed", "", "responder"))
     (it,) = kept.ended
     assert (it.seconds, it.waited_s) == (3.0, 2.0)
 
@@ -68,13 +77,13 @@ async def test_how_long_a_request_waited_for_us_is_counted_until_it_is_first_ans
 @virtual
 async def test_time_is_counted_from_the_first_frame_however_often_it_is_repeated():
     kept = Transactions(lambda: 1000.0 + trio.current_time())
-    kept.sent("b", 1, 12)
+    kept.observe(queued_request("b", 1, 12))
     await trio.sleep(2.0)
-    kept.sent("b", 1, 12)
-    kept.received("b", 1, len(b"three"))
-    kept.clipped("b", 1, 0.25)
+    kept.observe(queued_request("b", 1, 12))
+    kept.observe(received_response("b", 1, len(b"three")))
+    kept.observe(Called("b", 1, 0.1, 0.25))
     await trio.sleep(1.0)
-    kept.end(Ended("b", 7, 1, "committed", "", "initiator"))
+    kept.observe(Ended("b", 7, 1, "committed", "", "initiator"))
     (it,) = kept.ended
     expected = Transaction(it.time_s, "b", 7, 1, True, "committed", 12, 5, 0.25, 3.0)
     assert it == expected
@@ -85,14 +94,14 @@ async def test_time_is_counted_from_the_first_frame_however_often_it_is_repeated
 async def test_a_peer_that_begins_and_never_ends_fills_no_memory():
     kept = Transactions(lambda: 0.0)
     for number in range(3 * MAX_UNDER_WAY):
-        kept.received("liar", number, 12)
-        kept.clipped("stranger", number, 1.0)
-    kept.sent("b", 1, 0)
-    kept.received("b", 1, len(b"vector"))
+        kept.observe(received_request("liar", number, 12))
+        kept.observe(Called("stranger", number, 0.1, 1.0))
+    kept.observe(queued_pull("b", 1))
+    kept.observe(received_vector("b", 1, len(b"vector")))
     assert len(kept._under_way) == MAX_UNDER_WAY
     for _ in range(2 * MAX_ENDED):
-        kept.end(Ended("b", 3, 0, "busy", "", "initiator"))
-    kept.answered("b", 0, 1, "committed")
+        kept.observe(Ended("b", 3, 0, "busy", "", "initiator"))
+    kept.observe(Ended("b", 0, 1, "committed", "", "initiator"))
     assert len(kept.ended) == MAX_ENDED
     assert kept.ended[-1].bytes_received == len(b"vector")
     assert kept.ended[0] == Transaction(0.0, "b", 3, 0, True, "busy")
@@ -101,15 +110,16 @@ async def test_a_peer_that_begins_and_never_ends_fills_no_memory():
 @virtual
 async def test_an_exchange_that_lasts_is_under_way_with_its_bytes_until_it_ends():
     kept = Transactions(lambda: 0.0)
-    kept.received("stranger", 7, 12)  # begun by a peer and not answered
-    kept.sent("a", 1, 10)
+    kept.observe(received_request("stranger", 7, 12))  # begun by a peer and not answered
+    kept.observe(queued_request("a", 1, 10))
+    kept.observe(sent_ack("a", 5, 0.1))
     assert kept.under_way == ()
     await trio.sleep(5.0)
     assert kept.under_way == (Transfer("a", "exchange", 10, None, 5.0),)
-    kept.received("a", 1, 5)
+    kept.observe(received_response("a", 1, 5))
     assert kept.under_way[0].done_bytes == 15
-    kept.end(Ended("a", 1, 1, "committed", "", "initiator"))
+    kept.observe(Ended("a", 1, 1, "committed", "", "initiator"))
     assert kept.under_way == ()
-    kept.sent("a", 2, 12)
+    kept.observe(queued_request("a", 2, 12))
     await trio.sleep(SHOWN_UNTIL_S)
     assert kept.under_way == ()

@@ -65,7 +65,7 @@ async def test_who_asks_thousands_of_times_costs_two_vectors_one_signature_and_n
         assert a.engine.count(calls.Publish) == 1
         assert {reason for _, reason in a.facts.faults} == {"asked_too_often"}
         assert len(a.facts.faults) == 3_000 - MAX_QUESTIONS
-        assert not a.exchange._shell._peers
+        assert not a.exchange._peers
         assert spent_s < 6.0  # 2 ms each, though the sender and the network are counted as well
 
 
@@ -165,12 +165,12 @@ async def test_a_peer_that_takes_no_frame_holds_memory_for_a_while_only_and_dela
         nursery.start_soon(swarm["b"].round, 0, "a")
         await trio.sleep(0.1)
         assert stuck
-        assert a.exchange._shell.queued_bytes >= len(b"a 0")
+        assert a.exchange._queued_bytes >= len(b"a 0")
         await swarm["c"].round(0, "a")
         assert swarm["c"].exchange.stats == Exchanges(committed=1)
         await trio.sleep(5.0)
-        assert a.exchange._shell.queued_bytes == 0
-        assert not a.exchange._shell._peers
+        assert a.exchange._queued_bytes == 0
+        assert not a.exchange._peers
 
 
 @virtual

@@ -7,6 +7,7 @@ from starling.node.daemon.context import Limits
 from starling.node.daemon.exchange.slow_watch import SlowWatch
 from starling.node.status.format import short
 from tests.harness.daemons import Reports
+from tests.harness.facts import received_response, sent_request, sent_response
 from tests.harness.virtual import virtual
 
 PEERS = ("12D3KooWa", "12D3KooWb", "12D3KooWc", "12D3KooWd")
@@ -20,16 +21,16 @@ def watch():
 def sends(watched, times, seconds):
     for _ in range(times):
         for peer in PEERS:
-            watched.sent(peer, COUNT, seconds)
+            watched.observe(sent_response(peer, COUNT, seconds))
 
 
 async def exchanges(watched, times, seconds):
     """Each peer answers after its seconds."""
     for seq in range(1, times + 1):
         for peer in PEERS:
-            watched.asked(peer, seq)
+            watched.observe(sent_request(peer, 10, 0.0, seq))
             await trio.sleep(seconds(peer))
-            watched.answered(peer, seq)
+            watched.observe(received_response(peer, seq))
 
 
 @virtual
@@ -68,6 +69,6 @@ async def test_one_peer_that_answers_late_is_named_until_it_is_gone():
 async def test_answers_that_were_not_asked_for_count_for_nothing():
     watched = watch()
     for seq in range(10 * OLD):
-        watched.answered(PEERS[0], seq)
-        watched.sent(PEERS[0], 10, 0.5)  # too short to measure a line
+        watched.observe(received_response(PEERS[0], seq))
+        watched.observe(sent_response(PEERS[0], 10, 0.5))  # too short to measure a line
     assert watched._core._pasts == {}

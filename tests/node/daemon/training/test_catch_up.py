@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from starling.node.config.schema import PaceSection
-from starling.node.daemon.exchange.shell import RoundOutcome
+from starling.node.daemon.exchange.service import RoundOutcome
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.state.transfer import SNAPSHOT_FRESH_S
 from starling.node.daemon.training.catch_up import (

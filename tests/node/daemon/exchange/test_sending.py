@@ -1,4 +1,4 @@
-"""What goes out when: the sending half of the exchange shell."""
+"""What an exchange service sends when."""
 
 from types import SimpleNamespace
 
@@ -8,8 +8,8 @@ import trio.testing
 
 from starling.gossip.exchange.commands import SendMessage
 from starling.gossip.wire.schema import Request, Response
-from starling.node.daemon.exchange.history import Transactions
-from starling.node.daemon.exchange.shell import LONG_BYTES, Shell
+from starling.node.daemon.exchange.facts import Sent
+from starling.node.daemon.exchange.service import LONG_BYTES, ExchangeService
 from tests.harness.virtual import virtual
 
 LONG = bytes(LONG_BYTES)
@@ -25,11 +25,9 @@ class Line:
         self.began[peer] = trio.current_time()
         await trio.sleep(self.seconds[peer] if len(frame) > LONG_BYTES else 0.0)
 
-    def queued(self, _peer, _message):
-        pass
-
-    def sent(self, peer, _message, _size, seconds):
-        self.measured[peer] = seconds
+    def observe(self, fact):
+        if isinstance(fact, Sent):
+            self.measured[fact.message.peer] = fact.seconds
 
     async def inbound(self, _lane):
         await trio.sleep_forever()
@@ -44,15 +42,12 @@ async def sent(line, messages, usual_s):
     """-> when each peer's message began to be sent"""
     context = SimpleNamespace(network=line, engine=None, report=None)
     core = SimpleNamespace(unreachable=lambda _peer, _now: ())
-    shell = Shell(
-        context, core, send_s=5.0, transactions=Transactions(trio.current_time), usual_s=lambda: usual_s,
-        traffic=line,
-    )  # fmt: skip
+    service = ExchangeService(context, core, (line.observe,), send_s=5.0, usual_s=lambda: usual_s)
     async with trio.open_nursery() as nursery:
-        await nursery.start(lambda task_status: shell.serve(lambda *_: None, task_status=task_status))
+        await nursery.start(service.serve)
         start = trio.current_time()
         for peer, message in messages.items():
-            shell.do([SendMessage(peer, message)])
+            service._do([SendMessage(peer, message)])
             await trio.testing.wait_all_tasks_blocked()
         await trio.sleep(60.0)
         nursery.cancel_scope.cancel()

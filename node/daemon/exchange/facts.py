@@ -1,0 +1,68 @@
+"""What an exchange service tells its subscribers: facts in numbers, so that an update passes through none of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starling.gossip.exchange.commands import EdgeDropped, Ended
+from starling.gossip.wire.schema import Message
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """A message from or to a peer."""
+
+    peer: str
+    kind: type[Message]
+    number: int
+    """Of the transaction or the question; 0 where it is of none."""
+    payload_bytes: int
+    round: int
+    """0 where it says none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A valid message was received, in a frame of so many bytes."""
+
+    message: About
+    frame_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A message is about to go out, perhaps again."""
+
+    message: About
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The network took a frame of so many bytes within `seconds`."""
+
+    message: About
+    frame_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A peer's request is about to be answered, for the first time or again; it may have waited for the local steps."""
+
+    peer: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """The engine replied within `seconds` to a call with a payload, or was lost."""
+
+    peer: str
+    number: int
+    seconds: float
+    clip: float | None
+    """The share of the difference that the clip leaves, 0 to 1; None: not known."""
+
+
+Fact = Received | Queued | Sent | Accepted | Called | Ended | EdgeDropped
+Subscriber = Callable[[Fact], object]
+"""Is told every fact, in the order in which they happen."""

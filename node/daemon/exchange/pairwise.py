@@ -1,0 +1,127 @@
+"""Pairwise exchanges of one node, whose core is `gossip.exchange.pairwise`.
+
+A round (`rounds.py`) or a visit (`visits.py`) is a loop around the core's `tick`, woken by every frame, reply and deadline.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+import trio
+
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.exchange.commands import Outcome
+from starling.gossip.exchange.edge import Edge
+from starling.gossip.exchange.estimates import Deadline
+from starling.gossip.exchange.pace import Rounds, Slots
+from starling.gossip.exchange.pairwise import Pairwise
+from starling.gossip.exchange.patience import Patience
+from starling.gossip.wire.frames import decode
+from starling.gossip.wire.schema import PulledMessage
+from starling.node.config.schema import PaceSection
+from starling.node.daemon.context import NodeContext
+from starling.node.daemon.exchange.budget import budget_of
+from starling.node.daemon.exchange.durations import Durations
+from starling.node.daemon.exchange.facts import About, Received, Subscriber
+from starling.node.daemon.exchange.service import ExchangeService
+from starling.node.daemon.exchange.slow_watch import SlowWatch
+from starling.node.daemon.membership.neighbors import Members
+from starling.node.status.snapshot import Exchanges
+
+SEND_S = 60.0  # A peer that takes no frame for so long is unreachable
+
+Noted = Callable[[Mapping[str, Outcome], Collection[str]], None]
+"""Takes how the exchanges of a round, or a visit, ended, by peer, and the peers whose update was clipped."""
+
+
+class PairwiseExchange(ExchangeService[Pairwise]):
+    """What pairwise exchanges of a node have in common in both paces.
+
+    `fresh_inc` gives a number in [0, 2**60] for a new incarnation of an edge.
+    """
+
+    def __init__(
+        self, context: NodeContext, members: Members, fresh_inc: Callable[[], int], pace: Rounds | Slots, noted: Noted,
+        subscribers: Sequence[Subscriber],
+    ) -> None:  # fmt: skip
+        self._watch = SlowWatch(context.report, context.limits)
+        self._budget = budget_of(context.manifest, context.limits)
+        core = Pairwise(
+            context.me, pace, fresh_inc, greets=lambda peer: peer in members.members, budget=self._budget.bytes_for,
+            members=lambda: len(members.roster), receives=context.network.receives,
+        )  # fmt: skip
+        self._admits = members.admits
+        self._noted = noted
+        durations = Durations(context.report, pace.patience)
+        told = (*subscribers, self._budget.observe, self._watch.observe, durations.observe)
+        super().__init__(context, core, told, send_s=SEND_S, usual_s=pace.patience.transfers.usual_s)
+
+    @property
+    def edges(self) -> Mapping[str, Edge]:
+        """By peer."""
+        return self._core.edges
+
+    @property
+    def stats(self) -> Exchanges:
+        """How exchanges ended, those of both roles."""
+        return Exchanges(**self._core.totals)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Payload bytes sent in committed exchanges."""
+        return self._core.payload_bytes
+
+    @property
+    def slow(self) -> str:
+        """What became slow, in words; "" if nothing did."""
+        return "; ".join(self._watch.words)
+
+    def committed(self, peer: str) -> int:
+        """Return the number of exchanges committed with `peer`."""
+        return self._core.committed[peer]
+
+    def round_of(self, peer: str) -> int | None:
+        """Return the highest round (slot) reported by `peer`."""
+        return self._core.pace.progress.rounds.get(peer)
+
+    def _tasks(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        return (self._chase,)
+
+    def _receive(self, peer: str, frame: bytes | memoryview) -> None:
+        if not self._admits(peer):
+            return
+        message = decode("exchange", peer, frame)
+        if isinstance(message, PulledMessage):
+            raise RemoteProtocolError(peer, "wrong_kind_of_exchange")
+        commands = self._core.receive(peer, message, trio.current_time())
+        self._tell(Received(About(peer, type(message), *message.figures), len(frame)))
+        self._do(commands)
+
+    async def _chase(self) -> None:
+        while True:
+            await trio.sleep(self._core.pace.patience.deadline.wait_s())
+            self._do(self._core.chase())
+
+    async def revoke(self, peer: str) -> None:
+        """Delete the flow of a peer that is gone, banned or reborn, what was settled too."""
+        core = self._core
+        edge = core.edges.get(peer)
+        self._budget.forget(peer)
+        self._watch.forget(peer)
+        self._do(core.revoke(peer, trio.current_time()))
+        self._move()
+        await self._rest(peer)
+        if edge is not None and core.edges.get(peer) is edge:
+            core.release(peer)
+
+    async def reset_all(self) -> None:
+        """Start every edge anew and notify the peers: the engine lost its flows, or holds another model."""
+        peers = list(self._core.edges)
+        self._do(self._core.reset_all(trio.current_time()))
+        self._move()
+        for peer in peers:
+            await self._rest(peer)
+
+
+def patience_of(pace: PaceSection, longest_s: float, members: Members) -> Patience:
+    """Return the deadlines of exchanges that take at most `longest_s`."""
+    deadline = Deadline(min(pace.min_wait_s, longest_s), longest_s)
+    return Patience(deadline, members.silent, members.lately_gone)

@@ -1,0 +1,39 @@
+"""What is learned from how long payloads and calls take."""
+
+import pytest
+
+from starling.gossip.exchange.estimates import Deadline
+from starling.gossip.exchange.patience import Patience
+from starling.node.daemon.exchange.durations import Durations
+from starling.node.daemon.exchange.facts import Called
+from tests.harness.daemons import Reports
+from tests.harness.facts import sent_ack, sent_request
+from tests.harness.virtual import virtual
+
+MOST_S = 2.0
+
+
+def durations():
+    return Durations(Reports(), Patience(Deadline(0.1, MOST_S)))
+
+
+def test_only_payloads_say_how_long_one_takes():
+    it = durations()
+    it.observe(sent_request("a", 130, 0.1))
+    for _ in range(5):
+        it.observe(sent_ack("b", 5, 9.0))
+    assert it.patience.transfers.usual_s() == pytest.approx(0.1)
+
+
+def test_calls_say_how_long_the_engine_takes():
+    it = durations()
+    it.observe(Called("a", 1, 0.3, None))
+    assert it.patience.calls.usual_s() == 0.3
+
+
+@virtual
+async def test_payloads_that_take_too_long_are_reported_once():
+    it = durations()
+    for seconds in (0.1, 10.0 * MOST_S, 10.0 * MOST_S, 10.0 * MOST_S, 10.0 * MOST_S):
+        it.observe(sent_request("a", 130, seconds))
+    assert it.report.names == ["exchanges_slow"]
