@@ -71,9 +71,10 @@ class Node:
         self.setup = setup
         self.events = events
         self.progress = Progress(events.changes.notify)
-        self.policy = PeerPolicy(setup.identity.peer_id, events, setup.unix_time, setup.keep_decisions)
-        self.policy.resume(setup.decisions)
-        self.transactions = Transactions(setup.unix_time)
+        self.policy = PeerPolicy(setup.identity.peer_id, events, setup.machine.unix_time, setup.store.keep_decisions)
+        self.policy.resume(setup.store.known_decisions())
+        self.manifest = setup.store.read_manifest()  # None until it is fetched
+        self.transactions = Transactions(setup.machine.unix_time)
         self.limits = Limits.of(setup.config)
         self.began = trio.current_time()
         self.phase: Phase = Starting()
@@ -96,7 +97,7 @@ class Node:
         """
         attack_consent.check(self.setup.config)
         hours.parse(self.setup.config.active)
-        async with self.setup.open_network(self.policy) as network, trio.open_nursery() as nursery:
+        async with self.setup.machine.open_network(self.policy) as network, trio.open_nursery() as nursery:
             self.network, self.phase = network, Joining()
             self._listening.set()
             self.events.event("listening", f"listening on {', '.join(network.addresses)}", addresses=network.addresses)
@@ -129,9 +130,9 @@ class Node:
         return self.running.context.network.addresses
 
     async def _live(self, network: Network, nursery: trio.Nursery) -> None:
-        setup, report = self.setup, self.policy
-        bootstrap = Bootstrap(setup.config.bootstrap, setup.known, setup.remember, report)
-        transfer = Transfer(network=network, report=report, manifest=self._manifest_bytes, partial=setup.places.partial)
+        setup, report, store, machine = self.setup, self.policy, self.setup.store, self.setup.machine
+        bootstrap = Bootstrap(setup.config.bootstrap, store.known_peers(), store.remember_peers, report)
+        transfer = Transfer(network=network, report=report, manifest=self._manifest_bytes, partial=store.partial)
         await nursery.start(transfer.serve)
         if setup.config.lan and network.port is not None:
             from starling.node.net.lan import Lan  # noqa: PLC0415 — simulated nodes have no local network
@@ -149,13 +150,14 @@ class Node:
         stage = await self._stage(network, transfer, bootstrap, manifest)
         begins = await self._start(network, transfer, bootstrap, manifest)
         engine = EngineSupervisor(
-            start=setup.start_engine, opening=_opening(setup, manifest, stage, begins), silence_s=_silence_s(setup, manifest), report=report
+            start=machine.start_engine, opening=_opening(setup, manifest, stage, begins), silence_s=_silence_s(setup, manifest),
+            report=report,
         )  # fmt: skip
         context = NodeContext(
-            setup.identity, setup.config, manifest, setup.swarm, int(setup.unix_time() * 1000), network, engine, report,
-            setup.unix_time, self.limits,
+            setup.identity, setup.config, manifest, setup.swarm, int(machine.unix_time() * 1000), network, engine, report,
+            machine.unix_time, self.limits,
         )  # fmt: skip
-        admission = Admission(context, setup.admission)
+        admission = Admission(context, store, setup.chain, machine.offload)
         self.phase = Opening(context, engine)
         nursery.start_soon(engine.serve)
         await admission.obtain()
@@ -171,7 +173,7 @@ class Node:
             self.progress,
             self.transactions,
             stage,
-            setup.seconds,
+            machine.seconds,
         )
         members = running.membership
         self.policy.enforce(
@@ -180,8 +182,10 @@ class Node:
         self._ready.set()
         await running.serve(nursery)
         if setup.config.active or setup.config.pause_on_battery:
-            nursery.start_soon(Schedule(setup.config, running.training.pause, setup.unix_time, setup.on_battery).serve)
-        await running.train(setup.export)
+            nursery.start_soon(
+                Schedule(setup.config, running.training.pause, machine.unix_time, machine.sensors.on_battery).serve
+            )
+        await running.train(store.model)
 
     async def _stage(self, network: Network, transfer: Transfer, bootstrap: Bootstrap, manifest: Manifest) -> int:
         """The part of the model that is for this node, in a swarm of crews; -1: there are none."""
@@ -189,16 +193,16 @@ class Node:
         if stages == 1 or given >= 0:
             return given
         stage = 0 if manifest.founder == network.peer_id else await bootstrap.stage(transfer, network, stages)
-        self.setup.keep_stage(stage)
+        self.setup.store.keep_stage(stage)
         return stage
 
     async def _start(self, network: Network, transfer: Transfer, bootstrap: Bootstrap, manifest: Manifest) -> str:
         """Where the file is that the swarm begins with; in a swarm of scripts it is fetched if it is missing, and lent from then on."""
-        setup, wanted, place = self.setup, start.sent(manifest), self.setup.places.start
+        setup, wanted, place = self.setup, start.sent(manifest), self.setup.store.start
         if wanted is None or place is None:
             return setup.config.start
         self.phase = Fetching(manifest, transfer)
-        model = StartModel(place, wanted, setup.swarm, network, transfer, self.policy, setup.admission.offload)
+        model = StartModel(place, wanted, setup.swarm, network, transfer, self.policy, setup.machine.offload)
 
         async def dial(address: str) -> str:
             return await network.dial(address, given=address in bootstrap.given)
@@ -209,24 +213,19 @@ class Node:
     async def _agree(self, network: Network, transfer: Transfer, bootstrap: Bootstrap) -> Manifest:
         """The swarm's manifest, fetched if we do not have it."""
         self.progress.enter("joining")
-        manifest = self.setup.manifest
+        manifest = self.manifest
         if manifest is None:
             manifest = await bootstrap.fetch_manifest(transfer, network, self.setup.swarm)
             if (free := room.here(self.setup.config)) is not None:
                 room.check(manifest, self.setup.config, free)
-            self.setup.keep_manifest(manifest)
+            self.setup.store.write_manifest(manifest)
+            self.manifest = manifest
         check_agreed(manifest, self.setup.config, ours=manifest.founder == network.peer_id)
         return manifest
 
     def _manifest_bytes(self, swarm: str) -> bytes | None:
-        match self.phase:
-            case Opening(context=context) | RunningNode(context=context) if swarm == context.swarm:
-                return manifests.to_bytes(context.manifest)
-            case Fetching(manifest=manifest) if swarm == self.setup.swarm:
-                return manifests.to_bytes(manifest)
-            case _:
-                known = self.setup.manifest
-                return manifests.to_bytes(known) if known is not None and swarm == self.setup.swarm else None
+        known = self.manifest
+        return manifests.to_bytes(known) if known is not None and swarm == self.setup.swarm else None
 
     async def _leave_when_stopped(self, scope: trio.CancelScope) -> None:
         await self._stop.wait()
@@ -252,7 +251,7 @@ def _opening(setup: NodeSetup, manifest: Manifest, stage: int, begins: str) -> c
     config, me = setup.config, setup.identity.peer_id
     return calls.Open(
         manifest=manifest, data=config.data, shard=manifests.shard_of(manifest, config.shard, me), device=config.device,
-        threads=config.threads, checkpoint=setup.checkpoint, node=me, privacy=config.privacy, numerics=config.numerics,
+        threads=config.threads, checkpoint=str(setup.store.checkpoint or ""), node=me, privacy=config.privacy, numerics=config.numerics,
         attack=config.attack, attack_params=config.attack_params, code=code_of(config), start=begins,
         nice=config.nice, ranks=config.ranks, stage=stage, script=script.does_steps(config, manifest),
     )  # fmt: skip

@@ -2,23 +2,20 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import trio
 
 from starling.gossip.seeds import derive
-from starling.gossip.wire.schema import Revocation
 from starling.node.admission.chain import Chain
-from starling.node.admission.credential import Ticket
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.engine.supervisor import StartEngine
+from starling.node.daemon.store import NodeStore
 from starling.node.identity import Identity
 from starling.node.interfaces import EngineHandle, Reporter
 from starling.node.net.api import Network
 from starling.node.status.snapshot import Resources
-from starling.robust.reputation import Decision
 
 T = TypeVar("T")
 
@@ -49,18 +46,6 @@ class Limits:
         return cls(config.up_bytes_per_s, config.down_bytes_per_s, config.threads)
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionStore:
-    """A node's credentials, and the revocations of an earlier run; `keep_*` store new ones for the next."""
-
-    chain: Chain = ()  # of invitations
-    revoked: tuple[Revocation, ...] = ()
-    keep_revoked: Callable[[tuple[Revocation, ...]], object] = lambda _revocations: None
-    ticket: Ticket | None = None  # the proof of work of an earlier run
-    keep_ticket: Callable[[Ticket], object] = lambda _ticket: None
-    offload: Offload = in_thread  # runs proof-of-work evaluations
-
-
 class SecondNodes(Protocol):
     """Further nodes on this machine."""
 
@@ -74,41 +59,52 @@ class SecondNodes(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where a node keeps models that it receives, in its run directory; None, as in simulation: nowhere."""
+class Sensors(Protocol):
+    """What can be measured of a machine."""
 
-    partial: Path | None = None  # what came of a late joiner's, over restarts
-    start: Path | None = (
-        None  # that which a swarm of scripts begins with; None: `start` of the settings says where it is
-    )
+    def on_battery(self) -> bool:
+        """Return whether the machine has no mains."""
+        ...
+
+    def usage(self, engine_pid: int | None) -> Resources:
+        """Return the resources that the node uses, with an engine in a process of this id."""
+        ...
+
+
+class NoSensors:
+    """Of a machine that is simulated: nothing. Satisfies `Sensors`."""
+
+    def on_battery(self) -> bool:
+        """Return False."""
+        return False
+
+    def usage(self, engine_pid: int | None) -> Resources:
+        """Return no figures."""
+        return Resources()
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where a node runs: on this machine, or in virtual time."""
+
+    open_network: Callable[[Reporter], AbstractAsyncContextManager[Network]]  # given where it reports peers' faults
+    start_engine: StartEngine
+    unix_time: Callable[[], float]  # seconds since 1970, for people and incarnations
+    offload: Offload = in_thread
+    sensors: Sensors = field(default_factory=NoSensors)
+    seconds: SecondNodes | None = None  # for stages whose machines are lost; None: there are no such
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSetup:
-    """How a node gets its network, its engine and its files; each `keep_*` and `remember` store for the next run."""
+    """Which node it is, and what it runs with."""
 
     identity: Identity
     config: NodeConfig
-    manifest: Manifest | None  # the swarm's agreement; None: fetched by the swarm's id from the bootstrap peers
-    swarm: str  # its id
-    checkpoint: str  # path of the checkpoint file; "" for none
-    export: str  # path of the final model; "" for none
-    open_network: Callable[[Reporter], AbstractAsyncContextManager[Network]]  # given where it reports peers' faults
-    start_engine: StartEngine
-    unix_time: Callable[[], float]  # seconds since 1970, for people and incarnations
-    keep_manifest: Callable[[Manifest], object]  # called with a fetched one
-    known: tuple[str, ...] = ()  # addresses of members of an earlier run, tried like bootstrap peers
-    remember: Callable[[tuple[str, ...]], object] = lambda _addresses: None  # called with some members' now and then
-    decisions: tuple[Decision, ...] = ()  # bans and trust of earlier runs, times in unix seconds
-    keep_decisions: Callable[[tuple[Decision, ...]], object] = lambda _decisions: None  # with all, when they change
-    admission: AdmissionStore = AdmissionStore()
-    places: Places = Places()
-    on_battery: Callable[[], bool] = lambda: False  # whether the machine has no mains
-    keep_stage: Callable[[int], object] = lambda _stage: None  # the stage of a crew that this node has from now on
-    seconds: SecondNodes | None = None  # for stages whose machines are lost; None: there are no such
-    usage: Callable[[int | None], Resources] = lambda _engine: Resources()
-    """Resources the node uses, given the engine's process id; none in simulation, which has no process of its own."""
+    swarm: str  # the swarm's id
+    store: NodeStore
+    machine: Machine
+    chain: Chain = ()  # of invitations to this node
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,30 +9,27 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import trio
-from msgspec import structs
 
 from starling.gossip.errors import ConfigError
 from starling.node.admission.issue import take_up
 from starling.node.config.schema import NodeConfig
 from starling.node.daemon.app import Node
-from starling.node.daemon.context import AdmissionStore, NodeSetup, Places, SecondNodes
+from starling.node.daemon.context import Machine, NodeSetup, SecondNodes
 from starling.node.daemon.engine.client import open_engine
 from starling.node.daemon.events import Events
 from starling.node.daemon.observe.control_commands import carry_out
 from starling.node.daemon.observe.control_server import ControlServer
 from starling.node.daemon.observe.final import FinalWriter, first_error
 from starling.node.daemon.observe.recorder import Recorder, RoundLog, totals
-from starling.node.daemon.observe.resources import ResourceMonitor, on_battery
+from starling.node.daemon.observe.resources import ResourceMonitor
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.identity import Identity
 from starling.node.interfaces import Reporter, TaskStatus
 from starling.node.net.api import Network
 from starling.node.net.libp2p import open_network
 from starling.node.status.record import RECORD_NAME
-from starling.node.status.snapshot import Resources
 from starling.node.storage.log import open_log
 from starling.node.storage.run_dir import RunDir
 
@@ -46,7 +43,7 @@ def run(
     """Run the node in `run_dir` until it has finished, its owner ends it, or a signal comes (SIGINT, SIGTERM, SIGHUP).
 
     `until_stdin_closes`: also end when standard input does, so that a parent leaves no orphans. `on_listening` is called with our addresses
-    once peers can reach us and the engine has taken the manifest and the data. `seconds` as of `NodeSetup`.
+    once peers can reach us and the engine has taken the manifest and the data. `seconds` as of `Machine`.
 
     -> the exit status of the process: 0, or 129 after a SIGHUP, as a shell reports a command whose terminal was closed.
 
@@ -63,14 +60,10 @@ def run(
     with open_log(run_dir.path, peer_id=identity.peer_id, run_id=f"{time.time_ns() // 1_000_000:x}") as log:
         events = Events(log, clock=time.time)
         setup = NodeSetup(
-            identity=identity, config=config, manifest=manifest, swarm=run_dir.swarm(), checkpoint=str(run_dir.checkpoint),
-            export=str(run_dir.model), open_network=partial(_open_network, identity, config, run_dir), start_engine=open_engine,
-            unix_time=time.time, keep_manifest=run_dir.write_manifest, known=run_dir.known_peers(), remember=run_dir.remember_peers,
-            decisions=run_dir.known_decisions(), keep_decisions=run_dir.keep_decisions, usage=_usage(run_dir.path),
-            on_battery=on_battery, places=Places(run_dir.partial, run_dir.start), seconds=seconds,
-            keep_stage=lambda stage: run_dir.write_config(structs.replace(config, stage=stage)),
-            admission=AdmissionStore(
-                admitted, run_dir.known_revoked(), run_dir.keep_revoked, run_dir.known_ticket(), run_dir.keep_ticket
+            identity, config, run_dir.swarm(), store=run_dir, chain=admitted,
+            machine=Machine(
+                partial(_open_network, identity, config, run_dir), open_engine, time.time,
+                sensors=ResourceMonitor(run_dir.path), seconds=seconds,
             ),
         )  # fmt: skip
         gc.freeze()  # otherwise a full collection walks over all modules and blocks the event loop for 70 ms
@@ -101,11 +94,6 @@ async def _open_network(
         if not config.announce:
             run_dir.keep_port(network.addresses)
         yield network
-
-
-def _usage(folder: Path) -> Callable[[int | None], Resources]:
-    monitor = ResourceMonitor(folder)
-    return lambda engine: structs.replace(monitor.sample(engine), tasks=trio.lowlevel.current_statistics().tasks_living)
 
 
 async def _run(

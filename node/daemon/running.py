@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import trio
 
@@ -68,7 +69,7 @@ class RunningNode:
         self._bootstrap = bootstrap
         self.transfer = transfer
         self._progress = progress
-        self._export = ""
+        self._export: Path | None = None
         self._saved_committed = 0  # exchanges, at the last save
         self._cut: dict[str, None] = {}  # peers whose contribution is to be deleted, in order
         self._cut_added = trio.Event()
@@ -128,8 +129,8 @@ class RunningNode:
             async for address in self._bootstrap.additions(addresses):
                 nursery.start_soon(partial(self.contacts.keep, (address,), (), hints=True))
 
-    async def train(self, export: str) -> None:
-        """Catch up with the swarm, train until the manifest's rounds are done, save (the model to `export` unless ""), and linger."""
+    async def train(self, export: Path | None) -> None:
+        """Catch up with the swarm, train until the manifest's rounds are done, save (the model to `export`, if given), and linger."""
         context, training, samples = self.context, self.training, self.opened.samples
         if text := weight.capped(context.manifest, samples):
             context.report.event("weight_capped", text, level="warning", samples=samples)

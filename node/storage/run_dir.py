@@ -208,6 +208,10 @@ class RunDir:
         """Store the volunteer's settings."""
         self._write(self.config_file, toml.to_toml(config))
 
+    def keep_stage(self, stage: int) -> None:
+        """Store the stage of a crew that this node has from now on, as its setting. Raises ConfigError: the file cannot be written."""
+        self.write_config(msgspec.structs.replace(self.read_config(), stage=stage))
+
     def read_config(self) -> NodeConfig:
         """The volunteer's settings. Raises ConfigError: the file is missing or wrong."""
         return toml.load(self.config_file, NodeConfig)

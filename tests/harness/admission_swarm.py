@@ -9,10 +9,10 @@ from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.node.admission.chain import bind, invite, terms_of
 from starling.node.config.manifest import found, swarm_id
 from starling.node.config.schema import Manifest, NodeConfig
-from starling.node.daemon.context import AdmissionStore
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.contacts import Contacts
 from starling.node.daemon.membership.service import Membership
+from starling.node.daemon.store import MemoryStore
 from starling.node.identity import Identity
 from starling.node.net.memory import MemoryHub, address_of
 from tests.harness.context import context
@@ -87,14 +87,14 @@ class Node:
     def __init__(self, swarm, identity, chain=(), operator="", ticket=None, offload=None):
         self.swarm, self.identity, self.peer = swarm, identity, identity.peer_id
         self.address = address_of(self.peer)
-        self.told, self.cost, self.kept, self.tickets, self.error = Reports(), Cost(), [], [], ""
+        self.told, self.cost, self.error = Reports(), Cost(), ""
         self.network, self.events = swarm.hub.join(self.peer), []
         self.context = context(
             network=self.network, report=self.told, identity=identity, manifest=swarm.manifest, swarm=swarm.id, seed=0,
             unix_time=lambda: START_S + trio.current_time(), config=NodeConfig(operator=operator),
         )  # fmt: skip
-        store = AdmissionStore(chain, (), self.kept.append, ticket, self.tickets.append, offload or self.cost)
-        self.admission = Admission(self.context, store)
+        self.store = MemoryStore(ticket=ticket)
+        self.admission = Admission(self.context, self.store, chain, offload or self.cost)
 
     def begin(self):
         self.membership = Membership(self.context, SwarmClock(), self.admission, self.events.append)

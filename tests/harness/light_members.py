@@ -17,10 +17,10 @@ import trio
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.membership.events import Died
 from starling.node.config.schema import Manifest
-from starling.node.daemon.context import AdmissionStore
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.contacts import Contacts
 from starling.node.daemon.membership.service import Membership
+from starling.node.daemon.store import MemoryStore
 from starling.node.identity import Identity
 from tests.harness.context import context
 from tests.harness.libp2p_nodes import Remembered, node, seed_of
@@ -53,7 +53,7 @@ async def live(name: str, bootstrap: list[str], until: float, told: int | None =
                 known.append((time.monotonic(), len(membership.members)))
 
         setting = context(network=network, report=Remembered(), identity=identity, manifest=AGREED)
-        membership = Membership(setting, SwarmClock(), Admission(setting, AdmissionStore()), changed)
+        membership = Membership(setting, SwarmClock(), Admission(setting, MemoryStore()), changed)
         await nursery.start(membership.serve, lambda _peer, _message: None)
         nursery.start_soon(Contacts(setting, membership).keep, bootstrap)
         await trio.sleep(until - time.monotonic())

@@ -3,10 +3,10 @@
 import trio
 
 from starling.gossip.exchange.swarm_clock import SwarmClock
-from starling.node.daemon.context import AdmissionStore
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.contacts import Contacts
 from starling.node.daemon.membership.service import Membership
+from starling.node.daemon.store import MemoryStore
 from starling.node.identity import Identity
 from starling.node.net.memory import address_of
 from tests.harness.context import context
@@ -29,7 +29,7 @@ class Node:
             network=self.network, report=self.told, identity=self.identity, swarm=swarm, incarnation=incarnation, manifest=manifest
         )  # fmt: skip
         self.events = []
-        self.membership = Membership(node, self.clock, Admission(node, AdmissionStore()), self.events.append)
+        self.membership = Membership(node, self.clock, Admission(node, MemoryStore()), self.events.append)
         self.contacts = Contacts(node, self.membership)
         self.scope = trio.CancelScope()
 

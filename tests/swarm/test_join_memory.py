@@ -10,6 +10,7 @@ from starling.gossip.errors import ConfigError
 from starling.node.config import room
 from starling.node.daemon.app import Node
 from starling.node.daemon.events import Events
+from starling.node.daemon.store import MemoryStore
 from starling.node.simulate.virtual.swarm import VirtualSwarm
 from tests.harness.stories import virtual
 from tests.harness.swarms import digits, until
@@ -22,20 +23,20 @@ async def test_who_has_too_little_free_memory_is_refused_before_an_engine_starts
         patch.setattr(room, "here", lambda _config: 10**8)
         async with swarm.running(1), trio.open_nursery() as nursery:  # who has the manifest already is not asked
             setup, other = [await _ended(swarm, index) for index in (1, 2)]
-            kept, started = [], []
+            store, started = MemoryStore(), []
 
             def never(*given):
                 started.append(given)
                 raise AssertionError
 
-            late = replace(setup, manifest=None, keep_manifest=kept.append)
-            poor = Node(replace(late, start_engine=never), Events(None, clock=setup.unix_time))
+            machine = replace(setup.machine, start_engine=never)
+            poor = Node(replace(setup, store=store, machine=machine), Events(None, clock=machine.unix_time))
             with pytest.raises(ConfigError, match=r"memory: this swarm's task.*100 MB are free.*--anyway") as refused:
                 await _run(poor)
             assert "\n" not in str(refused.value)
-            assert (kept, started) == ([], [])
+            assert (store.manifest, started) == (None, [])
             anyway = msgspec.structs.replace(setup.config, memory_check=False)
-            node = Node(replace(other, manifest=None, config=anyway), Events(None, clock=setup.unix_time))
+            node = Node(replace(other, store=MemoryStore(), config=anyway), Events(None, clock=machine.unix_time))
             nursery.start_soon(node.run)
             await until(lambda: node.progress.state == "training")
             nursery.cancel_scope.cancel()

@@ -17,6 +17,7 @@ from starling.node.daemon.app import Joining, Node, Opening, Starting
 from starling.node.daemon.events import Events
 from starling.node.daemon.observe.control_commands import carry_out
 from starling.node.daemon.observe.snapshot import take_snapshot
+from starling.node.daemon.store import MemoryStore
 from starling.node.engine.consensus import rms
 from starling.node.net.memory import address_of
 from starling.node.simulate.virtual.swarm import VirtualSwarm
@@ -166,15 +167,15 @@ async def test_a_ban_given_before_the_network_is_open_holds_and_bans_of_earlier_
         setup = swarm.nodes[0].node.setup
         await swarm.crash(0)
         may_open = trio.Event()
-        late = replace(setup, open_network=gated(may_open, setup.open_network), decisions=swarm._decisions[0])
-        node = Node(late, Events(None, clock=setup.unix_time))
+        opened_late = replace(setup.machine, open_network=gated(may_open, setup.machine.open_network))
+        node = Node(replace(setup, machine=opened_late), Events(None, clock=setup.machine.unix_time))
         nursery.start_soon(node.run)
         await trio.sleep(0.1)
         await carry_out(node, "ban", {"peer": swarm.nodes[2].peer_id})
         may_open.set()
         await node.listening()
         banned = {swarm.nodes[index].peer_id for index in (1, 2)}
-        assert {it.peer for it in swarm._decisions[0]} == banned
+        assert {it.peer for it in swarm.stores[0].decisions} == banned
         for peer in sorted(banned):
             with pytest.raises(PeerUnreachable):
                 await node.network.send(peer, "control", b"hello")
@@ -187,12 +188,13 @@ async def test_a_node_has_a_status_in_every_phase_of_its_start(seed):
     async with swarm.running(1), trio.open_nursery() as nursery:
         setup = (await swarm.start(1)).node.setup
         await swarm.crash(1)
-        may_open, may_start, fetched = trio.Event(), trio.Event(), []
-        late = replace(
-            setup, open_network=gated(may_open, setup.open_network), start_engine=gated(may_start, setup.start_engine), manifest=None,
-            keep_manifest=fetched.append,
-        )  # fmt: skip
-        node = Node(late, Events(None, clock=setup.unix_time))
+        may_open, may_start, machine, store = trio.Event(), trio.Event(), setup.machine, MemoryStore()
+        slow = replace(
+            machine,
+            open_network=gated(may_open, machine.open_network),
+            start_engine=gated(may_start, machine.start_engine),
+        )
+        node = Node(replace(setup, store=store, machine=slow), Events(None, clock=machine.unix_time))
         nursery.start_soon(node.run)
         await trio.sleep(0.1)
 
@@ -208,7 +210,7 @@ async def test_a_node_has_a_status_in_every_phase_of_its_start(seed):
         assert (type(node.phase), seen().state) == (Joining, "joining")
         assert "no bootstrap peer answers" in seen().problem
         await until(lambda: isinstance(node.phase, Opening))
-        assert fetched == [swarm.manifest]
+        assert store.manifest == swarm.manifest
         assert seen().activity == "starting the engine (importing torch)"
         assert (seen().task, seen().parameters) == ("digits", None)
         may_start.set()
@@ -228,7 +230,8 @@ async def test_a_model_that_cannot_be_written_at_the_end_is_an_error_unless_spac
             await swarm.crash(0)
             with TemporaryDirectory() as parent:
                 folder = Path(parent) / "missing"
-                node = Node(replace(setup, export=str(folder / "m.safetensors")), Events(None, clock=setup.unix_time))
+                store = replace(setup.store, model=folder / "m.safetensors")
+                node = Node(replace(setup, store=store), Events(None, clock=setup.machine.unix_time))
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_note_end, node, ended)
                     await until(lambda node=node: node.progress.state == "finished")

@@ -26,7 +26,8 @@ from starling.node.admission.chain import Chain
 from starling.node.admission.credential import Credential, Ticket
 from starling.node.admission.gate import GOOD, Gatekeeper, puzzle_of
 from starling.node.admission.work import search
-from starling.node.daemon.context import AdmissionStore, NodeContext
+from starling.node.daemon.context import NodeContext, Offload, in_thread
+from starling.node.daemon.store import NodeStore
 from starling.node.identity import peer_id_of
 
 BATCH_S = 0.25  # target duration of a batch of tries
@@ -40,12 +41,12 @@ LONGEST_S = 10 * 365 * 86400.0  # longer than any invitation lasts
 
 
 class Admission:
-    """A node's own credential, and the gate for others' credentials.
+    """A node's own credential, and the gate for others' credentials. `offload` runs proof-of-work evaluations.
 
     Raises ConfigError: no member would admit this node; the message says what helps.
     """
 
-    def __init__(self, context: NodeContext, store: AdmissionStore) -> None:
+    def __init__(self, context: NodeContext, store: NodeStore, chain: Chain = (), offload: Offload = in_thread) -> None:
         manifest, operator = context.manifest, context.config.operator
         if not operator.isprintable():
             advice = "change it in node.toml, `starling config show node` explains it"
@@ -56,13 +57,13 @@ class Admission:
         self._unix_s = context.unix_time
         self._report = context.report
         self._store = store
-        self.offload = store.offload
+        self.offload = offload
         self._puzzle = puzzle_of(manifest, context.swarm)
-        self._shown = Credential(operator, None, store.chain if manifest.admission.kind == "invite" else ())
+        self._shown = Credential(operator, None, chain if manifest.admission.kind == "invite" else ())
         self._waiting, self._examined = trio.open_memory_channel[tuple[Record, str, TokenBucket]](MAX_WAITING)
         self._under_way: set[tuple[str, bytes]] = set()
         self._sources: dict[str, TokenBucket] = {}
-        for revocation in store.revoked:
+        for revocation in store.known_revoked():
             with suppress(ValueError):  # a damaged file, or another swarm's
                 self.gate.revoke([revocation])
         self._stored = self.gate.digest
@@ -100,11 +101,11 @@ class Admission:
 
     async def obtain(self) -> None:
         """Find our first ticket, if the swarm requires one and that of an earlier run has expired."""
-        puzzle, known = self._puzzle, self._store.ticket
+        puzzle, known = self._puzzle, self._store.known_ticket()
         if puzzle is None:
             return
         if known is not None and puzzle.is_current(known, self._unix_s()):
-            good = await self._store.offload(partial(puzzle.is_solved, self._identity.peer_id, known))
+            good = await self.offload(partial(puzzle.is_solved, self._identity.peer_id, known))
             if good:
                 self._show(known)
                 return
@@ -141,7 +142,7 @@ class Admission:
         while True:
             nonces = range(tries, tries + batch)
             at = trio.current_time()
-            ticket = await self._store.offload(partial(search, self._puzzle, self._identity.peer_id, epoch, nonces))
+            ticket = await self.offload(partial(search, self._puzzle, self._identity.peer_id, epoch, nonces))
             if ticket is not None:
                 return ticket
             tries += batch
@@ -190,7 +191,7 @@ class Admission:
         async for record, sender, bucket in self._examined:
             try:
                 if self.gate.standing(record).state == "unproven":
-                    self.gate.prove(record, good=await self._store.offload(partial(self._is_solved, record)))
+                    self.gate.prove(record, good=await self.offload(partial(self._is_solved, record)))
             finally:
                 self._under_way.discard((record.peer, record.credential))
             standing = self.gate.standing(record)

@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import trio
+from msgspec import structs
 
 from starling.node.status.snapshot import Resources
 
@@ -15,14 +17,11 @@ WALK_S = 10.0  # between two walks through the run directory
 MAX_FILES = 2000  # in it; of more the size is not known
 
 
-def on_battery() -> bool:
-    """Whether this machine has a battery, and no mains."""
-    battery = psutil.sensors_battery()
-    return battery is not None and battery.power_plugged is False
-
-
 class ResourceMonitor:
-    """Samples two processes and the run directory, rarely enough to cost nothing; `clock` is real time in seconds."""
+    """Samples two processes and the run directory, rarely enough to cost nothing; `clock` is real time in seconds.
+
+    Satisfies `starling.node.daemon.context.Sensors`.
+    """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
@@ -32,6 +31,15 @@ class ResourceMonitor:
         self._sampled_at = self._walked_at = clock()
         self._seen = Resources()
         self._seen = Resources(memory_bytes=self._processes_now(None)[1], disk_bytes=_bytes_of(folder))
+
+    def on_battery(self) -> bool:
+        """Return whether this machine has a battery, and no mains."""
+        battery = psutil.sensors_battery()
+        return battery is not None and battery.power_plugged is False
+
+    def usage(self, engine_pid: int | None) -> Resources:
+        """Return what `sample` does, with the number of tasks."""
+        return structs.replace(self.sample(engine_pid), tasks=trio.lowlevel.current_statistics().tasks_living)
 
     def sample(self, engine: int | None) -> Resources:
         """Resources used now, at most a second old. `engine`: its process id; None while there is none."""

@@ -30,7 +30,7 @@ def take_snapshot(node: Node) -> StatusSnapshot:
         case Starting():
             fields = _own(node, None)
         case Joining():
-            fields = _own(node, None) | _manifest(node.setup.manifest) | _traffic(node)
+            fields = _own(node, None) | _manifest(node.manifest) | _traffic(node)
         case Fetching(manifest=manifest, transfer=transfer):
             fields = _own(node, None) | _manifest(manifest) | _traffic(node)
             fields |= {"activity": "fetching the model that the swarm begins with", "transfers": transfer.incoming}
@@ -58,7 +58,7 @@ def _own(node: Node, engine_pid: int | None) -> Fields:
             "peer": setup.identity.peer_id,
             "swarm": setup.swarm,
             "name": "",
-            "time_s": setup.unix_time(),
+            "time_s": setup.machine.unix_time(),
             "uptime_s": now - node.began,
             "byzantine": bool(setup.config.attack),
             "steps_per_s": progress.speed.per_busy_s(),
@@ -71,7 +71,7 @@ def _own(node: Node, engine_pid: int | None) -> Fields:
             "transactions": node.transactions.ended,
             "up_limit_bytes_per_s": node.limits.up_bytes_per_s or None,
             "down_limit_bytes_per_s": node.limits.down_bytes_per_s or None,
-            "resources": structs.replace(setup.usage(engine_pid), **gpu),
+            "resources": structs.replace(setup.machine.sensors.usage(engine_pid), **gpu),
         }
     )
 
@@ -130,7 +130,7 @@ def _link_map(node: Node, running: RunningNode) -> LinkMap:
 def _problem(node: Node) -> str | None:
     """The most important problem, with the next command to try."""
     match node.phase:
-        case Joining() if node.setup.manifest is None:
+        case Joining() if node.manifest is None:
             return "no bootstrap peer answers; ask a member for a fresh invite: `starling join INVITE`"
         case RunningNode() as running:
             members = len(running.membership.members)

@@ -4,6 +4,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import trio
 
@@ -41,11 +42,11 @@ class Housekeeping:
             self.context.report.event("engine_lost", str(error), level="warning", round=self.progress.round)
             await self.engine.ready()
 
-    async def save(self, export: str = "") -> None:
-        """Write the checkpoint and, if `export` is a path, the model; a failure is reported once and stays in `cannot_save`."""
+    async def save(self, export: Path | None = None) -> None:
+        """Write the checkpoint and, if `export` is given, the model; a failure is reported once and stays in `cannot_save`."""
         self._saved_at = trio.current_time()
         try:
-            done = await self.engine.call(calls.Save(export, final=bool(export)))
+            done = await self.engine.call(calls.Save(str(export or ""), final=export is not None))
             reason = done.reason if isinstance(done, calls.Refused) else ""
         except EngineError as error:
             reason = str(error)

@@ -21,8 +21,9 @@ from starling.node.config.manifest import found, swarm_id
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.config.start import sealed
 from starling.node.daemon.app import Node
-from starling.node.daemon.context import AdmissionStore, NodeSetup
+from starling.node.daemon.context import Machine, NodeSetup
 from starling.node.daemon.events import Events
+from starling.node.daemon.store import MemoryStore
 from starling.node.engine.worker import Worker
 from starling.node.identity import Identity
 from starling.node.interfaces import EngineHandle, Reporter
@@ -30,7 +31,6 @@ from starling.node.net.api import Network
 from starling.node.net.faults import Rule
 from starling.node.net.memory import MemoryHub, address_of
 from starling.node.simulate.virtual.inline_engine import open_inline
-from starling.robust.reputation import Decision
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ class VirtualSwarm:
         self._clock_off_s = clock_off_s
         self._nursery: trio.Nursery | None = None
         self._seconds = 0
-        self._decisions: dict[int, tuple[Decision, ...]] = {}  # bans and trust, as a run directory keeps them
+        self.stores: dict[int, MemoryStore] = {}  # of nodes as they started last, by index
         self.chains: dict[int, Chain] = {}  # invitations of nodes, by index
 
     def identity(self, index: int) -> Identity:
@@ -150,19 +150,22 @@ class VirtualSwarm:
             async with open_inline(virtual.engine, step_cost_s=self._step_cost_s(index)) as handle:
                 yield handle
 
-        setup = NodeSetup(
-            identity=identity, config=config, manifest=self._agreed, swarm=self.swarm,
-            checkpoint=str(self._folder / f"{index}.safetensors") if self._folder else "", export="", open_network=network,
-            start_engine=engine, unix_time=lambda: EPOCH_S + trio.current_time() + self._clock_off_s(index),
-            keep_manifest=lambda _manifest: None, decisions=self._decisions.get(index, ()),
-            keep_decisions=partial(self._decisions.__setitem__, index),
-            admission=AdmissionStore(self.chains.get(index, ()), offload=_inline),
+        machine = Machine(
+            network, engine, lambda: EPOCH_S + trio.current_time() + self._clock_off_s(index), _inline,
             seconds=_Seconds(self) if stages > 1 else None,
         )  # fmt: skip
-        virtual = self.nodes[index] = VirtualNode(Node(setup, Events(None, clock=setup.unix_time)))
+        setup = NodeSetup(identity, config, self.swarm, self._store(index), machine, self.chains.get(index, ()))
+        virtual = self.nodes[index] = VirtualNode(Node(setup, Events(None, clock=machine.unix_time)))
         self._nursery.start_soon(self._live, virtual)
         await virtual.node.listening()
         return virtual
+
+    def _store(self, index: int) -> MemoryStore:
+        """Return what a node keeps: between two starts only bans and trust, and its checkpoint if there is a folder."""
+        checkpoint = self._folder / f"{index}.safetensors" if self._folder else None
+        before = self.stores.get(index, MemoryStore())
+        store = self.stores[index] = MemoryStore(self._agreed, before.decisions, checkpoint=checkpoint)
+        return store
 
     async def _live(self, virtual: VirtualNode) -> None:
         with virtual.scope:

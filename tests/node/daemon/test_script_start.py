@@ -13,9 +13,10 @@ from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest, NodeConfig, TaskSection
 from starling.node.config.toml import apply_set
 from starling.node.daemon.app import Fetching, Node, Opening
-from starling.node.daemon.context import AdmissionStore, NodeSetup, Places
+from starling.node.daemon.context import Machine, NodeSetup
 from starling.node.daemon.events import Events
 from starling.node.daemon.observe.snapshot import take_snapshot
+from starling.node.daemon.store import MemoryStore
 from starling.node.identity import Identity
 from starling.node.net.memory import MemoryHub, address_of
 from starling.node.rpc import calls
@@ -76,12 +77,9 @@ def node_of(hub, place, swarm):
     async def start_engine():
         yield engine
 
-    setup = NodeSetup(
-        identity=identity, config=place.read_config(), manifest=place.read_manifest(), swarm=swarm, checkpoint="", export="",
-        open_network=network, start_engine=start_engine, unix_time=lambda: 1.7e9 + trio.current_time(),
-        keep_manifest=place.write_manifest, admission=AdmissionStore(offload=inline), places=Places(start=place.start),
-    )  # fmt: skip
-    return Node(setup, Events(None, clock=setup.unix_time)), engine
+    machine = Machine(network, start_engine, lambda: 1.7e9 + trio.current_time(), inline)
+    setup = NodeSetup(identity, place.read_config(), swarm, place, machine)
+    return Node(setup, Events(None, clock=machine.unix_time)), engine
 
 
 @asynccontextmanager
@@ -192,7 +190,7 @@ async def test_where_no_place_for_the_file_is_given_the_settings_say_where_it_is
     founder = founded(tmp_path)
     node, engine = node_of(MemoryHub(), founder, founder.swarm())
     config = structs.replace(node.setup.config, start="elsewhere")
-    node.setup = replace(node.setup, places=Places(), config=config)
+    node.setup = replace(node.setup, store=MemoryStore(node.manifest), config=config)
     async with running(node):
         await until(lambda: engine.opening is not None)
         assert engine.opening.start == "elsewhere"
