@@ -104,7 +104,7 @@ async def drain(swarm: VirtualSwarm) -> None:
         for virtual in swarm.nodes.values():
             exchange = virtual.node.running.exchange
             for edge in exchange.edges.values():
-                exchange._shell.do([*edge.greet(), *edge.retry()])
+                exchange._do([*edge.greet(), *edge.retry()])
         await trio.sleep(1.0)
     for virtual in swarm.nodes.values():
         if swarm.manifest.pace.kind == "steps":
