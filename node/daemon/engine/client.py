@@ -37,9 +37,7 @@ class ProcessEngine:
         self._waiting: dict[int, trio.Event] = {}
         self._replies: dict[int, Reply] = {}
         self._calls = 0
-        self._ended: str | None = None
-        self._place = ""
-        self._refused = False
+        self._end: EngineError | None = None  # what every call raises from then on
 
     @property
     def pid(self) -> int:
@@ -49,11 +47,11 @@ class ProcessEngine:
     @property
     def ended(self) -> str | None:
         """Why the engine is gone, in one line; None while it runs."""
-        return self._ended
+        return None if self._end is None else str(self._end)
 
     async def call(self, request: Request) -> Reply:
         """One call, one reply. Raises EngineError: the engine has ended, or ended before it replied."""
-        if self._ended is not None:
+        if self._end is not None:
             raise self._gone()
         self._calls += 1
         call_id = self._calls
@@ -80,15 +78,16 @@ class ProcessEngine:
             async with beside(self._write):
                 await self._read()
         except LocalProtocolError as error:
-            self._ended = f"the engine broke the pipe: {error}"
+            self._end = EngineError(f"the engine broke the pipe: {error}")
         finally:
-            self._ended = self._ended or "the engine was closed"
+            self._end = self._end or EngineError("the engine was closed")
             self._outgoing.close()
             for done in self._waiting.values():
                 done.set()
 
     def _gone(self) -> EngineError:
-        return EngineError(self._ended or "the engine ended", self._place, refused=self._refused)
+        end = self._end or EngineError("the engine ended")
+        return EngineError(str(end), end.place, refused=end.refused)  # an error has the traceback of one call
 
     async def _write(self) -> None:
         async for frame in self._outgoing:
@@ -103,20 +102,15 @@ class ProcessEngine:
             if body is None:
                 break
             call_id, reply = pipe.decode_reply(body)
-            if isinstance(reply, pipe.Failed) and reply.refused:
-                self._ended, self._refused = reply.message, True
-                return
             if isinstance(reply, pipe.Failed):
-                during = f" in {reply.during}" if reply.during else ""
-                self._ended = f"the engine broke down{during}: {reply.message}"
-                self._place = f"{reply.during}, {reply.place}" if reply.during and reply.place else ""
+                self._end = _breakdown(reply)
                 return
             if (done := self._waiting.get(call_id)) is not None:
                 self._replies[call_id] = reply
                 done.set()
         with trio.move_on_after(_REAP_S):
             await _ended(self._process)
-        self._ended = f"the engine process ended with {_status(self._process.returncode)}"
+        self._end = EngineError(f"the engine process ended with {_status(self._process.returncode)}")
 
     async def _receive(self, count: int) -> bytearray | None:
         """Exactly `count` bytes, or None at the end of the stream."""
@@ -187,6 +181,14 @@ async def beside(service: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
         if len(group.exceptions) > 1:
             raise
         raise group.exceptions[0] from group.exceptions[0].__cause__
+
+
+def _breakdown(failed: pipe.Failed) -> EngineError:
+    if failed.refused:
+        return EngineError(failed.message, refused=True)
+    during = f" in {failed.during}" if failed.during else ""
+    place = f"{failed.during}, {failed.place}" if failed.during and failed.place else ""
+    return EngineError(f"the engine broke down{during}: {failed.message}", place)
 
 
 def _status(returncode: int | None) -> str:

@@ -35,9 +35,8 @@ class EngineSupervisor:
         self._up = trio.Event()
         self._down = trio.Event()
         self._restarts: list[float] = []
-        self._last_reason = ""
-        self._refusal = ""  # of the engine that died, which is for the owner to mend
-        self._place = self._last_place = ""  # step and line of code at which this engine died, and the one before it
+        self._end = EngineError("")  # of the last engine that died
+        self._place_before = ""  # step and line of code at which the one before it died
         self.restarts = 0
         self.opened: calls.Opened | None = None
         self.pid: int | None = None  # of the engine; None where it has no process of its own, or is not up
@@ -90,27 +89,26 @@ class EngineSupervisor:
                 finally:
                     self.pid = None
             now = trio.current_time()
-            if self._refusal:
-                raise ConfigError(self._refusal)
+            if self._end.refused:
+                raise ConfigError(str(self._end))
             self._give_up_at_one_place()
             self._restarts = [at for at in self._restarts if now - at < RESTART_WINDOW_S] + [now]
             self.restarts += 1
             if len(self._restarts) > MAX_RESTARTS:
                 times = f"{len(self._restarts)} times in {RESTART_WINDOW_S / 60:.0f} minutes"
-                raise EngineError(f"the engine died {times}, the last time because {self._last_reason}")
+                raise EngineError(f"the engine died {times}, the last time because {self._end}")
             self._report.event(
-                "engine_restarting", f"restarting the engine from its last checkpoint: {self._last_reason}",
-                level="warning", reason=self._last_reason,
+                "engine_restarting", f"restarting the engine from its last checkpoint: {self._end}", level="warning", reason=str(self._end),
             )  # fmt: skip
 
     def _give_up_at_one_place(self) -> None:
         """Raises EngineError: the engine died as the one before it, at the same line of code in the same step, which comes again."""
-        place, self._place = self._place, ""
-        if place and place == self._last_place:
+        place = self._end.place
+        if place and place == self._place_before:
             raise EngineError(
-                f"the engine died twice at the same step: {self._last_reason}; mend that, then `starling run` goes on from the checkpoint"
+                f"the engine died twice at the same step: {self._end}; mend that, then `starling run` goes on from the checkpoint"
             )
-        self._last_place = place
+        self._place_before = place
 
     async def _open(self, engine: EngineHandle) -> bool:
         try:
@@ -120,10 +118,10 @@ class EngineSupervisor:
                 if opening is not self._opening:
                     await engine.call(calls.Limit(self._opening.threads))
         except EngineError as error:
-            self._last_reason = str(error)
+            self._end = EngineError(str(error))  # wherever it died, no step was under way
             return False
         except trio.TooSlowError:
-            self._last_reason = f"the engine did not open the task within {self._silence_s:.0f} s"
+            self._end = EngineError(f"the engine did not open the task within {self._silence_s:.0f} s")
             return False
         if isinstance(reply, calls.Refused):
             raise ConfigError(reply.reason)
@@ -137,8 +135,6 @@ class EngineSupervisor:
 
     def _lost(self, engine: EngineHandle, error: EngineError) -> None:
         if self._engine is engine:
-            self._last_reason, self._place = str(error), error.place
-            self._refusal = str(error) if error.refused else ""
-            self._engine = None
+            self._end, self._engine = error, None
             self._up = trio.Event()
             self._down.set()
