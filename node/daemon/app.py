@@ -26,7 +26,7 @@ from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.bootstrap import Bootstrap
 from starling.node.daemon.progress import Progress
-from starling.node.daemon.running import RunningNode
+from starling.node.daemon.running import Begun, RunningNode
 from starling.node.daemon.schedule import Schedule
 from starling.node.daemon.state.start_model import StartModel, Ways
 from starling.node.daemon.state.transfer import Transfer
@@ -162,23 +162,11 @@ class Node:
         nursery.start_soon(engine.serve)
         await admission.obtain()
         opened = await engine.ready()
-        running = self.phase = RunningNode(
-            context,
-            engine,
-            opened,
-            admission,
-            bootstrap,
-            transfer,
-            self.policy,
-            self.progress,
-            self.transactions,
-            stage,
-            machine.seconds,
-        )
+        begun = Begun(admission, bootstrap, transfer, self.policy, self.progress, self.transactions)
+        running = self.phase = RunningNode(context, engine, opened, begun, stage, machine.seconds)
         members = running.membership
-        self.policy.enforce(
-            Enforcement(network.refuse, running.cut, running.membership.origins.inviters_of, lambda: members.table)
-        )
+        inviters_of = members.origins.inviters_of
+        self.policy.enforce(Enforcement(network.refuse, running.contributions.cut, inviters_of, lambda: members.table))
         self._ready.set()
         await running.serve(nursery)
         if setup.config.active or setup.config.pause_on_battery:
@@ -235,10 +223,9 @@ class Node:
     async def _leave(self) -> None:
         if self.progress.state == "leaving":
             return
-        finished = self.progress.state == "finished"
         self.progress.enter("leaving")
         if isinstance(self.phase, RunningNode):
-            await self.phase.leave(finished=finished)
+            await self.phase.leave()
         self.events.event("left", "left the swarm in order")
 
 

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import trio
 
-from starling.gossip.errors import EngineError
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
 from starling.gossip.seeds import derive
@@ -32,10 +31,12 @@ from starling.node.daemon.state.model_sync import ModelSync
 from starling.node.daemon.state.transfer import Transfer
 from starling.node.daemon.training.evaluation import Evaluation
 from starling.node.daemon.training.housekeeping import Housekeeping
+from starling.node.daemon.training.last_model import LastModel
 from starling.node.daemon.training.late_join import PeerModels
 from starling.node.daemon.training.local_work import CrewWork, EngineWork, LocalWork
 from starling.node.daemon.training.loop import Training
 from starling.node.daemon.training.paces import Services, pace_of
+from starling.node.daemon.trust.contributions import Contributions
 from starling.node.daemon.trust.peer_policy import PeerPolicy
 from starling.node.rpc import calls
 
@@ -44,7 +45,6 @@ LAST_SAVE_S = 1.2  # for the last checkpoint
 PAYLOAD_BYTES_PER_PARAMETER = 32  # upper bound: two vectors of doubles, and an index for each coordinate …
 PAYLOAD_BYTES = 64 << 10  # … with their headers
 NO_CREW_BYTES = 1 << 10  # of a frame of a lane that nobody reads here
-RECONCILED_S = 5.0  # pause between comparisons of the edges with the members: what an event did not say is done then
 SETTLE_S = 3.0  # a joiner looks for members for so long before it starts alone
 
 
@@ -53,27 +53,28 @@ def _as_named(named: OverlayNeighbors) -> OverlayNeighbors:
     return named
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What exists before the engine has opened the task: how a node met the swarm, and what it tells of itself."""
+
+    admission: Admission
+    bootstrap: Bootstrap
+    transfer: Transfer
+    policy: PeerPolicy
+    progress: Progress
+    transactions: Transactions
+
+
 class RunningNode:
-    """One node's services, beside those given, which exist from its start; `opened` is the engine's reply when it opened the task."""
+    """One node's services, beside those that have begun; `opened` is the engine's reply when it opened the task."""
 
     def __init__(
-        self, context: NodeContext, engine: EngineSupervisor, opened: calls.Opened, admission: Admission, bootstrap: Bootstrap,
-        transfer: Transfer, policy: PeerPolicy, progress: Progress, transactions: Transactions, stage: int = -1,
+        self, context: NodeContext, engine: EngineSupervisor, opened: calls.Opened, begun: Begun, stage: int = -1,
         seconds: SecondNodes | None = None,
     ) -> None:  # fmt: skip
-        clock = SwarmClock(patience_s=math.inf)
-        self.context = context
-        self.engine = engine
-        self.opened = opened
-        self.policy = policy
-        self._bootstrap = bootstrap
-        self.transfer = transfer
-        self._progress = progress
-        self._export: Path | None = None
-        self._saved_committed = 0  # exchanges, at the last save
-        self._cut: dict[str, None] = {}  # peers whose contribution is to be deleted, in order
-        self._cut_added = trio.Event()
-        self.membership = Membership(context, clock, admission, self._member_changed)
+        clock, progress = SwarmClock(patience_s=math.inf), begun.progress
+        self.context, self.engine, self.opened, self.begun = context, engine, opened, begun
+        self.membership = Membership(context, clock, begun.admission, self._member_changed)
         self.contacts = Contacts(context, self.membership)
         self.crew: CrewService | None = None
         self.members: Members = self.membership
@@ -85,7 +86,7 @@ class RunningNode:
             self.crew = CrewService(context, mates, opened, seconds)
             around = partial(CrewNeighbors, mates)
             work = CrewWork(self.crew, EngineWork(engine), context.manifest.pace.local_steps)
-            transfer.seats = mates.wanted
+            begun.transfer.seats = mates.wanted
         else:
             context.network.expect("crew", NO_CREW_BYTES)
         self.beacons = BeaconService(context, self.members)
@@ -93,40 +94,42 @@ class RunningNode:
         self.stop = StopService(context, self.membership, opened)
         evaluation = Evaluation(context.manifest.pace, work, self.stop, progress, context.report, opened.metric)
         house = Housekeeping(context, engine, progress, evaluation)
-        sync = ModelSync(transfer=transfer, engine=engine, report=context.report)
-        models = PeerModels(context, self.membership, self.members, sync, policy.allows, self.inviter_of)
-        pace = pace_of(
+        sync = ModelSync(transfer=begun.transfer, engine=engine, report=context.report)
+        models = PeerModels(context, self.membership, self.members, sync, begun.policy.allows, self.inviter_of)
+        self.pace = pace_of(
             Services(
-                context, self.membership, self.members, around, self.beacons, policy, (transactions.observe,), clock, work, house, models,
-                self.may_meet,
+                context, self.membership, self.members, around, self.beacons, begun.policy, (begun.transactions.observe,), clock, work,
+                house, models, self.may_meet,
             )
         )  # fmt: skip
-        self.exchange, self.neighbors, self.equivocation = pace.exchange, pace.neighbors, pace.equivocation
-        self.training = Training(context.manifest.pace, self.members, pace.joining, pace.loop, house)
+        self.exchange = self.pace.exchange
+        self.training = Training(context.manifest.pace, self.members, self.pace.joining, self.pace.loop, house)
+        self.last: LastModel | None = None  # until the rounds are done
+        self.contributions = Contributions(self.exchange.revoke, lambda: self.exchange.edges, self._is_present)
         engine.reset = self.exchange.reset_all
         context.network.expect("exchange", PAYLOAD_BYTES_PER_PARAMETER * opened.parameters + PAYLOAD_BYTES)
         progress.figures, progress.round = opened.figures, opened.round
         progress.best, progress.best_round = opened.best, opened.best_round
-        transfer.expect(opened)
+        begun.transfer.expect(opened)
 
     async def serve(self, nursery: trio.Nursery) -> None:
         """Start all services in `nursery`; returns when they serve."""
         await nursery.start(self.membership.serve, self._route)
         await nursery.start(self.exchange.serve)
         votes = self.stop if self.stop.votes is not None else None
-        for service in (self.equivocation, self.beacons, self.reachability, votes, self.crew):
+        for service in (self.pace.equivocation, self.beacons, self.reachability, votes, self.crew):
             if service is not None:
                 await nursery.start(service.serve)
-        nursery.start_soon(self._cut_contributions)
-        nursery.start_soon(self._bootstrap.watch, self.membership)
-        nursery.start_soon(self._join, self._bootstrap.addresses)
+        nursery.start_soon(self.contributions.serve)
+        nursery.start_soon(self.begun.bootstrap.watch, self.membership)
+        nursery.start_soon(self._join, self.begun.bootstrap.addresses)
 
     async def _join(self, addresses: Sequence[str]) -> None:
         """Keep in touch through these addresses, and through those that are found later."""
         async with trio.open_nursery() as nursery:
-            opens = partial(self.transfer.answers, swarm=self.context.swarm)
-            nursery.start_soon(partial(self.contacts.keep, addresses, self._bootstrap.given, opens=opens))
-            async for address in self._bootstrap.additions(addresses):
+            bootstrap, opens = self.begun.bootstrap, partial(self.begun.transfer.answers, swarm=self.context.swarm)
+            nursery.start_soon(partial(self.contacts.keep, addresses, bootstrap.given, opens=opens))
+            async for address in bootstrap.additions(addresses):
                 nursery.start_soon(partial(self.contacts.keep, (address,), (), hints=True))
 
     async def train(self, export: Path | None) -> None:
@@ -135,42 +138,32 @@ class RunningNode:
         if text := weight.capped(context.manifest, samples):
             context.report.event("weight_capped", text, level="warning", samples=samples)
         start_round = await self._start_round()
-        self.transfer.give(self.engine, self.membership.may_read)
+        self.begun.transfer.give(self.engine, self.membership.may_read)
         await training.quorum(begun=start_round > 0)
         self.membership.settle()
         await training.run(start_round)
-        self._export, self._saved_committed = export, self.exchange.stats.committed
-        await training.house.save(export)
-        self._progress.enter("finished")
-        done = self._progress.round
+        last = self.last = LastModel(context.manifest.pace, self.exchange, training.house, export)
+        await last.save()
+        self.begun.progress.enter("finished")
+        done = self.begun.progress.round
         text = f"stopped after {done} rounds: two thirds of the members or more no longer improve"
         if not training.house.evaluation.stopped_early:
             text = f"all {context.manifest.pace.rounds} rounds done"
         context.report.event("finished", text, round=done)
         await trio.sleep(context.config.linger_s)
-        await self._save_again()
+        await last.save_again()
 
-    async def leave(self, *, finished: bool) -> None:
+    async def leave(self) -> None:
         """Say farewell to the members and write the last checkpoint; within FAREWELL_S + LAST_SAVE_S."""
         with trio.CancelScope(shield=True):
             with trio.move_on_after(FAREWELL_S):
                 await self.membership.leave()
             with trio.move_on_after(LAST_SAVE_S):
-                await (self._save_again() if finished else self.training.house.save())
-
-    async def _save_again(self) -> None:
-        """Save if that failed before, as disk space may have been freed, or if a late acknowledgement has committed an exchange since."""
-        committed = self.exchange.stats.committed
-        if committed > self._saved_committed and self.context.manifest.pace.kind == "steps":
-            with suppress(EngineError):
-                await self.engine.call(calls.Mix(self._progress.round - 1))
-        if committed > self._saved_committed or self.training.house.cannot_save:
-            self._saved_committed = committed
-            await self.training.house.save(self._export)
+                await (self.training.house.save() if self.last is None else self.last.save_again())
 
     async def _start_round(self) -> int:
         """Look for members for a while -> the round to start at."""
-        with trio.move_on_after(SETTLE_S if self._bootstrap.addresses else 0.0):
+        with trio.move_on_after(SETTLE_S if self.begun.bootstrap.addresses else 0.0):
             while len(self.membership.members) < 2:  # noqa: ASYNC110 — for a short time at the start
                 await trio.sleep(0.05)
         return await self.training.joining.start(self.opened)
@@ -179,7 +172,7 @@ class RunningNode:
         """Addresses for an invite made now; stays the same while members do."""
         me, network = self.context.me, self.context.network
         others = sorted(
-            (peer for peer in self.membership.members if peer != me and self.policy.allows(peer)),
+            (peer for peer in self.membership.members if peer != me and self.begun.policy.allows(peer)),
             key=lambda peer: derive(0, "invite", me, peer),  # other members give others' addresses
         )
         return to_share((*network.relayed, *network.addresses), others, network.answered, self.membership.origins.met)
@@ -202,18 +195,18 @@ class RunningNode:
             self.reachability.receive(peer, message)
         elif isinstance(message, StopVote):
             self.stop.receive(peer, message)
-        elif self.equivocation is not None:
-            self.equivocation.receive(peer, message)
+        elif self.pace.equivocation is not None:
+            self.pace.equivocation.receive(peer, message)
 
     def _member_changed(self, event: MemberEvent) -> None:
         report = self.context.report
         match event:
             case Joined(peer=peer):
                 report.event("peer_joined", f"{peer} joined", peer=peer)
-                self.policy.joined(peer)
+                self.begun.policy.joined(peer)
                 self.stop.welcome(peer)
-                if self.equivocation is not None:
-                    self.equivocation.welcome(peer)
+                if self.pace.equivocation is not None:
+                    self.pace.equivocation.welcome(peer)
                 return
             case Died(peer=peer):
                 report.event("peer_died", f"{peer} is gone; its flow is deleted", level="warning", peer=peer)
@@ -226,29 +219,15 @@ class RunningNode:
                 self.stop.welcome(peer)
             case _:
                 return
-        if self.equivocation is not None:
-            self.equivocation.forget(peer)
-        self.cut(peer)
+        if self.pace.equivocation is not None:
+            self.pace.equivocation.forget(peer)
+        self.contributions.cut(peer)
 
-    def cut(self, peer: str) -> None:
-        """Delete soon what a peer contributed to the correction."""
-        self._cut[peer] = None
-        self._cut_added.set()
+    def _is_present(self, peer: str) -> bool:
+        members = self.membership.table
+        return peer in members and members[peer].present
 
     def inviter_of(self, peer: str) -> str:
         """The inviter that answers for a peer; "" for none, and for the founder, who could else be banned through its invitees."""
         inviter = self.membership.origins.inviter_of(peer)
         return inviter if inviter is not None and inviter != self.context.manifest.founder else ""
-
-    async def _cut_contributions(self) -> None:
-        async with trio.open_nursery() as nursery:
-            while True:
-                with trio.move_on_after(RECONCILED_S):
-                    await self._cut_added.wait()
-                self._cut_added = trio.Event()
-                members = self.membership.table
-                gone = (peer for peer in self.exchange.edges if peer not in members or not members[peer].present)
-                self._cut.update(dict.fromkeys(gone))
-                for peer in self._cut:
-                    nursery.start_soon(self.exchange.revoke, peer)
-                self._cut.clear()

@@ -117,14 +117,14 @@ def _running(node: Node, running: RunningNode) -> Fields:
 
 def _transfers(node: Node, running: RunningNode) -> tuple[Transfer, ...]:
     """Models being fetched, and exchanges under way."""
-    under_way = (*running.transfer.incoming, *node.transactions.under_way)
+    under_way = (*running.begun.transfer.incoming, *node.transactions.under_way)
     return tuple(sorted(under_way, key=lambda each: -each.seconds)[:MAX_TRANSFERS])
 
 
 def _link_map(node: Node, running: RunningNode) -> LinkMap:
     """The overlay of the current round."""
     current = node.progress.current
-    return running.neighbors.link_map(node.progress.round if current is None else current)
+    return running.pace.neighbors.link_map(node.progress.round if current is None else current)
 
 
 def _problem(node: Node) -> str | None:

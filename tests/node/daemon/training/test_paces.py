@@ -40,9 +40,9 @@ async def test_a_manifest_names_the_parts_once(pace, sections, alone, names):
         await node.ready()
         running, loop = node.running, node.running.training.loop
         inner = [getattr(loop, name) for name in ("rounds", "contacts") if hasattr(loop, name)]
-        parts = loop, *inner, running.training.joining, running.neighbors, running.exchange
+        parts = loop, *inner, running.training.joining, running.pace.neighbors, running.exchange
         assert " ".join(type(it).__name__ for it in parts) == names
-        assert (running.equivocation is not None) == (pace.get("mix") == "gather")
+        assert (running.pace.equivocation is not None) == (pace.get("mix") == "gather")
 
 
 def test_the_last_round_is_evaluated_whatever_its_number():
