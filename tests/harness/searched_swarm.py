@@ -45,10 +45,10 @@ is then given no more than is usual for 4 rounds, for 8 the next time, then 16 (
 """
 ROUND_S = 3.0  # a round of an honest node takes no longer, whatever a member does: see docs/protocol.md on deadlines
 PASSING = {
-    "Shell._send_frames",
-    "Shell._call_engine",
+    "ExchangeService._send_frames",
+    "ExchangeService._call_engine",
     "BestEffort._send_counted",
-    "Exchange.revoke",
+    "PairwiseExchange.revoke",
     "PulledExchange.revoke",
     "Transfer._respond",
 }
