@@ -103,13 +103,20 @@ class Update:
 
     def add(self, made: object) -> None:
         """Note what was made of it, with the bytes and tensors that it holds."""
-        if not isinstance(made, SAYS_NOTHING):
+        if not isinstance(made, SAYS_NOTHING) and not _is_shared(made):
             self._parts[id(made)] = made
-            self._parts |= {id(each): each for each in _leaves(made) if isinstance(each, NUMBERS)}
+            self._parts |= {
+                id(each): each for each in _leaves(made) if isinstance(each, NUMBERS) and not _is_shared(each)
+            }
 
     def within(self, given: object) -> bool:
         """Return whether something is a part, or holds one."""
         return any(id(each) in self._parts for each in _leaves(given))
+
+
+def _is_shared(made: object) -> bool:
+    """Return whether Python has one object of this value for all: nothing in it, or a single byte."""
+    return (isinstance(made, bytes) and len(made) < 2) or (isinstance(made, tuple | frozenset) and not made)
 
 
 def _leaves(of: object, depth: int = 3) -> Iterator[object]:

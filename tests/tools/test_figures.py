@@ -4,6 +4,7 @@ import ast
 
 import pytest
 
+from starling.node.net.api import Inbound
 from tools import figures, stops
 
 FUNCTION = """
@@ -103,6 +104,23 @@ def test_a_turning_back_is_a_stop_in_a_module_that_was_left():
         way.enter((module, name))
     assert len(way.stops) == 6
     assert way.turnings == 2
+
+
+@pytest.mark.parametrize("shared", [b"", b"a", (), frozenset()])
+def test_what_python_has_one_object_of_is_no_part_of_an_update(shared):
+    """Else whatever holds an empty value, such as a member's record without an invitation, would count as given the update."""
+    update = stops.Update(Inbound("peer", "exchange", b"frame"))
+    update.add((shared, b"payload"))
+    assert not update.within((shared, 1))
+
+
+def test_bytes_of_an_update_are_its_parts_wherever_they_are_held():
+    payload = bytes(range(9))
+    update = stops.Update(Inbound("peer", "exchange", b"frame"))
+    assert not update.within([payload])
+    update.add((b"", payload))
+    assert update.within([payload])
+    assert update.within({"payload": payload})
 
 
 @pytest.mark.slow
