@@ -33,19 +33,23 @@ class Dissemination:
 
     member_list: MemberList
     own: str
+    due_at: float = math.inf
+    """Local time of the next frame of them; infinite if nothing is queued."""
     _records: dict[str, int] = field(default_factory=dict)
     _rumors: dict[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self._records or self._rumors)
 
-    def add_record(self, peer: str) -> None:
-        """Queue the new record of `peer`; queued rumors about an older one are dropped."""
+    def add_record(self, peer: str, now: float) -> None:
+        """Queue the new record of `peer`, to be sent now; queued rumors about an older one are dropped."""
+        self.due_at = now
         self._records[peer] = record_fan_out(self.member_list.size)
         self._rumors.pop(peer, None)
 
-    def add_rumor(self, peer: str) -> None:
-        """Queue the suspicion, or belief of death, of `peer`."""
+    def add_rumor(self, peer: str, now: float) -> None:
+        """Queue the suspicion, or belief of death, of `peer`, to be sent now."""
+        self.due_at = now
         self._rumors[peer] = record_fan_out(self.member_list.size)
 
     def take(self, copies: int) -> tuple[tuple[Record, ...], tuple[Rumor, ...]]:

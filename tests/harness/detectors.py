@@ -12,10 +12,11 @@ from math import inf
 import msgspec
 
 from starling.gossip.errors import RemoteProtocolError
-from starling.gossip.membership.detector import Detector, Timing
+from starling.gossip.membership.detector import Detector
 from starling.gossip.membership.events import ClockSample, Died, Output, Send
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MAX_MEMBERS, MemberList
+from starling.gossip.membership.swarm_view import Timing
 from starling.gossip.seeds import derive
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import Hello, Record, Revocation
@@ -59,9 +60,20 @@ def knowing(*others: str) -> Detector:
     core = detector("me")
     for peer in others:
         core.receive(peer, Hello(record(peer), core.member_list.digest, 0.0), 0.0)
-    core._probes._open.clear()
-    core._probe_at = core._sync_at = core._spread_at = inf
+    quiet(core)
+    core.spreading.dissemination.due_at = inf
     return core
+
+
+def quiet(core: Detector) -> None:
+    """End all probes of a detector; no probe or comparison begins by the clock."""
+    no_probes(core)
+    core.prober.probe_at = core.spreading.sync_at = inf
+
+
+def no_probes(core: Detector) -> None:
+    for probe in core.prober.probes.overdue(inf):
+        core.prober.probes.drop(probe)
 
 
 @dataclass(frozen=True, slots=True)

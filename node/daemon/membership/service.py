@@ -13,7 +13,7 @@ import trio
 
 from starling.gossip.errors import GossipError, RemoteProtocolError
 from starling.gossip.exchange.swarm_clock import SwarmClock
-from starling.gossip.membership.detector import Detector, Timing
+from starling.gossip.membership.detector import Detector
 from starling.gossip.membership.events import (
     Changed,
     ClockSample,
@@ -29,6 +29,7 @@ from starling.gossip.membership.events import (
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import Member, MemberList
 from starling.gossip.membership.roster import Roster
+from starling.gossip.membership.swarm_view import Timing
 from starling.gossip.wire import frames
 from starling.gossip.wire.schema import (
     Attestations,

@@ -217,7 +217,7 @@ class _Member:
         assert ME in view.alive or self.core.stopped
         assert detectors.verify(self.core.own)
         assert view.members[ME].record == self.core.own
-        assert sum(probe.asker is not None for probe in self.core._probes._open.values()) <= 64
+        assert sum(probe.asker is not None for probe in self.core.prober.probes._open.values()) <= 64
         assert view.alive == tuple(sorted(view.alive))
 
     def _message(self) -> schema.Control:

@@ -70,8 +70,8 @@ def test_so_is_one_whose_late_answers_have_taught_this_node_to_wait_for_longer()
     """On a line that comes and goes what was sent meanwhile arrives late; that is no round trip to get used to."""
     core = knowing("a", "b", "c")
     for trip_s in (0.01, 0.2, 0.24, 1.0, 2.0):
-        core._health.acknowledged("a", trip_s, in_time=trip_s < TIMING.timeout_s)
-    assert core._health.wait_s("a") > 2 * TIMING.timeout_s
+        core.prober.health.acknowledged("a", trip_s, in_time=trip_s < TIMING.timeout_s)
+    assert core.prober.health.wait_s("a") > 2 * TIMING.timeout_s
     ((_, probe),) = sent(core.look(["a"], 5.0, late=True), wire.Probe)
     core.tick(6.0)
     assert not core.silent("a"), "it is waited for still"
@@ -82,7 +82,7 @@ def test_so_is_one_whose_late_answers_have_taught_this_node_to_wait_for_longer()
 def test_a_member_that_is_far_is_not_called_gone():
     core = knowing("a", "b", "c")
     for _ in range(5):
-        core._health.acknowledged("a", 0.6, in_time=False)
+        core.prober.health.acknowledged("a", 0.6, in_time=False)
     ((_, probe),) = sent(core.look(["a"], 5.0, late=True), wire.Probe)
     core.receive("a", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0), 5.0 + 0.7)
     assert not core.lately_gone("a", 6.0)

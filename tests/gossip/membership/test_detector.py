@@ -18,7 +18,7 @@ from starling.gossip.membership.table import Table, entry_of, key_of
 from starling.gossip.overlay.ranks import digest
 from starling.gossip.wire import schema as wire
 from starling.gossip.wire.frames import decode, encode
-from tests.harness.detectors import TIMING, detector, record, sent
+from tests.harness.detectors import TIMING, detector, quiet, record, sent
 
 
 def knowing(*others, now=0.0, met=()):
@@ -26,11 +26,10 @@ def knowing(*others, now=0.0, met=()):
     core = detector("me", now)
     core.receive("a", wire.Sync(tuple(record(peer) for peer in others)), now)
     core.last_frame.clear()
-    core.last_frame |= dict.fromkeys(met, -inf)
+    core.last_frame.update(dict.fromkeys(met, -inf))
     for peer in others:
-        core._introductions.meet(peer)
-    core._probes._open.clear()
-    core._probe_at = core._sync_at = inf
+        core.view.introductions.meet(peer)
+    quiet(core)
     return core
 
 
@@ -149,7 +148,7 @@ def test_an_acknowledgement_from_another_than_the_one_probed_counts_for_nothing(
     assert (
         facts(core.receive("b", wire.Acknowledge(probe.nonce, core.member_list.digest, 0.0, "a"), 0.2)) == []
     )  # not asked to help
-    assert core._probes.find("a").nonce == probe.nonce
+    assert core.prober.probes.find("a").nonce == probe.nonce
 
 
 def test_silence_goes_from_probe_to_helpers_to_suspicion_to_death():
@@ -175,7 +174,7 @@ def test_silence_goes_from_probe_to_helpers_to_suspicion_to_death():
 def test_a_suspended_node_declares_no_member_dead_before_it_has_read_its_messages():
     core = knowing("a", "b")
     core.member_list.suspect("a", 0.0)
-    core._suspects_at = 0.25
+    core.prober.suspects.judge_at = 0.25
     out = core.tick(3600.0)
     assert [peer for peer, _ in sent(out, wire.Probe)] == ["a"]
     assert "a" in core.member_list.alive
@@ -414,7 +413,7 @@ def test_records_are_sent_in_frames_within_the_lanes_limit():
         "p" * 128, "s" * 64, 2**62, 2**62, "alive", addresses, b"s" * 64, bytes(wire.MAX_CREDENTIAL_BYTES)
     )
     core = knowing("a", met=["a", largest.peer])
-    frames = core._anti_entropy.tell("a", [largest] * (2 * wire.MAX_RECORDS + 1), 1.0)
+    frames = core.spreading.anti_entropy.tell("a", [largest] * (2 * wire.MAX_RECORDS + 1), 1.0)
     assert [len(frame.message.records) for frame in frames] == [wire.MAX_RECORDS, wire.MAX_RECORDS, 1]
     assert max(len(encode(frame.message)) for frame in frames) <= wire.MAX_FRAME_BYTES["control"]
     assert [decode("control", "a", encode(frame.message)) for frame in frames] == [frame.message for frame in frames]

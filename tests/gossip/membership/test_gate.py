@@ -13,7 +13,7 @@ from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import MemberList
 from starling.gossip.membership.table import key_of
 from starling.gossip.wire import schema as wire
-from tests.harness.detectors import TIMING, record, sent, sign, verify
+from tests.harness.detectors import TIMING, quiet, record, sent, sign, verify
 
 DIGEST = b"other-digest"
 
@@ -67,10 +67,10 @@ def guarded(*others, gate=None, peer="me"):
     if others:
         core.receive(others[0], wire.Sync(tuple(record(other) for other in others)), 0.0)
     for other in others:
-        core._introductions.meet(other)
-    core._probe_at = core._sync_at = core._spread_at = float("inf")
-    core._quiet_until = -float("inf")
-    core._probes._open.clear()
+        core.view.introductions.meet(other)
+    quiet(core)
+    core.spreading.dissemination.due_at = float("inf")
+    core.spreading.quiet_until = -float("inf")
     return core
 
 
@@ -218,10 +218,10 @@ def test_who_asks_for_revocations_all_the_time_takes_no_turn_of_another():
 
 def test_with_each_anti_entropy_the_digest_goes_out_if_there_is_anything_to_compare():
     core = guarded("a")
-    core._sync_at = 5.0
+    core.spreading.sync_at = 5.0
     assert sent(core.tick(5.0), wire.Revoked) == []
     core.member_list.gate.revoke([void("r")])
-    core._sync_at = 6.0
+    core.spreading.sync_at = 6.0
     assert sent(core.tick(6.0), wire.Revoked) == [("a", wire.Revoked((), core.member_list.gate.digest, reply=True))]
 
 
@@ -229,7 +229,7 @@ def test_anti_entropy_removes_members_with_lapsed_credentials():
     gate = Ring()
     core = guarded("a", "b", gate=gate)
     gate.waiting.add("b")
-    core._sync_at = 5.0
+    core.spreading.sync_at = 5.0
     assert Died("b") in core.tick(5.0)
     assert core.member_list.alive == ("a", "me")
 

@@ -2,10 +2,10 @@
 
 from math import inf
 
-from starling.gossip.membership.detector import _MEETERS
 from starling.gossip.membership.events import Died, Joined, Reborn, Send, Suspected, Told
+from starling.gossip.membership.spreading import MEETERS
 from starling.gossip.wire import schema as wire
-from tests.harness.detectors import TIMING, DetectorSwarm, detector, names, record, sent
+from tests.harness.detectors import TIMING, DetectorSwarm, detector, names, quiet, record, sent
 
 
 def facts(outputs):
@@ -25,9 +25,8 @@ def newcomer():
     """It has met `a`, and nobody else is a member."""
     core = detector("me")
     core.receive("a", wire.Hello(record("a"), b"", 0.0), 0.0)
-    core._probes._open.clear()
-    core._probe_at = core._sync_at = inf
-    core._quiet_until = -inf
+    quiet(core)
+    core.spreading.quiet_until = -inf
     return core
 
 
@@ -68,7 +67,7 @@ def test_who_died_is_alive_again_when_it_is_heard_itself_and_by_nobody_else_s_wo
 def test_a_large_swarm_counts_members_before_all_have_met():
     """Its members probe a newcomer in their laps, not all at once."""
     core = newcomer()
-    out = core.receive("a", wire.Sync(tuple(record(peer) for peer in names(_MEETERS + 10))), 1.0)
+    out = core.receive("a", wire.Sync(tuple(record(peer) for peer in names(MEETERS + 10))), 1.0)
     assert {Told, Joined} == {type(event) for event in facts(out)}
     assert facts(core.receive("a", wire.Spread((record("x"),)), 2.0)) == [Joined("x")]
 
@@ -77,5 +76,5 @@ def test_of_those_that_join_at_once_each_meets_all_within_a_round_trip():
     swarm = DetectorSwarm(12, delay_s=0.02)
     swarm.run(0.5, swarm.agreed)
     met = swarm.run(swarm.now + 0.1)
-    told = [peer for node in swarm.nodes.values() for peer in node._introductions._told]
+    told = [peer for node in swarm.nodes.values() for peer in node.view.introductions._told]
     assert not told, f"at {met} s some know others from hearsay"

@@ -10,7 +10,7 @@ from starling.gossip.membership.events import Suspected
 from starling.gossip.membership.local_health import MAX_GIVEN_UP, MOST, LocalHealth
 from starling.gossip.membership.suspicion import ENOUGH, LONE, Suspicions, share
 from starling.gossip.wire import schema as wire
-from tests.harness.detectors import TIMING, detector, record, sent
+from tests.harness.detectors import TIMING, detector, quiet, record, sent
 
 SECONDS = st.floats(0.0, 1e6)
 EVENTS = st.one_of(
@@ -103,11 +103,10 @@ def test_an_accuser_counts_once():
 def knowing(*others, met=True):
     core = detector("me")
     core.receive("a", wire.Sync(tuple(record(peer) for peer in others)), 0.0)
-    core.last_frame |= dict.fromkeys(others if met else (), -inf)
+    core.last_frame.update(dict.fromkeys(others if met else (), -inf))
     for peer in others if met else ():
-        core._introductions.meet(peer)
-    core._probes._open.clear()
-    core._probe_at = core._sync_at = inf
+        core.view.introductions.meet(peer)
+    quiet(core)
     return core
 
 

@@ -1,7 +1,7 @@
 """Who is about to be waited for is looked for: peers that are there answer, those that are not are known as silent."""
 
 from starling.gossip.wire import schema as wire
-from tests.harness.detectors import TIMING, knowing, sent
+from tests.harness.detectors import TIMING, knowing, no_probes, sent
 
 
 def probed(outputs):
@@ -39,7 +39,7 @@ def test_nobody_is_looked_for_twice_at_once_nor_who_was_heard_a_moment_ago():
     assert probed(core.look(["a", "b", "stranger"], 5.0, late=True)) == ["a", "b"]
     assert probed(core.look(["a", "b"], 5.1, late=True)) == []
     core.frame_seen("a", 5.2)
-    core._probes._open.clear()
+    no_probes(core)
     assert probed(core.look(["a", "b"], 5.3, late=True)) == ["b"]
 
 

@@ -1,0 +1,112 @@
+"""Suspects of one node: members that left a probe unanswered or that others accuse, until they answer or are declared dead.
+
+Theory of operation. A suspect stays in the alive set for `suspicion_s`, stretched like all waits and longer while few members accuse it
+(`suspicion`), and is probed twice per timeout, with the accusation in the probe. Any frame of its own on any lane (connections are
+authenticated) or a newer record of it clears the suspicion; otherwise it is declared dead. A rumor of death counts as a suspicion, and one
+about a member from which a frame came less than a timeout ago is ignored: rumors start our own probing and never conclude it, and we pass
+on only what our own probes found. If this node was held up, no member is declared dead within a timeout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from starling.gossip.membership.dissemination import Dissemination
+from starling.gossip.membership.events import Output, Send
+from starling.gossip.membership.local_health import LocalHealth
+from starling.gossip.membership.member_list import version_of
+from starling.gossip.membership.suspicion import Suspicions
+from starling.gossip.membership.swarm_view import SwarmView
+from starling.gossip.wire import schema as wire
+
+
+@dataclass(slots=True)
+class Suspects:
+    """Suspects members, tells them and others so, and declares them dead."""
+
+    view: SwarmView
+    dissemination: Dissemination
+    health: LocalHealth
+    judge_at: float = math.inf
+    """Local time of the next judgement; infinite without suspects."""
+    held_up_until: float = -math.inf  # before then no member is declared dead: this node was held up
+    _suspicions: Suspicions = field(default_factory=Suspicions)
+    _accused_at: dict[str, float] = field(default_factory=dict)
+
+    def suspect(self, peer: str, now: float) -> list[Output]:
+        """Suspect an alive member; no effect on others."""
+        suspected = self.view.member_list.suspect(peer, now)
+        if suspected:
+            self._suspicions.keep(self.view.member_list.members)
+            self.judge_at = min(self.judge_at, now)
+        return [*self.view.introductions.known(suspected)]
+
+    def found_silent(self, peer: str, now: float) -> None:
+        """Tell others of a suspect that left a probe of ours unanswered, once."""
+        member = self.view.member_list.members.get(peer)  # none where a newcomer took the place of the dead meanwhile
+        own = self.view.own.peer
+        if member is not None and member.status == "suspect" and not self._suspicions.by(peer, own):
+            self._suspicions.accuse(peer, own)
+            self.dissemination.add_rumor(peer, now)
+
+    def accused(self, rumors: Iterable[wire.Rumor], source: str, now: float) -> list[Output]:
+        """Suspect members of which a rumor says so, unless they were heard lately; send the source newer records than it accuses."""
+        out: list[Output] = []
+        newer: list[wire.Record] = []
+        view = self.view
+        for rumor in rumors:
+            member = view.member_list.members.get(rumor.peer)
+            ours = rumor.peer == view.own.peer
+            if member is None or not member.present or not (ours or view.present(source)):
+                continue
+            named = rumor.incarnation, rumor.version
+            if named < version_of(member.record):
+                newer.append(member.record)
+            elif named > version_of(member.record):
+                continue
+            elif ours:
+                view.local.note_accusation(source, now, view.timing.timeout_s)
+            elif now - view.last_frame.get(rumor.peer, -math.inf) >= self.health.wait_s(rumor.peer):
+                out += self.suspect(rumor.peer, now)
+                self._suspicions.accuse(rumor.peer, source)
+        if newer:
+            out.append(Send(source, wire.Spread(tuple(newer[: wire.MAX_RECORDS]))))
+        return out
+
+    def judge(self, now: float, probe: Callable[[str, float], Send]) -> list[Output]:
+        """Probe suspects again, and declare those dead whose time is up; due twice per timeout while there are suspects."""
+        if now < self.judge_at:
+            return []
+        out: list[Output] = []
+        members, timing = self.view.member_list.members, self.view.timing
+        self._suspicions.keep(members)
+        suspects = [(peer, m.since) for peer, m in sorted(members.items()) if m.status == "suspect"]
+        for peer, since in suspects:
+            if now >= since + self.health.wait_s(peer):
+                self.found_silent(peer, now)
+            met = peer in self.view.last_frame
+            share = self._suspicions.share(peer, self.view.member_list.size) if met else 1.0
+            if now < max(self.held_up_until, since + timing.suspicion_s * self.health.stretch(peer) * share):
+                out.append(probe(peer, now))
+                continue
+            out += self.view.introductions.known(self.view.member_list.mark_dead(peer, now))
+            self.view.last_frame.pop(peer, None)
+            self.dissemination.add_rumor(peer, now)
+            out += self.accuse(peer, now)
+        self.judge_at = now + timing.timeout_s / 2 if suspects else math.inf
+        return out
+
+    def accuse(self, peer: str, now: float) -> list[Output]:
+        """Send a peer our accusation of it, so that it can refute; at most once per timeout."""
+        rumor = self.dissemination.rumor(peer)
+        if rumor is None or now < self._accused_at.get(peer, -math.inf) + self.view.timing.timeout_s:
+            return []
+        self._accused_at[peer] = now
+        return [Send(peer, wire.Spread((), (rumor,)))]
+
+    def forget(self) -> None:
+        """Forget peers that are no members."""
+        members = self.view.member_list.members
+        self._accused_at = {peer: at for peer, at in self._accused_at.items() if peer in members}
