@@ -90,7 +90,10 @@ RULES: Catalogue[Combination, RuleFacts] = Catalogue(
 PREAGGREGATIONS: Catalogue[Preparation, None] = Catalogue(
     "robust.before",
     "starling.preaggregations",
-    {"nnm": Entry("starling.robust.preaggregate:Nnm"), "bucketing": Entry("starling.robust.preaggregate:Bucketing")},
+    {
+        "nnm": Entry("starling.robust.preaggregate:Nnm"),
+        "bucketing": Entry("starling.robust.preaggregate:Bucketing", maturity="experimental"),
+    },
     members=("prepare",),
     supplied=("seed",),
 )

@@ -155,16 +155,6 @@ def test_make_knows_how(target):
     assert {program for program in used if shutil.which(program, path=ENVIRONMENT["PATH"]) is None} == set()
 
 
-@pytest.mark.skipif(shutil.which("apt-cache") is None, reason="needs apt")
-def test_the_system_packages_are_known_to_apt():
-    packages = pages.block(ROOT / "README.md", "system").lines[0].partition(" install ")[2].split()
-    if "Candidate" not in (
-        policy := subprocess.run(["apt-cache", "policy", *packages], capture_output=True, text=True, check=True).stdout
-    ):
-        pytest.skip("apt has no lists here")
-    assert {name for name in packages if not re.search(rf"^{re.escape(name)}:$", policy, re.MULTILINE)} == set()
-
-
 @pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")

@@ -15,6 +15,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 import starling
+from starling.node.catalogues import TRAINERS
 from tools import notebook, site_reference
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +37,8 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
     }
 )
 """Pages of the repository outside of docs/, and folders that pages link to -> where the site has them."""
+ABOUT: Mapping[str, str] = MappingProxyType({"crews.md": "stage"})
+"""Pages about one trainer of `node.catalogues.TRAINERS`; the menu marks those of experimental ones."""
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 INFO = re.compile(r"^```(\w+) [^\n]*$", re.MULTILINE)
 INLINE = re.compile(r"<code>([^<\n]+)</code>")  # a block's text ends with a line
@@ -74,6 +77,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
     """A page's text as the site needs it."""
+    if ABOUT.get(page.file.src_uri) in TRAINERS.experimental:
+        page.meta["status"] = "experimental"
     source = _source(page.file.src_uri)
     here = posixpath.dirname(page.file.src_uri)
     if notebook.cells(markdown):

@@ -14,9 +14,10 @@ import tomli_w
 from prometheus_client.parser import text_string_to_metric_families
 
 import starling
+from starling.node.catalogues import TRAINERS
 from starling.node.cli.main import EXIT_CODES, GROUPS
 from starling.node.cli.main import starling as program
-from starling.node.config import toml
+from starling.node.config import maturity, toml
 from starling.node.config.parts import KINDS, PartSection, Section, allowed
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.simulate.schema import Scenario
@@ -34,6 +35,7 @@ def pages() -> Mapping[str, str]:
         "reference/node-toml.md": settings("node.toml: a volunteer's own settings", NodeConfig(), "node"),
         "reference/scenario.md": settings("Scenario files: what is simulated", Scenario(), "scenario"),
         "reference/parts.md": parts(),
+        "reference/maturity.md": maturities(),
         "reference/metrics.md": metrics(),
         "reference/python.md": python(),
         "reference/schemas.md": schemas(),
@@ -97,22 +99,22 @@ def settings(title: str, config: Section, word: str) -> str:
         if isinstance(section, Section):
             described = section.BASE if isinstance(section, PartSection) else type(section)
             lines += [f"## `[{name}]`", "", _cell(" ".join((described.__doc__ or "").split())), ""]
-            lines += [*_table(_rows(section, deep=True)), ""]
+            lines += [*_table(_rows(section, within=f"{name}.", deep=True)), ""]
     return "\n".join(lines)
 
 
-def _rows(config: Section, where: str = "", *, deep: bool = False) -> Iterator[str]:
-    """A row for each value; with `deep` also for those of sections inside, under `where.key`."""
+def _rows(config: Section, where: str = "", *, within: str = "", deep: bool = False) -> Iterator[str]:
+    """A row for each value; with `deep` also for those of sections inside, under `where.key`. `within`: where the section stands."""
     meant = toml.meanings(type(config))
     plain = msgspec.to_builtins(config)
     for field in msgspec.structs.fields(type(config)):
         value = getattr(config, field.name)
         if not isinstance(value, Section):
             default = msgspec.NODEFAULT if field.required else plain.get(field.name)
-            meaning = " ".join(meant.get(field.name, ()))
+            meaning = " ".join((*meant.get(field.name, ()), maturity.label(f"{within}{where}{field.name}")))
             yield _row(f"`{where}{field.name}`", field.type, default, meaning)
         elif deep:
-            yield from _rows(value, f"{where}{field.name}.", deep=True)
+            yield from _rows(value, f"{where}{field.name}.", within=within, deep=True)
 
 
 def _row(key: str, takes: Any, default: object, meaning: str) -> str:
@@ -168,9 +170,37 @@ def parts() -> str:
             for position, each in enumerate(catalogue.keys_of(name) or ())
         ]
         lines += [f"## `{key}`", "", f"{names}.", ""]
+        if label := maturity.label(key):
+            lines += [f"{label} [What that means](maturity.md).", ""]
         if rows:
             lines += ["| name | key | takes | default | meaning |", "|---|---|---|---|---|", *rows, ""]
     return "\n".join(lines)
+
+
+def maturities() -> str:
+    """Which parts a manifest or a node can name are stable, and which experimental."""
+    lines = [
+        "# Stable and experimental",
+        "",
+        (
+            "A part is **stable** once a default, a preset, an example or a recipe of the benchmarks uses it: it keeps its keys and its "
+            "meaning while manifests have the format they have. All others are **experimental**: they may change, or go, without notice; "
+            "whoever founds a swarm with one is told, and members read it among what their swarm agreed on. Parts of other packages have "
+            "no label."
+        ),
+        "",
+        "| key | stable | experimental |",
+        "|---|---|---|",
+    ]
+    for key, catalogue in KINDS.items():
+        stable = (name for name in catalogue.built_in if name not in catalogue.experimental)
+        lines.append(f"| `{key}` | {_codes(stable)} | {_codes(catalogue.experimental)} |")
+    others = {TRAINERS.facts(name).key for name in TRAINERS.experimental} - KINDS.keys()
+    return "\n".join((*lines, *(f"| `{key}` | `1` | more |" for key in sorted(others)))) + "\n"
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "–"
 
 
 def metrics() -> str:

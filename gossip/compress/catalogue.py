@@ -80,7 +80,7 @@ QUANTIZERS: Catalogue[Quantizer, QuantizerFacts] = Catalogue(
     {
         "identity": Entry(f"{_CODECS}.floats:identity", QuantizerFacts(bits=32)),
         "fp16": Entry(f"{_CODECS}.floats:Fp16", QuantizerFacts(bits=16)),
-        "bf16": Entry(f"{_CODECS}.floats:Bf16", QuantizerFacts(bits=16)),
+        "bf16": Entry(f"{_CODECS}.floats:Bf16", QuantizerFacts(bits=16), maturity="experimental"),
         **{
             f"int{bits}": Entry(
                 f"{_CODECS}.kinds:integer",
@@ -115,6 +115,7 @@ QUANTIZERS: Catalogue[Quantizer, QuantizerFacts] = Catalogue(
                 f"{_CODECS}.kinds:multi_step",
                 QuantizerFacts(random, bits=steps * (bits + _SCALE)),
                 {"of": name, "steps": steps},
+                maturity="experimental",
             )
             for name, random, bits in (
                 ("sign", False, 1),

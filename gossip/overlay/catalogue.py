@@ -9,11 +9,23 @@ from starling.gossip.overlay.periodic import Periodic
 from starling.gossip.overlay.repeated import Repeated
 from starling.gossip.overlay.weights import Lazy
 
+_EXPERIMENTAL = frozenset(
+    {
+        "grid",
+        "erdos_renyi",
+        "half_random",
+        "d_equi_static",
+        "u_equi_static",
+        "hyper_hypercube",
+        "simple_base_k",
+        "rendezvous",
+    }
+)
 OVERLAYS: Catalogue[Overlay, None] = Catalogue(
     "overlay.kind",
     "starling.overlays",
     {
-        kind: Entry(f"starling.gossip.overlay.{where}")
+        kind: Entry(f"starling.gossip.overlay.{where}", maturity="experimental" if kind in _EXPERIMENTAL else "stable")
         for kind, where in {
             "ring": "static:Ring",
             "grid": "static:Grid",

@@ -23,8 +23,10 @@ def check(manifest: Manifest) -> None:
     Raises ConfigError: it cannot work, as far as that is known without torch or anyone's code.
     """
     from starling.node.config import manifest as manifests
-    from starling.node.config import memory
+    from starling.node.config import maturity, memory
 
+    for each in maturity.experimental(manifest):
+        say(f"note: {each} is experimental: it may change, or go, without notice")
     for warning in (*manifests.check(manifest), memory.objection(manifest, memory.there())):
         if warning:
             say(f"note: {warning}")

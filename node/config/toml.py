@@ -19,6 +19,7 @@ import tomli_w
 from msgspec import inspect as types
 
 from starling.gossip.errors import ConfigError
+from starling.node.config import maturity
 from starling.node.config.parts import (
     SHOW,
     PartSection,
@@ -211,7 +212,8 @@ def _render(config: Section, prefix: str, lines: list[str]) -> None:
     tables = {key: value for key, value in plain.items() if key not in inner and isinstance(value, dict)}
     for key, value in plain.items():
         if key not in inner and key not in tables:
-            lines += [f"# {line}" for line in documented.get(key, ())]
+            labels = textwrap.wrap(maturity.label(f"{prefix}{key}"), 120)
+            lines += [f"# {line}" for line in (*documented.get(key, ()), *labels)]
             lines.append(
                 f"# {key} =" if value is None else tomli_w.dumps({key: value}, multiline_strings=False).strip()
             )

@@ -51,6 +51,12 @@ def test_every_name_of_a_catalogue_is_listed_once_with_its_file_and_a_test_of_it
         assert re.search(walked, read), (name, tests)
 
 
+@pytest.mark.parametrize("key", ALGORITHMS)
+def test_names_of_what_is_experimental_are_marked_and_no_others(key):
+    marked = [name for row in rows(key) for name in re.findall(r"`(\w+)` \(experimental\)", row[0])]
+    assert sorted(marked) == sorted(ALGORITHMS[key].experimental)
+
+
 def test_the_schemes_of_keys_of_a_kind_are_listed_too():
     assert [name for name, _ in listed("mix.feedback")] == list(FEEDBACKS)
 

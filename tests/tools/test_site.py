@@ -90,6 +90,19 @@ def test_every_command_key_part_and_metric_is_in_the_reference(generated):
     assert named > {each.name for kind in (StatusSnapshot, Resources, PeerStatus) for each in metrics.declared(kind)}
 
 
+def test_the_labels_of_all_parts_are_on_one_page(generated):
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*) \| (.*) \|$", generated["reference/maturity.md"], re.MULTILINE)
+    labels = {key: (re.findall(r"\w+", stable), re.findall(r"\w+", rest)) for key, stable, rest in rows}
+    for key, catalogue in KINDS.items():
+        assert sorted(labels[key][0] + labels[key][1]) == sorted(catalogue.built_in)
+        assert sorted(labels[key][1]) == sorted(catalogue.experimental)
+    assert labels.keys() - KINDS.keys() == {"crew.stages", "ranks"}
+    assert generated["reference/parts.md"].count("Experimental: ") == sum(
+        bool(it.experimental) for it in KINDS.values()
+    )
+    assert "Experimental." in re.findall(r"^\| `stages` .*$", generated["reference/manifest.md"], re.MULTILINE)[0]
+
+
 def test_a_key_without_a_default_is_shown_as_required():
     assert site_reference._row("`dim`", int, site_reference.msgspec.NODEFAULT, "d") == (
         "| `dim` | a whole number | **required** | d |"
@@ -163,6 +176,14 @@ def test_no_page_asks_another_host_for_anything(built):
 def test_every_page_says_of_which_version_it_is(built):
     for page in (built / "index.html", built / "operating.html"):
         assert f"Starling {starling.__version__}" in page.read_text()
+
+
+@needs_mkdocs
+@pytest.mark.slow
+def test_the_menu_marks_pages_about_what_is_experimental(built):
+    items = re.findall(r"<li class=\"?md-nav__item.*?</li>", (built / "index.html").read_text(), re.DOTALL)
+    marked = [re.search(r"href=\"?([\w./-]+)", item)[1] for item in items if "md-status--experimental" in item]
+    assert marked == ["crews.html"]
 
 
 @needs_mkdocs
