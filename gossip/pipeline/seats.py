@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 MAX_SEAT = 1 << 20
 
@@ -38,14 +38,18 @@ def whole(claims: Mapping[str, int], stages: int) -> dict[int, tuple[str, ...]]:
     return {crew: peers for crew, peers in found.items() if all(peers)}
 
 
-def chosen(claims: Mapping[str, int], stages: int, me: str, stage: int) -> int:
-    """The seat that a node is to claim, given all claims, its own too: the one it has in a whole crew, else the lowest that is free."""
+def chosen(claims: Mapping[str, int], stages: int, me: str, stage: int, avoided: Container[str] = frozenset()) -> int:
+    """Return the seat that a node is to claim, given all claims, its own too: the one it has in a whole crew, else the lowest that is free.
+
+    Never one in a crew of which one that is `avoided` has a seat.
+    """
     held = holders(claims)
-    mine = claims.get(me, 0)
-    if mine and held.get(mine) == me and place(mine, stages)[0] in whole(claims, stages):
-        return mine
+    closed = {place(number, stages)[0] for number, peer in held.items() if peer in avoided}
+    own = claims.get(me, 0)
+    if own and held.get(own) == me and place(own, stages)[0] in whole(claims, stages).keys() - closed:
+        return own
     crew = 0
-    while held.get(seat(crew, stage, stages), me) != me:
+    while crew in closed or held.get(seat(crew, stage, stages), me) != me:
         crew += 1
     return seat(crew, stage, stages)
 

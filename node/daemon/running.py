@@ -14,7 +14,7 @@ from starling.gossip.seeds import derive
 from starling.gossip.wire.schema import Beacon, BeaconQuery, Dialed, DialMe, StopVote
 from starling.node.config import weight
 from starling.node.daemon.context import NodeContext, SecondNodes
-from starling.node.daemon.crew.seats import Crewmates, CrewNeighbors
+from starling.node.daemon.crew.seats import CrewNeighbors, StagePeers
 from starling.node.daemon.crew.service import CrewService
 from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.exchange.history import Transactions
@@ -82,11 +82,11 @@ class RunningNode:
         around: Callable[[OverlayNeighbors], OverlayNeighbors | CrewNeighbors] = _as_named
         work: LocalWork = EngineWork(engine)
         if stage >= 0:
-            self.members = mates = Crewmates(self.membership, context.manifest.crew.stages, stage)
-            self.crew = CrewService(context, mates, opened, seconds)
-            around = partial(CrewNeighbors, mates)
+            self.members = stage_peers = StagePeers(self.membership, context.manifest.crew.stages, stage)
+            self.crew = CrewService(context, stage_peers, opened, seconds)
+            around = partial(CrewNeighbors, stage_peers)
             work = CrewWork(self.crew, EngineWork(engine), context.manifest.pace.local_steps)
-            begun.transfer.seats = mates.wanted
+            begun.transfer.seats = stage_peers.wanted
         else:
             context.network.expect("crew", NO_CREW_BYTES)
         self.beacons = BeaconService(context, self.members)

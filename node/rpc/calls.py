@@ -274,9 +274,12 @@ class Abandon(Call, frozen=True, tag="abandon"):
 
 
 class Point(Call, frozen=True, tag="point"):
-    """A crew's states: keep the one that is, go back to a kept one, take over one from elsewhere, or only look. -> Pointed"""
+    """A crew's states: keep the one that is, go back to a kept one, take over one from elsewhere, or only look. -> Pointed
 
-    action: Literal["look", "keep", "back", "take"]
+    carry: the kept ones are of `crew` from now on, with which this stage goes on where it was.
+    """
+
+    action: Literal["look", "keep", "back", "take", "carry"]
     crew: int  # whose states they are; those of another are dropped
     step: int
     state: bytes = b""

@@ -16,18 +16,27 @@ from starling.node.daemon.membership.service import Membership
 T = TypeVar("T")
 LOOK_S = 0.2
 SETTLED_S = 2.0  # since this node's start, in which it hears of the members that there are
+AVOIDED_S = 600.0  # that a mute peer is not sat with: by then it was mended, or was replaced, or may try again
 PROMISED_S = 20.0  # that a stage is kept for a newcomer who asked
 
 
 @dataclass(slots=True)
-class Crewmates:
-    """The crews, by what members say; satisfies `starling.node.daemon.membership.neighbors.Members` for services of one stage."""
+class StagePeers:
+    """The crews, by what members say; satisfies `starling.node.daemon.membership.neighbors.Members` for services of one stage.
+
+    Attributes:
+        last: the peers of our crew when it was whole last.
+        carried: this node has left that one for a crew in which no others sit, so the states of its stage go along.
+    """
 
     whom: ClassVar[str] = "whole crews"
 
     membership: Membership
     stages: int
     stage: int
+    last: Collection[str] = ()
+    carried: bool = False
+    _avoided: dict[tuple[str, int | None], float] = field(default_factory=dict)  # (peer, incarnation) -> until when
     _promised: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     @property
@@ -52,10 +61,30 @@ class Crewmates:
         return seats.whole(self.claims, self.stages)
 
     @property
-    def mates(self) -> tuple[str, ...] | None:
-        """The peers of our crew by stage, us included; None: it lacks somebody, or our seat is another's."""
+    def peers(self) -> tuple[str, ...] | None:
+        """The peers of our crew by stage, us included; None: it lacks somebody, we avoid one, or our seat is another's."""
         peers = self.whole.get(self.crew) if self.seat else None
-        return peers if peers is not None and peers[self.stage] == self.membership.me else None
+        if peers is None or peers[self.stage] != self.membership.me or self.avoided.intersection(peers):
+            return None
+        return peers
+
+    @property
+    def avoided(self) -> frozenset[str]:
+        """Peers whose seats were freed a short time ago, and that were not restarted since."""
+        now, incarnation = trio.current_time(), self.membership.incarnation_of
+        return frozenset(
+            peer for (peer, then), until in self._avoided.items() if until > now and then == incarnation(peer)
+        )
+
+    def avoid(self, peer: str) -> None:
+        """Sit in no crew with a peer, for a while."""
+        self._avoided[peer, self.membership.incarnation_of(peer)] = trio.current_time() + AVOIDED_S
+
+    def elsewhere(self, peers: Collection[str]) -> frozenset[str]:
+        """Return those that live, sit in another crew than this node, and are not avoided."""
+        claims = self.claims
+        sitting = {peer for peer in peers if peer in claims and seats.place(claims[peer], self.stages)[0] != self.crew}
+        return frozenset(sitting - self.avoided)
 
     @property
     def lacking(self) -> tuple[int, ...]:
@@ -78,7 +107,7 @@ class Crewmates:
             return f"{where}, looking for a crew"
         lacking = ", ".join(map(str, self.lacking))
         state = (
-            f"lacks stage {lacking}" if lacking else "whole" if self.mates is not None else "another node has this seat"
+            f"lacks stage {lacking}" if lacking else "whole" if self.peers is not None else "another node has this seat"
         )
         return f"crew {self.crew}, {where}, {state}"
 
@@ -104,10 +133,17 @@ class Crewmates:
         while len(self.membership.members) < 2 and trio.current_time() < until:  # noqa: ASYNC110 — for a short time at the start
             await trio.sleep(LOOK_S)
         while True:
-            wanted = seats.chosen(self.claims, self.stages, self.membership.me, self.stage)
+            wanted = seats.chosen(self.claims, self.stages, self.membership.me, self.stage, self.avoided)
             if wanted != self.seat:
-                self.membership.sit(wanted)
+                self._move(wanted)
             await trio.sleep(LOOK_S)
+
+    def _move(self, wanted: int) -> None:
+        crew = seats.place(wanted, self.stages)[0]
+        if crew != self.crew or not self.seat:
+            there = {peer for peer, number in self.claims.items() if seats.place(number, self.stages)[0] == crew}
+            self.carried = bool(self.last) and there.issubset(self.last)
+        self.membership.sit(wanted)
 
     # what services of this stage see of the swarm
 
@@ -156,7 +192,7 @@ def name_of(crew: int) -> str:
 class CrewNeighbors:
     """Neighbours of a crew, as the peers of them that hold this node's stage. `named`: the overlay over names of crews, of ours as `me`."""
 
-    mates: Crewmates
+    stage_peers: StagePeers
     named: OverlayNeighbors
 
     def weights(self, round: int) -> Mapping[str, float]:
@@ -169,13 +205,15 @@ class CrewNeighbors:
 
     def link_map(self, round: int) -> LinkMap:
         """Links of this stage alone."""
-        return own_links(self.mates.members, self.mates.membership.me, self.weights(round))
+        return own_links(self.stage_peers.members, self.stage_peers.membership.me, self.weights(round))
 
     @property
     def _ours(self) -> OverlayNeighbors:
         named = self.named
-        return OverlayNeighbors(named.overlay, lambda: self.mates.roster, name_of(self.mates.crew), named.salt)
+        return OverlayNeighbors(
+            named.overlay, lambda: self.stage_peers.roster, name_of(self.stage_peers.crew), named.salt
+        )
 
     def _met(self, by_name: Mapping[str, T]) -> dict[str, T]:
-        peers = {name_of(crew): peers[self.mates.stage] for crew, peers in self.mates.whole.items()}
+        peers = {name_of(crew): peers[self.stage_peers.stage] for crew, peers in self.stage_peers.whole.items()}
         return {peers[name]: it for name, it in by_name.items() if name in peers and self.named.may_meet(peers[name])}

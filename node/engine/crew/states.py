@@ -42,6 +42,17 @@ class KeptStates:
         self._crew = crew
         return others
 
+    def carry(self, crew: int) -> None:
+        """Keep what is kept as states of another crew, of which there are none here."""
+        if crew == self._crew:
+            return
+        carried = {step: self.read(step) for step in self.points}
+        self.moved(crew)
+        for step in self.points:  # of a crew that had this number before
+            self.drop(step)
+        for step, state in sorted(carried.items()):
+            self.put(step, state)
+
     def keep(self, step: int, tensors: dict[str, Tensor]) -> int:
         """Keep a state -> its bytes."""
         return self.put(step, tensor_file.pack(tensors, {"kind": KIND, "stage": self._stage, "local_steps": step}))

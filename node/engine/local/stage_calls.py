@@ -57,9 +57,13 @@ class StageCalls:
 
     def point(self, call: calls.Point) -> calls.Pointed:
         """Keep a state of the stage, go back to one, or take over another's."""
-        if self._states.moved(call.crew):
+        if call.action == "carry":
+            self._states.carry(call.crew)
+        elif self._states.moved(call.crew):
             self._step.steps = 0
-        act = {"look": self._look, "keep": self._keep, "back": self._back, "take": self._take}[call.action]
+        act = {"look": self._look, "carry": self._look, "keep": self._keep, "back": self._back, "take": self._take}[
+            call.action
+        ]
         size = act(call)
         return calls.Pointed(self._step.steps, self._states.points, size)
 

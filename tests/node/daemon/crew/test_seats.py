@@ -5,14 +5,14 @@ from types import SimpleNamespace
 import pytest
 
 from starling.gossip.pipeline.seats import seat
-from starling.node.daemon.crew.seats import Crewmates
+from starling.node.daemon.crew.seats import StagePeers
 from tests.harness.detectors import detector
 
 
 @pytest.mark.trio
 async def test_a_newcomer_is_not_told_the_stage_of_who_is_asked_before_that_one_has_claimed_its_seat():
     just_started = SimpleNamespace(me="founder", members=(), table={})
-    mates = Crewmates(just_started, stages=3, stage=0)
+    mates = StagePeers(just_started, stages=3, stage=0)
     assert [mates.wanted("second"), mates.wanted("third")] == [1, 2]
     assert mates.wanted("second") == 1, "it is kept for it"
 
@@ -21,7 +21,7 @@ def test_a_node_that_leaves_says_what_it_left_and_not_that_it_looks_for_a_crew()
     """Its own record is of somebody who left, so the table of members gives it no seat any more."""
     node = detector("p0")
     seen = SimpleNamespace(me="p0", members=("p0",), table=node.member_list.members)
-    mates = Crewmates(seen, stages=2, stage=1)
+    mates = StagePeers(seen, stages=2, stage=1)
     assert mates.words == "stage 1 of 2, looking for a crew"
     node.update(1.0, seat=seat(3, 1, 2))
     seen.table = node.member_list.members
@@ -35,6 +35,6 @@ def test_who_leaves_before_it_had_a_seat_left_no_crew():
     node = detector("p0")
     node.leave(now=1.0)
     assert (
-        Crewmates(SimpleNamespace(me="p0", members=(), table=node.member_list.members), 2, 1).words
+        StagePeers(SimpleNamespace(me="p0", members=(), table=node.member_list.members), 2, 1).words
         == "stage 1 of 2, left"
     )

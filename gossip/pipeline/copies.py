@@ -6,11 +6,10 @@ the sender's next state begins anew. No more is held than two states of one stag
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from starling.gossip.pipeline.meeting import KEPT
-from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Piece
+from starling.gossip.wire.schema import Piece
 
 
 @dataclass(slots=True)
@@ -53,21 +52,3 @@ class Copies:
         """The stage behind is another crew's."""
         self.kept.clear()
         self._arriving.clear()
-
-
-async def pieces(
-    crew: bytes,
-    stage: int,
-    step: int,
-    size: int,
-    read: Callable[[int, int], Awaitable[bytes]],
-    send: Callable[[Piece], Awaitable[None]],
-) -> None:
-    """Send a state of `size` bytes, read by (offset, length); ends early when there is nothing to read any more."""
-    offset = 0
-    while offset < size:
-        data = await read(offset, MAX_CHUNK_BYTES)
-        if not data:
-            return
-        await send(Piece(crew, stage, step, size, offset, data))
-        offset += len(data)

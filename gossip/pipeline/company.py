@@ -1,0 +1,69 @@
+"""Who is in a crew now, and the moment in which its machine acts: what the parts of `starling.gossip.pipeline.crew` share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from starling.gossip.pipeline.crew_commands import Command, Result, Send, Work
+from starling.gossip.wire.schema import Crew as Frame
+from starling.gossip.wire.schema import Ready
+
+MOST_STRANGERS = 64
+
+T = TypeVar("T")
+Flow = Generator[Work | None, Result, T]
+"""Yields work for the engine and is sent its result, or None to wait for whatever comes, until `Moment.deadline` at the latest."""
+
+
+@dataclass(slots=True)
+class Company:
+    """The peers of a crew in the order of stages, and a name of it in which their incarnations are."""
+
+    stage: int  # ours
+    stages: int
+    crew: int = -1  # its number
+    name: bytes = b""
+    peers: tuple[str, ...] = ()
+    whole: bool = False  # all are there
+    _strange: dict[str, Ready] = field(default_factory=dict)  # by peer, of crews that are not known yet
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """All stages but ours."""
+        return tuple(stage for stage in range(self.stages) if stage != self.stage)
+
+    def stage_of(self, peer: str) -> int | None:
+        """Return the stage of a peer of the crew."""
+        return self.peers.index(peer) if peer in self.peers else None
+
+    def strange(self, peer: str, frame: Frame) -> None:
+        """Keep what a peer says of a crew that we do not know yet."""
+        if isinstance(frame, Ready) and (peer in self._strange or len(self._strange) < MOST_STRANGERS):
+            self._strange[peer] = frame
+
+    def rename(self, crew: int, name: bytes, peers: tuple[str, ...]) -> list[tuple[int, Ready]]:
+        """The crew is another one -> what its stages have said before we knew, in their order."""
+        self.crew, self.name, self.peers, self.whole = crew, name, peers, True
+        strange, self._strange = self._strange, {}
+        return sorted(
+            ((peers.index(peer), ready) for peer, ready in strange.items() if peer in peers and ready.crew == name),
+            key=lambda each: each[0],
+        )
+
+
+@dataclass(slots=True)
+class Moment:
+    """What happens in one call of the machine."""
+
+    now: float = 0.0
+    deadline: float = math.inf  # when `tick` is due
+    commands: list[Command] = field(default_factory=list)
+    phase: str = "idle"
+    trouble: bool = False  # what is under way cannot be finished: the crew is to meet again
+
+    def tell(self, company: Company, frame: Frame) -> None:
+        """Send a frame to all other stages."""
+        self.commands += [Send(company.peers[stage], frame) for stage in company.others]

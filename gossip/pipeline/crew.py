@@ -1,0 +1,214 @@
+"""A crew's local steps, as one of its stages sees them: a machine without I/O, clock or chance.
+
+Theory of operation. All stages meet at the begin of every round and after every trouble: each sends what it has (Ready), and all conclude
+the same (`meeting.agree`). Then steps are done (`pipeline.stage`), one task of this stage's engine at a time; frames of a neighbour that is
+ahead wait for us. A crew is named by its peers and their incarnations, and a meeting by its number, so a frame of another crew or of a step
+that was given up is no fault: it is late, and ignored.
+
+    idle        nothing is wanted: a call to a meeting is answered with number 0, and frames of steps wait
+    lacking     the crew is not whole
+    looking     the engine says which states it has
+    meeting     our Ready is sent each second until all are here; a later meeting, or another crew, ends this one
+    fetching    stages on a new machine are given their states; then all meet again
+    beginning   go back, keep, forget what was computed
+    stepping    a local step, or an evaluation
+
+    a peer dies or restarts        the crew has another name: what is under way is given up, and those who are there meet
+    a frame is lost, or silence    one stage calls a meeting, at which all others come along
+    a stage owes and is mute       its peer's seat is freed (`owed.py`); so is it when another stage has already left over it
+
+`receive`, `tick`, `joined` and `parted` may come at any time; `want` when nothing is wanted; `done` after each `Work`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.pipeline.company import Company, Flow, Moment
+from starling.gossip.pipeline.copies import Copies
+from starling.gossip.pipeline.crew_commands import (
+    Abandon,
+    Command,
+    Evaluated,
+    Outcome,
+    Result,
+    Trained,
+)
+from starling.gossip.pipeline.crew_meeting import CrewMeeting
+from starling.gossip.pipeline.crew_states import StageStates
+from starling.gossip.pipeline.crew_step import Again, CrewStep, Plan
+from starling.gossip.pipeline.owed import Owed
+from starling.gossip.pipeline.roll import Roll
+from starling.gossip.wire.schema import Crew as Frame
+from starling.gossip.wire.schema import Kept, Piece, Ready
+
+EVALUATION_S = 30.0  # for a meeting about an evaluation that others may no longer want
+
+
+class Crew:
+    """A stage's machine. `states` begins with the local steps of the model here, `batches` are those of held-out data at stage 0."""
+
+    def __init__(self, stage: int, stages: int, plan: Plan, copies: Copies, step: int, batches: int) -> None:
+        self.company, self.roll, self.owed = Company(stage, stages), Roll(), Owed()
+        self.states = StageStates(stage, stages, copies, step)
+        self._moment = moment = Moment()
+        self.steps = CrewStep(self.company, self.roll, self.states, self.owed, plan, moment)
+        self.meeting = CrewMeeting(self.company, self.roll, self.states, self.owed, moment, plan.keep_after, batches)
+        self._flow: Flow[Outcome] | None = None
+        self._busy = False  # the engine is
+
+    @property
+    def phase(self) -> str:
+        """What it is doing."""
+        return self._moment.phase
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due."""
+        return math.inf if self._busy else self._moment.deadline
+
+    def train(self, round: int, left: int, now: float) -> list[Command]:
+        """Want the `left` local steps of a round. Ends in Trained."""
+        return self._want(self._training(round, left), now)
+
+    def evaluate(self, round: int, left: int, now: float) -> list[Command]:
+        """Want an evaluation after `round` rounds, before the `left` local steps of the next. Ends in Evaluated."""
+        return self._want(self._evaluation(round, left, now + EVALUATION_S), now)
+
+    def give_up(self) -> None:
+        """Want nothing any more: the engine is lost."""
+        if self._flow is not None:
+            self._flow.close()
+        self._flow, self._busy, self._moment.phase = None, False, "idle"
+
+    def done(self, result: Result, now: float) -> list[Command]:
+        """The engine has answered. Raises EngineError: it cannot go on."""
+        self._moment.now, self._busy = now, False
+        return self._go_on(result)
+
+    def tick(self, now: float) -> list[Command]:
+        """Time has passed."""
+        self._moment.now = now
+        return self._go_on()
+
+    def joined(
+        self, crew: int, name: bytes, peers: tuple[str, ...], now: float, *, carried: bool = False
+    ) -> list[Command]:
+        """The crew lacks nobody. `carried`: it is what is left of the one before, so its states are as good here."""
+        company, states = self.company, self.states
+        self._moment.now = now
+        if name == company.name:
+            company.whole = True
+            return self._go_on()
+        if company.peers[states.before :][:1] != peers[states.before :][:1]:
+            states.safe = 0  # they were kept by another
+        if crew != company.crew:
+            self.meeting.carried = carried
+            if not carried:
+                states.copies.clear()
+        self.roll.reset()
+        self.owed.reset()
+        self.steps.renamed()
+        for stage, ready in company.rename(crew, name, peers):
+            self.roll.came(stage, ready)
+        return self._go_on()
+
+    def parted(self, left: Collection[str], now: float) -> list[Command]:
+        """The crew lacks somebody; `left`: peers of it that live, and sit elsewhere."""
+        company, self._moment.now = self.company, now
+        if company.whole:
+            company.whole, self._moment.trouble = False, True
+        if left:  # what we have seen for less than the owed turns they have seen for longer
+            self.meeting.free(stage for stage in self.owed.arrears if company.peers[stage] not in left)
+        return self._go_on()
+
+    def receive(self, peer: str, frame: Frame, now: float) -> list[Command]:
+        """Take a frame of a member. Raises RemoteProtocolError: no honest one sends it."""
+        company, self._moment.now = self.company, now
+        stage = company.stage_of(peer)
+        if stage is not None:
+            self.owed.heard(stage)
+        if stage is None or frame.crew != company.name:  # of another crew, or of ours as it was or will be
+            company.strange(peer, frame)
+            return []
+        try:
+            self._take(stage, peer, frame)
+        except ValueError as error:
+            raise RemoteProtocolError(peer, f"crew_{error}") from error
+        return self._go_on()
+
+    def unsent(self, frame: Frame, now: float) -> list[Command]:
+        """A frame could not be sent."""
+        self._moment.now = now
+        self._moment.trouble = self._moment.trouble or not isinstance(frame, Ready)
+        return self._go_on()
+
+    def pushed(self) -> None:
+        """PushState is over, whether or not all arrived."""
+        self.states.pushing = False
+
+    def _want(self, flow: Flow[Outcome], now: float) -> list[Command]:
+        assert self._flow is None, self._moment.phase
+        self._moment.now, self._flow = now, flow
+        return self._go_on()
+
+    def _go_on(self, result: Result = None) -> list[Command]:
+        moment = self._moment
+        if self._flow is not None and not self._busy:
+            moment.deadline = math.inf
+            try:
+                work = self._flow.send(result)
+            except StopIteration as end:
+                self._flow, moment.phase = None, "idle"
+                moment.commands.append(end.value)
+            else:
+                self._busy = work is not None
+                if work is not None:
+                    moment.commands.append(work)
+        commands, moment.commands = moment.commands, []
+        return commands
+
+    def _take(self, stage: int, peer: str, frame: Frame) -> None:
+        match frame:
+            case Ready():
+                self._called(stage, frame)
+            case Piece():
+                answer = self.states.piece(peer, stage, frame, taking=self.meeting.open)
+                self._moment.commands += [] if answer is None else [answer]
+            case Kept():
+                self.states.kept(stage, frame)
+            case _:
+                self.steps.frame(stage, frame)
+
+    def _called(self, stage: int, ready: Ready) -> None:
+        """Come to a later meeting than ours, unless its caller has applied a step that we have not yet."""
+        steps, moment = self.steps, self._moment
+        if self.meeting.called(stage, ready, busy=self._busy) and steps.running is not None:
+            moment.trouble = moment.trouble or steps.evaluating or ready.step <= self.states.step
+
+    def _training(self, round: int, left: int) -> Flow[Outcome]:
+        while True:
+            start = yield from self.meeting.agreed(round, left, evaluate=False, until=math.inf)
+            if start is None:
+                continue  # another stage still evaluates, and comes when it hears of us
+            yield from self.meeting.begin(start)
+            self._moment.phase = "stepping"
+            try:
+                while self.states.step < start.until:
+                    yield from self.steps.train(start.round)
+            except Again:
+                yield Abandon()
+                round, left = start.round, max(0, start.until - self.states.step)  # noqa: A001
+            else:
+                return Trained(start.round)
+
+    def _evaluation(self, round: int, left: int, until: float) -> Flow[Outcome]:
+        start = yield from self.meeting.agreed(round, left, evaluate=True, until=until)
+        if start is None or start.back or start.torn or not start.batches:
+            return Evaluated(None)
+        self._moment.phase = "stepping"
+        last = yield from self.steps.evaluate(start.batches)
+        yield Abandon()
+        return Evaluated(last)

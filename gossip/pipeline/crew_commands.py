@@ -1,0 +1,172 @@
+"""What the machine of a crew wants done, and what the engine answers (`starling.gossip.pipeline.crew`).
+
+`Work` is for the stage's engine, one at a time, and is answered with a `Result`. All other commands are carried out without an answer;
+only `PushState` reports its end, with `Crew.pushed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from starling.gossip.pipeline.schedule import Way
+from starling.gossip.pipeline.stage import Part
+from starling.gossip.wire.schema import Crew as Frame
+
+Level = Literal["info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class UseState:
+    """Use states of this stage of crew number `crew`. -> States
+
+    look: do nothing; keep: keep the present one; back: go back to a kept one; take: keep `state` and go there; carry: states of the crew
+    that this stage was in before are from now on those of `crew`. All but carry drop states of another crew.
+    """
+
+    action: Literal["look", "keep", "back", "take", "carry"]
+    crew: int
+    step: int = 0
+    state: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class DoTask:
+    """Compute a forward or a backward of a micro-batch. -> Computed, or Unfit. `evaluate`: a forward of held-out data."""
+
+    way: Way
+    crew: int
+    step: int
+    micro: int
+    payload: bytes
+    labels: bytes
+    evaluate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Summarize:
+    """All tasks of a step are done. -> Part"""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyStep:
+    """Apply a step of `round`, with which `steps` are done, its gradient times `scale`. Not `fine`: it counts as undone. -> None"""
+
+    round: int
+    scale: float
+    loss: float
+    fine: bool
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Forget what a step or an evaluation has computed. -> None"""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveState:
+    """Send the kept `state` of another stage back to it; the machine waits for the end. -> None"""
+
+    peer: str
+    stage: int
+    step: int
+    state: bytes
+
+
+Work = UseState | DoTask | Summarize | ApplyStep | Abandon | GiveState
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Local steps of the state that the stage is in, and of those kept, the oldest first."""
+
+    step: int
+    points: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A task's result for the neighbour; empty where there is none."""
+
+    payload: bytes = b""
+    labels: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """What a neighbour sent cannot be computed with."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """The engine has no use for a state, or none of that number."""
+
+    reason: str
+
+
+Result = States | Computed | Unfit | Unusable | Part | None
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a frame to a peer, in order behind those before it."""
+
+    peer: str
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class PushState:
+    """Send the state of this stage after `step` local steps to the peer that keeps it, beside all else; then call `Crew.pushed`."""
+
+    peer: str
+    stage: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Tell the owner."""
+
+    name: str
+    text: str
+    level: Level = "info"
+    fields: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """A peer broke a rule."""
+
+    peer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSeat:
+    """A peer has owed for too long: sit where it does not."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What was wanted is done: the local steps of `round`, which is a later one than wanted if the others were further."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What was wanted is done: an evaluation, of which `last` is the last stage's part; None: the crew is about something else."""
+
+    last: Part | None
+
+
+Outcome = Trained | Evaluated
+Command = Work | Send | PushState | Note | Blame | FreeSeat | Outcome

@@ -1,0 +1,157 @@
+"""Meetings of a crew, as one of its stages takes part: until all have said what they have, and know from where to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from starling.gossip.pipeline.company import Company, Flow, Moment
+from starling.gossip.pipeline.crew_commands import Abandon, FreeSeat, Note, Send, UseState
+from starling.gossip.pipeline.crew_states import StageStates, notes
+from starling.gossip.pipeline.meeting import Fetch, Start, agree
+from starling.gossip.pipeline.owed import Owed
+from starling.gossip.pipeline.roll import Roll, has
+from starling.gossip.wire.schema import Ready
+
+REPEAT_S = 1.0  # a Ready that is not answered by all is sent again
+TURN_S = 30.0  # of a meeting that somebody is missing at
+FETCH_S = 5.0  # for a state to begin to come; the next meeting says what is missing
+
+
+@dataclass(slots=True)
+class CrewMeeting:
+    """What a stage does at meetings; between them, what it needs for the next."""
+
+    company: Company
+    roll: Roll
+    states: StageStates
+    owed: Owed
+    moment: Moment
+    keep_after: int  # local steps between states that are kept
+    batches: int  # of held-out data at stage 0
+    open: bool = False
+    carried: bool = False  # our states go along into the crew that we are in now
+
+    def agreed(self, round: int, left: int, until: float, *, evaluate: bool) -> Flow[Start | None]:
+        """Meet until all know from where to go on; None: others mean to evaluate, and we do not, or the reverse, or it is `until`."""
+        self.open = True
+        try:
+            while True:
+                yield from self._whole(until)
+                if not self.company.whole:
+                    return None
+                yield from self._look()
+                number = self.roll.open()
+                told = yield from self._all(self._ready(number, round, left, evaluate=evaluate), until)
+                if told is None:
+                    if self.moment.now >= until:
+                        return None
+                    continue
+                if len({ready.evaluate for ready in told}) > 1:
+                    return None
+                conclusion = agree([has(ready) for ready in told], self.keep_after)
+                if isinstance(conclusion, Start):
+                    return conclusion
+                yield from self._fetch(conclusion)
+        finally:
+            self.open = False
+
+    def begin(self, start: Start) -> Flow[None]:
+        """Go where all go on from."""
+        states, company, commands = self.states, self.company, self.moment.commands
+        self.moment.phase = "beginning"
+        commands += notes(start)
+        if start.back:
+            states.used((yield UseState("back", company.crew, start.step)))
+        yield Abandon()
+        if start.keep and start.step not in states.points:
+            states.used((yield UseState("keep", company.crew, start.step)))
+        if (push := states.push(company.peers)) is not None:
+            self.moment.commands.append(push)
+        states.step = start.step
+
+    def called(self, stage: int, ready: Ready, *, busy: bool) -> bool:
+        """A stage is at a meeting -> whether it is a later one than ours. `busy`: we cannot come at once.
+
+        Raises ValueError: turn_too_far.
+        """
+        roll, peer = self.roll, self.company.peers[stage]
+        if ready.turn < max(1, roll.number):
+            return False
+        again = roll.came(stage, ready)
+        if again and roll.own is not None and roll.own.turn == ready.turn:
+            self.moment.commands.append(Send(peer, roll.own))  # it has not heard us
+        if ready.turn == roll.number:
+            return False
+        if busy or not self.open:
+            self.moment.commands.append(Send(peer, self._ready(0, 0, 0, evaluate=False)))
+        return True
+
+    def free(self, stages: Iterable[int]) -> None:
+        """Free the seats of stages that are in arrears."""
+        for stage in stages:
+            peer = self.company.peers[stage]
+            text = f"stage {stage} is mute: it has sent nothing for {self.owed.turns[stage]} turns in which it owed something; "
+            text += "the other stages go on without it"
+            fields = {"stage": stage, "peer": peer}
+            self.moment.commands += [Note("crew_mute", text, "warning", fields), FreeSeat(peer)]
+
+    def _ready(self, number: int, round: int, left: int, *, evaluate: bool) -> Ready:
+        states = self.states
+        return Ready(
+            self.company.name, number, round, states.step, left, evaluate, states.points, states.copies.steps, states.safe, self.batches
+        )  # fmt: skip
+
+    def _whole(self, until: float) -> Flow[None]:
+        while not self.company.whole and self.moment.now < until:
+            self.moment.phase, self.moment.deadline = "lacking", until
+            yield None
+
+    def _look(self) -> Flow[None]:
+        """Learn which states there are."""
+        self.moment.phase, crew = "looking", self.company.crew
+        self.states.used((yield UseState("carry" if self.carried else "look", crew)))
+        self.moment.trouble = False
+        if crew == self.company.crew:
+            self.carried = False
+
+    def _all(self, own: Ready, until: float) -> Flow[list[Ready] | None]:
+        """Return what all stages have, in their order; None: there is another meeting, or another crew, or it is `until`."""
+        company, roll, owed, moment = self.company, self.roll, self.owed, self.moment
+        roll.own = own
+        roll.came(company.stage, own)
+        owed.agree((stage, "ready") for stage in company.others)
+        repeat_at, over_at = moment.now, moment.now + TURN_S
+        while True:
+            if not company.whole or company.name != own.crew or roll.called > own.turn or moment.now >= until:
+                return None
+            if moment.now >= repeat_at:
+                moment.tell(company, own)
+                repeat_at = moment.now + REPEAT_S
+            if (told := roll.complete(company.stages)) is not None:
+                return told
+            yield from self._restored()
+            if moment.now >= over_at:
+                owed.end_turn()
+                self.free(owed.mute)
+                over_at = moment.now + TURN_S
+            moment.phase, moment.deadline = "meeting", min(repeat_at, over_at, until)
+            yield None
+
+    def _restored(self) -> Flow[None]:
+        """Take over a state that came back."""
+        answer = yield from self.states.take(self.company.crew, self.company.peers[self.states.before])
+        self.moment.commands += [] if answer is None else [answer]
+
+    def _fetch(self, fetch: Fetch) -> Flow[None]:
+        """Give the copy that is here, or wait for ours, or for the others'."""
+        company, roll, states, moment = self.company, self.roll, self.states, self.moment
+        if (give := states.to_give(fetch, company.peers)) is not None:
+            yield give
+        over_at = moment.now + FETCH_S
+        while company.whole and roll.called <= roll.number and moment.now < over_at:
+            yield from self._restored()
+            if company.stage in fetch.stages and fetch.step in states.points:
+                return
+            moment.phase, moment.deadline = "fetching", over_at
+            yield None

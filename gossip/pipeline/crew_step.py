@@ -1,0 +1,224 @@
+"""A local step of a crew, or an evaluation, at one of its stages: `pipeline.stage` with frames, patience and a bill of what is owed.
+
+Shapes: N stages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from msgspec import structs
+
+from starling.gossip.errors import EngineError
+from starling.gossip.pipeline.company import Company, Flow, Moment
+from starling.gossip.pipeline.crew_commands import ApplyStep, Blame, Computed, DoTask, Note, Send, Summarize, Unfit
+from starling.gossip.pipeline.crew_states import StageStates
+from starling.gossip.pipeline.owed import Owed
+from starling.gossip.pipeline.roll import Early, Roll, StepFrame
+from starling.gossip.pipeline.schedule import ahead
+from starling.gossip.pipeline.stage import (
+    Apply,
+    Compute,
+    Gap,
+    Part,
+    Pass,
+    Step,
+    Tell,
+    fine,
+    shortened,
+)
+from starling.gossip.pipeline.stage import Command as Task
+from starling.gossip.wire.schema import Backward, Forward, Told
+
+ASK_AGAIN_S = 1.0  # for parts that have not come
+FIRST_PATIENCE_S, LEAST_PATIENCE_S, TIMES = 30.0, 5.0, 8.0
+"""For silence in a step: at first, and then so many times what a step takes."""
+MOST_LONGER = 1.5  # times that a step may be longer than the one before, and be no exception
+MOST_BATCHES = 1 << 20  # of an evaluation
+
+
+class Again(Exception):
+    """What is under way is given up; the crew meets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the crews of a manifest train."""
+
+    micro_batches: int  # of a step
+    warm_up: int
+    keep_after: int  # local steps between states that are kept
+    clip_norm: float | None
+
+
+@dataclass(slots=True)
+class CrewStep:
+    """What a stage does in a step; between steps, what it needs for the next."""
+
+    company: Company
+    roll: Roll
+    states: StageStates
+    owed: Owed
+    plan: Plan
+    moment: Moment
+    running: Step | None = None
+    evaluating: bool = False
+    _early: Early = field(default_factory=Early)
+    _tasks: deque[Task] = field(default_factory=deque)
+    _last_part: Told | None = None  # our part of the step that was last done
+    _usual_s: float = 0.0  # that a step takes; 0: not known
+    _stretch: float = 1.0  # of patience
+
+    def renamed(self) -> None:
+        """The crew is another one."""
+        self._early, self.moment.trouble = Early(), True
+
+    def train(self, round: int) -> Flow[None]:
+        """Do a local step. Raises Again: it is given up."""
+        began, states = self.moment.now, self.states
+        parts = yield from self._through(self.plan.micro_batches, evaluate=False)
+        loss = sum(part.loss for part in parts)
+        yield ApplyStep(round, shortened(parts, self.plan.clip_norm), loss, fine(parts), states.step + 1)
+        states.step += 1
+        took_s = self.moment.now - began
+        self._usual_s = min(took_s, MOST_LONGER * self._usual_s) if self._usual_s else took_s
+        self._stretch = 1.0
+
+    def evaluate(self, batches: int) -> Flow[Part | None]:
+        """Take held-out data through all stages -> the last one's part; None: there is no value."""
+        try:
+            parts = yield from self._through(batches, evaluate=True)
+        except Again:
+            return None
+        return parts[-1] if parts[-1].samples and fine(parts) else None
+
+    def frame(self, stage: int, frame: StepFrame) -> None:
+        """Take a frame of another stage, now or when its step is done here. Raises ValueError: no honest stage sends it."""
+        of, here = (frame.turn, frame.step), (self.roll.number, self.states.step)
+        if isinstance(frame, Told) and frame.again:
+            self._part_wanted(stage, frame)
+        elif self.running is not None and of == here:
+            self._feed(self.running, stage, frame)
+        elif of > here or (frame.turn == self.roll.number and self.running is None):
+            most = ahead(stage, self.company.stages, MOST_BATCHES, self.plan.warm_up) + 1
+            self._early.put(stage, frame, most)
+
+    def _through(self, micro_batches: int, *, evaluate: bool) -> Flow[tuple[Part, ...]]:
+        company, moment = self.company, self.moment
+        core = Step(company.stage, company.stages, micro_batches, self.plan.warm_up)
+        self.running, self.evaluating, self._tasks = core, evaluate, deque(core.begin())
+        self.owed.agree(self._debts(micro_batches))
+        patience_s = self._patience_s
+        try:
+            self._feed_early(core)
+            silent_at, ask_at = moment.now + patience_s, moment.now + ASK_AGAIN_S
+            while True:
+                while self._tasks:
+                    task = self._tasks.popleft()
+                    if isinstance(task, Apply):
+                        return task.parts
+                    yield from self._do(core, task)
+                    silent_at, ask_at = moment.now + patience_s, moment.now + ASK_AGAIN_S
+                if moment.trouble:
+                    raise Again
+                if moment.now >= ask_at:
+                    ask_at += ASK_AGAIN_S
+                    if core.waits and self._last_part is not None:
+                        moment.tell(company, structs.replace(self._last_part, again=True))
+                if moment.now >= silent_at:
+                    self._silent(patience_s)
+                    raise Again
+                moment.deadline = min(silent_at, ask_at)
+                yield None
+        finally:
+            self.running = None
+
+    @property
+    def _patience_s(self) -> float:
+        usual_s = max(LEAST_PATIENCE_S, TIMES * self._usual_s) if self._usual_s else FIRST_PATIENCE_S
+        return self._stretch * usual_s
+
+    def _debts(self, micro_batches: int) -> Iterator[tuple[int, str]]:
+        company = self.company
+        for micro in range(micro_batches):
+            if company.stage > 0:
+                yield company.stage - 1, f"activation {micro}"
+            if company.stage < company.stages - 1:
+                yield company.stage + 1, f"gradient {micro}"
+        for stage in company.others:
+            yield stage, "part"
+
+    def _silent(self, patience_s: float) -> None:
+        self.owed.end_turn()
+        owing = ", ".join(map(str, self.owed.debtors))
+        text = f"nothing came from other stages for {patience_s:.0f} s, of which {owing} owe something; the crew meets"
+        self.moment.commands.append(Note("crew_silent", text, "warning"))
+        self._stretch *= 2.0  # or it was our impatience
+
+    def _do(self, core: Step, task: Task) -> Flow[None]:
+        company, states, roll = self.company, self.states, self.roll
+        if isinstance(task, Compute) and self.evaluating and task.way == "B":
+            self._tasks.extend(core.computed(b""))
+        elif isinstance(task, Compute):
+            result = yield DoTask(
+                task.way, company.crew, states.step, task.micro, task.payload, task.labels, self.evaluating
+            )
+            if isinstance(result, Unfit):
+                sender = company.stage + (-1 if task.way == "F" else 1)
+                self.moment.commands.append(Blame(company.peers[sender], result.reason))
+                raise Again
+            if not isinstance(result, Computed):
+                raise EngineError(f"the stage did not compute: {result}")
+            self._tasks.extend(core.computed(result.payload, result.labels))
+        elif isinstance(task, Pass):
+            where = (company.name, roll.number, states.step, task.micro, task.payload)
+            frame = Forward(*where, task.labels) if task.way == "F" else Backward(*where)
+            self.moment.commands.append(Send(company.peers[task.to], frame))
+        else:
+            assert isinstance(task, Tell), task
+            part = yield Summarize()
+            assert isinstance(part, Part), part
+            figures = (part.squares, part.loss, part.value, part.samples, part.fine)
+            self._last_part = Told(company.name, roll.number, states.step, *figures)
+            self.moment.tell(company, self._last_part)
+            self._tasks.extend(core.part(company.stage, part))
+
+    def _feed_early(self, core: Step) -> None:
+        for stage, frame in self._early.take(self.roll.number, self.states.step):
+            try:
+                self._feed(core, stage, frame)
+            except ValueError as error:
+                self.moment.commands.append(Blame(self.company.peers[stage], f"crew_{error}"))
+
+    def _feed(self, core: Step, stage: int, frame: StepFrame) -> None:
+        """Raise ValueError: no honest stage sends that."""
+        try:
+            if isinstance(frame, Told):
+                part = Part(frame.squares, frame.loss, frame.value, frame.samples, frame.fine)
+                self._tasks.extend(core.part(stage, part))
+                self.owed.arrived(stage, "part")
+            elif isinstance(frame, Forward):
+                self._from(stage, self.company.stage - 1)
+                self._tasks.extend(core.arrived("F", frame.micro, frame.payload, frame.labels))
+                self.owed.arrived(stage, f"activation {frame.micro}")
+            else:
+                self._from(stage, self.company.stage + 1)
+                self._tasks.extend(core.arrived("B", frame.micro, frame.payload))
+                self.owed.arrived(stage, f"gradient {frame.micro}")
+        except Gap:
+            self.moment.trouble = True
+
+    def _from(self, stage: int, neighbour: int) -> None:
+        if stage != neighbour:
+            raise ValueError("no_such_neighbour")
+
+    def _part_wanted(self, stage: int, frame: Told) -> None:
+        """A stage lacks our part of a step, perhaps one that is applied here: it is small, and the step would else be done again."""
+        last, core = self._last_part, self.running
+        if last is not None and (last.turn, last.step) == (frame.turn, frame.step):
+            self.moment.commands.append(Send(self.company.peers[stage], last))
+        of_this = (frame.turn, frame.step) == (self.roll.number, self.states.step)
+        if core is not None and of_this and not core.heard(stage):
+            self._feed(core, stage, frame)

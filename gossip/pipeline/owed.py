@@ -1,0 +1,69 @@
+"""What the stages of a crew owe one another, and for how long one that owes has sent nothing; pure.
+
+A debt is entered when it is agreed: at a meeting everybody's Ready, at the begin of a step each activation of the stage before, each
+gradient of the stage behind, and the part of everybody. It is struck off when it arrives. A *turn* ends when nothing has come forward for
+as long as the crew waits; a stage that owes and sent nothing at all in it is one turn further in arrears. Any frame of a stage ends its
+arrears: one that is waited for because it waits itself still answers, and only a mute one does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+TURNS = 4
+"""Owed turns after which a seat is freed. A frame that is stuck on a dead connection is given up after as long as a turn of a meeting
+lasts, and those behind it go with it: one turn may pass so at our end, one at the other, and before these the step's own. In the fourth
+both ends had a connection, and the stage was asked once a second in vain."""
+
+
+@dataclass(slots=True)
+class Owed:
+    """Debts by stage."""
+
+    due: dict[int, set[str]] = field(default_factory=dict)
+    turns: dict[int, int] = field(default_factory=dict)
+    _heard: set[int] = field(default_factory=set)  # in this turn
+
+    def agree(self, debts: Iterable[tuple[int, str]]) -> None:
+        """Enter what is owed from now on, by stage; what was owed before is void. A turn begins."""
+        self.due = {}
+        for stage, what in debts:
+            self.due.setdefault(stage, set()).add(what)
+        self._heard.clear()
+
+    def reset(self) -> None:
+        """Forget all: the stages are other peers'."""
+        self.due, self.turns = {}, {}
+        self._heard.clear()
+
+    def arrived(self, stage: int, what: str) -> None:
+        """Strike a debt off."""
+        self.due.get(stage, set()).discard(what)
+
+    def heard(self, stage: int) -> None:
+        """A frame of a stage is here, whatever it says."""
+        self._heard.add(stage)
+        self.turns.pop(stage, None)
+
+    def end_turn(self) -> None:
+        """Count a turn, and begin the next."""
+        for stage in self.debtors:
+            if stage not in self._heard:
+                self.turns[stage] = self.turns.get(stage, 0) + 1
+        self._heard.clear()
+
+    @property
+    def debtors(self) -> tuple[int, ...]:
+        """Stages that owe something."""
+        return tuple(sorted(stage for stage, due in self.due.items() if due))
+
+    @property
+    def arrears(self) -> tuple[int, ...]:
+        """Stages of which a turn or more was counted."""
+        return tuple(sorted(self.turns))
+
+    @property
+    def mute(self) -> tuple[int, ...]:
+        """Stages that have been in arrears for so long that their seats are freed."""
+        return tuple(stage for stage in self.arrears if self.turns[stage] >= TURNS)

@@ -1,0 +1,79 @@
+"""The meetings of a crew, and frames of steps that this stage has not begun; pure.
+
+A meeting has a number, which rises. Every stage sends its Ready for it to all others; whoever hears of a later meeting than its own comes
+along. Number 0 is of no meeting: a Ready with it says that its sender is there, and busy with something else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from starling.gossip.pipeline.meeting import Has
+from starling.gossip.wire.schema import Backward, Forward, Ready, Told
+
+MOST_SKIPPED = 1 << 20  # meetings
+MOST_STEPS_AHEAD = 4
+StepFrame = Forward | Backward | Told
+
+
+@dataclass(slots=True)
+class Roll:
+    """Who has said what at which meeting."""
+
+    number: int = 0  # of our last meeting
+    called: int = 0  # of the last that any stage called
+    own: Ready | None = None
+    _newest: dict[int, Ready] = field(default_factory=dict)  # by stage
+
+    def reset(self) -> None:
+        """The crew is another one: its meetings are counted anew."""
+        self.number, self.called, self.own, self._newest = 0, 0, None, {}
+
+    def open(self) -> int:
+        """Begin the next meeting, or go to the one that was called -> its number."""
+        self.number = max(self.number + 1, self.called)
+        return self.number
+
+    def came(self, stage: int, ready: Ready) -> bool:
+        """Note what a stage says -> whether it has said the same before. Raises ValueError: turn_too_far."""
+        if ready.turn > self.number + MOST_SKIPPED:
+            raise ValueError("turn_too_far")
+        before = self._newest.get(stage)
+        if before is None or ready.turn >= before.turn:
+            self._newest[stage] = ready
+        self.called = max(self.called, ready.turn)
+        return before == ready
+
+    def complete(self, stages: int) -> list[Ready] | None:
+        """Return what all stages say at our meeting, in their order; None: somebody is missing."""
+        here = [self._newest.get(stage) for stage in range(stages)]
+        found = [ready for ready in here if ready is not None and ready.turn == self.number]
+        return found if len(found) == stages else None
+
+
+def has(ready: Ready) -> Has:
+    """Return what a stage has."""
+    return Has(ready.round, ready.step, ready.left, ready.points, ready.copies, ready.safe, ready.batches)
+
+
+@dataclass(slots=True)
+class Early:
+    """Frames of steps to come, in the order in which they arrived."""
+
+    _frames: dict[tuple[int, int], deque[tuple[int, StepFrame]]] = field(default_factory=dict)
+
+    def put(self, stage: int, frame: StepFrame, most: int) -> None:
+        """Keep a frame, one of at most `most` of its stage for its step. Raises ValueError: more than an honest neighbour can be ahead."""
+        waiting = self._frames.setdefault((frame.turn, frame.step), deque())
+        if sum(other == stage for other, _ in waiting) >= most or len(self._frames) > MOST_STEPS_AHEAD:
+            if not waiting:
+                del self._frames[frame.turn, frame.step]
+            raise ValueError("too_far_ahead")
+        waiting.append((stage, frame))
+
+    def take(self, number: int, step: int) -> deque[tuple[int, StepFrame]]:
+        """Return those of this step of this meeting, and drop older ones."""
+        found = self._frames.pop((number, step), deque())
+        self._frames = {key: waiting for key, waiting in self._frames.items() if key > (number, step)}
+        return found

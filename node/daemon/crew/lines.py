@@ -1,0 +1,72 @@
+"""Frames and states on their way to the other stages of a crew."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import trio
+
+from starling.gossip.errors import TransportError
+from starling.gossip.wire.frames import encode
+from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Piece
+from starling.gossip.wire.schema import Crew as Frame
+from starling.node.net.api import Network
+
+SEND_S = 30.0  # a peer that takes no frame for so long is unreachable
+MAX_FRAMES = 512  # waiting to be sent to one peer
+PAUSE_S = 0.1  # after a frame that was not sent
+
+Read = Callable[[int, int], Awaitable[bytes]]
+"""Returns bytes of a state, given offset and length."""
+
+
+class Lines:
+    """One queue for each peer: frames arrive in order, or are lost with those behind them, and `lost` is called with each."""
+
+    def __init__(self, network: Network, lost: Callable[[Frame], object], crew: Callable[[], bytes]) -> None:
+        """`crew` returns the name of the crew as it is now; frames of another one are not sent any more."""
+        self._network, self._lost, self._crew = network, lost, crew
+        self._queues: dict[str, trio.MemorySendChannel[Frame]] = {}
+        self._nursery: trio.Nursery | None = None  # None: nothing is sent yet, or any more
+
+    async def serve(self) -> None:
+        """Send what is queued, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    def send(self, peer: str, frame: Frame) -> None:
+        """Queue a frame for a peer."""
+        if self._nursery is None:
+            return
+        if peer not in self._queues:
+            self._queues[peer], receive = trio.open_memory_channel[Frame](MAX_FRAMES)
+            self._nursery.start_soon(self._carry, peer, receive)
+        try:
+            self._queues[peer].send_nowait(frame)
+        except trio.WouldBlock:
+            self._lost(frame)
+
+    async def state(self, peer: str, stage: int, step: int, size: int, read: Read) -> None:
+        """Send the `size` bytes of a stage's state; ends early when there are none to read any more, or they cannot be sent."""
+        crew, offset = self._crew(), 0
+        with suppress(TransportError, trio.TooSlowError):  # the next meeting says what is missing
+            while offset < size and (data := await read(offset, MAX_CHUNK_BYTES)):
+                await self._deliver(peer, Piece(crew, stage, step, size, offset, data))
+                offset += len(data)
+
+    async def _carry(self, peer: str, frames: trio.MemoryReceiveChannel[Frame]) -> None:
+        async for frame in frames:
+            if frame.crew != self._crew():
+                continue
+            try:
+                await self._deliver(peer, frame)
+            except (TransportError, trio.TooSlowError):
+                self._lost(frame)
+                await trio.sleep(PAUSE_S)
+
+    async def _deliver(self, peer: str, frame: Frame) -> None:
+        with trio.fail_after(SEND_S):
+            await self._network.send(peer, "crew", encode(frame))
