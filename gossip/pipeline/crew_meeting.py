@@ -30,6 +30,7 @@ class CrewMeeting:
     keep_after: int  # local steps between states that are kept
     batches: int  # of held-out data at stage 0
     open: bool = False
+    _calling: bool = False  # our Ready is sent again and again, and need not be sent in answer
     carried: bool = False  # our states go along into the crew that we are in now
 
     def agreed(self, round: int, left: int, until: float, *, evaluate: bool) -> Flow[Start | None]:
@@ -41,8 +42,9 @@ class CrewMeeting:
                 if not self.company.whole:
                     return None
                 yield from self._look()
-                number = self.roll.open()
+                number, self._calling = self.roll.open(), True
                 told = yield from self._all(self._ready(number, round, left, evaluate=evaluate), until)
+                self._calling = False
                 if told is None:
                     if self.moment.now >= until:
                         return None
@@ -54,7 +56,7 @@ class CrewMeeting:
                     return conclusion
                 yield from self._fetch(conclusion)
         finally:
-            self.open = False
+            self.open = self._calling = False
 
     def begin(self, start: Start) -> Flow[None]:
         """Go where all go on from."""
@@ -79,7 +81,7 @@ class CrewMeeting:
         if ready.turn < max(1, roll.number):
             return False
         again = roll.came(stage, ready)
-        if again and roll.own is not None and roll.own.turn == ready.turn:
+        if again and not self._calling and roll.own is not None and roll.own.turn == ready.turn:
             self.moment.commands.append(Send(peer, roll.own))  # it has not heard us
         if ready.turn == roll.number:
             return False

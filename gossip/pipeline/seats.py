@@ -1,7 +1,7 @@
 """Who holds which stage of which crew, from what members say of themselves in their signed records; pure.
 
 A seat is a number: 0 for none, else 1 + crew · N + stage. Of several who claim one the smallest peer id has it, and the others look for the
-next. Whoever waits in a crew that is not whole moves to the lowest one that lacks its stage, so broken crews become whole ones.
+next. Who waits in a crew that is not whole moves to the one that lacks its stage and else the fewest, so broken crews become whole.
 
 Shapes: N stages.
 """
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import count
 
 MAX_SEAT = 1 << 20
 
@@ -38,33 +39,55 @@ def whole(claims: Mapping[str, int], stages: int) -> dict[int, tuple[str, ...]]:
     return {crew: peers for crew, peers in found.items() if all(peers)}
 
 
-def chosen(claims: Mapping[str, int], stages: int, me: str, stage: int, avoided: Container[str] = frozenset()) -> int:
-    """Return the seat that a node is to claim, given all claims, its own too: the one it has in a whole crew, else the lowest that is free.
+def chosen(
+    claims: Mapping[str, int], stages: int, me: str, stage: int, avoided: Container[str] = (), together: Container[str] = ()
+) -> int:
+    """Return the seat that a node is to claim, given all claims, its own too.
 
-    Never one in a crew of which one that is `avoided` has a seat.
+    That is the one it has in a whole crew, else the first free one (`_crews`), but none in a crew in which somebody sits that is `avoided`.
+    Who sits in such a one leaves it for the first crew in which nobody sits but those with whom it goes on, `together`.
     """
-    held = holders(claims)
-    closed = {place(number, stages)[0] for number, peer in held.items() if peer in avoided}
-    own = claims.get(me, 0)
-    if own and held.get(own) == me and place(own, stages)[0] in whole(claims, stages).keys() - closed:
+    held, own = holders(claims), claims.get(me, 0)
+    crews = _crews(held, stages)
+    closed = {crew for crew, peers in crews.items() if any(peer in avoided for peer in peers.values())}
+    at = place(own, stages)[0] if own and held.get(own) == me else -1
+    if at >= 0 and at not in closed and len(crews[at]) == stages:
         return own
-    crew = 0
-    while crew in closed or held.get(seat(crew, stage, stages), me) != me:
-        crew += 1
-    return seat(crew, stage, stages)
+    flees = at in closed
+    for crew in count() if flees else _ranked(crews):
+        there = crews.get(crew, {})
+        strangers = flees and any(peer not in together for peer in there.values())
+        if crew not in closed and not strangers and there.get(stage, me) == me:
+            return seat(crew, stage, stages)
+    raise AssertionError("there is always an empty crew")
 
 
 def lacking(claims: Mapping[str, int], stages: int, promised: Iterable[int] = ()) -> int:
-    """The stage of which a newcomer is wanted most: that of the lowest free seat. `promised`: stages of newcomers on their way."""
-    taken, coming, crew = set(holders(claims)), Counter(promised), 0
-    while True:
+    """The stage of which a newcomer is wanted most: that of the first free seat. `promised`: stages of newcomers on their way."""
+    crews, coming = _crews(holders(claims), stages), Counter(promised)
+    for crew in _ranked(crews):
         for stage in range(stages):
-            if seat(crew, stage, stages) in taken:
+            if stage in crews.get(crew, {}):
                 continue
             if not coming[stage]:
                 return stage
             coming[stage] -= 1
-        crew += 1
+    raise AssertionError("there is always an empty crew")
+
+
+def _crews(held: Mapping[int, str], stages: int) -> dict[int, dict[int, str]]:
+    """Crew -> stage -> who has it."""
+    crews: dict[int, dict[int, str]] = {}
+    for number, peer in held.items():
+        crew, stage = place(number, stages)
+        crews.setdefault(crew, {})[stage] = peer
+    return crews
+
+
+def _ranked(crews: Mapping[int, Mapping[int, str]]) -> Iterator[int]:
+    """Yield crews in the order in which they are filled: those that lack the fewest, of these the lowest; then the empty ones."""
+    yield from sorted(crews, key=lambda crew: (-len(crews[crew]), crew))
+    yield from (crew for crew in count() if crew not in crews)
 
 
 def digest(peers: Iterable[tuple[str, int]]) -> bytes:

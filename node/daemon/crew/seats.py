@@ -37,6 +37,7 @@ class StagePeers:
     last: Collection[str] = ()
     carried: bool = False
     _avoided: dict[tuple[str, int | None], float] = field(default_factory=dict)  # (peer, incarnation) -> until when
+    _left: dict[str, float] = field(default_factory=dict)  # peer -> until when it is not followed
     _promised: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     @property
@@ -133,16 +134,27 @@ class StagePeers:
         while len(self.membership.members) < 2 and trio.current_time() < until:  # noqa: ASYNC110 — for a short time at the start
             await trio.sleep(LOOK_S)
         while True:
-            wanted = seats.chosen(self.claims, self.stages, self.membership.me, self.stage, self.avoided)
+            self._note_left()
+            going = set(self.last) - self.avoided
+            wanted = seats.chosen(
+                self.claims, self.stages, self.membership.me, self.stage, self.avoided or self._left.keys(), going
+            )
             if wanted != self.seat:
                 self._move(wanted)
             await trio.sleep(LOOK_S)
 
+    def _note_left(self) -> None:
+        """Note who of our crew has left us for another, to follow nobody who may have left over us."""
+        now = trio.current_time()
+        self._left = {peer: until for peer, until in self._left.items() if until > now}
+        for peer in self.elsewhere(self.last):
+            self._left.setdefault(peer, now + AVOIDED_S)
+
     def _move(self, wanted: int) -> None:
+        """Claim a seat. Of a crew in which none but those of our last one sit, our states are as good there."""
         crew = seats.place(wanted, self.stages)[0]
-        if crew != self.crew or not self.seat:
-            there = {peer for peer, number in self.claims.items() if seats.place(number, self.stages)[0] == crew}
-            self.carried = bool(self.last) and there.issubset(self.last)
+        there = {peer for peer, number in self.claims.items() if seats.place(number, self.stages)[0] == crew}
+        self.carried = bool(self.last) and there.issubset(self.last)
         self.membership.sit(wanted)
 
     # what services of this stage see of the swarm

@@ -1,0 +1,265 @@
+"""A crew of machines on virtual time: lines that delay, lose and reorder, engines whose model is a digest of all that it was given."""
+
+import heapq
+import random
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import count
+
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.pipeline import seats
+from starling.gossip.pipeline.copies import Copies
+from starling.gossip.pipeline.crew import Crew
+from starling.gossip.pipeline.crew_commands import (
+    Abandon,
+    ApplyStep,
+    Blame,
+    Computed,
+    DoTask,
+    Evaluated,
+    FreeSeat,
+    GiveState,
+    Note,
+    PushState,
+    Send,
+    States,
+    Summarize,
+    Trained,
+    UseState,
+)
+from starling.gossip.pipeline.crew_step import Plan
+from starling.gossip.pipeline.meeting import KEPT
+from starling.gossip.pipeline.stage import Part
+from starling.gossip.wire.schema import Piece
+
+LOOK_S, TASK_S, BYTES = 0.1, 0.01, 8
+BATCHES = 2  # of held-out data
+
+
+def mixed(*parts) -> bytes:
+    """8 bytes of whatever is given."""
+    return blake2b(repr(parts).encode(), digest_size=BYTES).digest()
+
+
+@dataclass
+class Engine:
+    """A stage's engine. What it learns does not depend on the crew's number, nor on which machine it is."""
+
+    stage: int
+    x: bytes = bytes(BYTES)
+    step: int = 0
+    crew: int = -1
+    points: dict[int, bytes] = field(default_factory=dict)
+    seen: list[object] = field(default_factory=list)
+
+    def answer(self, work):
+        match work:
+            case UseState(action, crew, step, state):
+                return self._use(action, crew, step, state)
+            case DoTask(way, _, step, micro, payload, _, evaluate):
+                if evaluate:
+                    return Computed(payload + b"e", b"")
+                assert step == self.step
+                self.seen.append((way, micro, payload))
+                return Computed(mixed(self.stage, way, step, micro, payload), b"")
+            case Summarize():
+                return Part(float(self.stage), loss=1.0, value=0.5, samples=1)
+            case ApplyStep(steps=steps):
+                self.x, self.step, self.seen = mixed(self.x, self.step, self.seen), steps, []
+            case Abandon():
+                self.seen = []
+        return None
+
+    def _use(self, action, crew, step, state):
+        if crew != self.crew:
+            if action != "carry":
+                self.points, self.step = {}, self.step if self.crew == -1 else 0
+            self.crew = crew
+        if action == "take":
+            self.points[step] = state
+        if action in {"take", "back"}:
+            self.x, self.step, self.seen = self.points[step], step, []
+        if action == "keep":
+            self.points[self.step] = self.x
+        self.points = dict(sorted(self.points.items())[-KEPT:])
+        return States(self.step, tuple(self.points))
+
+
+@dataclass
+class Node:
+    """One machine, and what its shell does."""
+
+    peer: str
+    stage: int
+    machine: Crew
+    engine: Engine
+    rests_s: float = 0.0  # between rounds
+    mute: bool = False
+    aside: bool = False
+    dead: bool = False
+    round: int = 0
+    avoided: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
+    last: tuple[str, ...] = ()
+    carried: bool = False
+    notes: list[str] = field(default_factory=list)
+    freed: list[tuple[float, str]] = field(default_factory=list)
+    evaluations: list[Part | None] = field(default_factory=list)
+
+
+class World:
+    """A crew of `stages`, which does rounds of `k` local steps. `lost` of all frames are; the others take up to `delay_s`."""
+
+    def __init__(self, stages, *, seed=0, k=3, micro=3, lost=0.0, delay_s=0.02, reorders=False, evaluates=False):
+        self.chance, self.stages, self.k, self.micro = random.Random(seed), stages, k, micro
+        self.lost, self.delay_s, self.reorders, self.evaluates = lost, delay_s, reorders, evaluates
+        self.now, self.order, self.events = 0.0, count(), []
+        self.nodes, self.claims, self.lines, self.blamed = {}, {}, {}, []
+        for stage in range(stages):
+            self.start(f"p{stage}", stage)
+
+    def start(self, peer, stage):
+        """A machine takes a stage, in whichever crew it may."""
+        plan = Plan(self.micro, 0, self.k, None)
+        machine = Crew(stage, self.stages, plan, Copies(BYTES), 0, BATCHES if stage == 0 else 0)
+        node = self.nodes[peer] = Node(peer, stage, machine, Engine(stage))
+        self.at(0.0, self._look, node)
+        self.at(0.0, self._round, node)
+        return node
+
+    def kill(self, peer):
+        """A machine is gone, and all know."""
+        self.nodes.pop(peer).dead = True
+        self.claims.pop(peer, None)
+
+    def at(self, after_s, call, *arguments):
+        """Do something later."""
+        heapq.heappush(self.events, (self.now + after_s, next(self.order), call, arguments))
+
+    def run(self, done, limit_s):
+        """Let time pass until `done` returns true -> whether that was within the limit."""
+        until = self.now + limit_s
+        while not done():
+            if self.events[0][0] > until:
+                self.now = until
+                return False
+            self.now, _, call, arguments = heapq.heappop(self.events)
+            call(*arguments)
+        return True
+
+    def steps(self):
+        """Fewest local steps of the machines that matter: all that live, but those that are set aside."""
+        return min(node.engine.step for node in self.nodes.values() if not node.aside)
+
+    def safe(self):
+        """Every stage's state is kept elsewhere."""
+        return all(node.machine.states.safe for node in self.nodes.values())
+
+    def _look(self, node):
+        if node.dead:
+            return
+        self.at(LOOK_S, self._look, node)
+        self._sit(node)
+        number = self.claims[node.peer]
+        crew = seats.place(number, self.stages)[0]
+        peers = seats.whole(self.claims, self.stages).get(crew)
+        if peers is None or peers[node.stage] != node.peer or node.avoided.intersection(peers):
+            left = [
+                peer for peer in node.machine.company.peers
+                if peer in self.claims and peer not in node.avoided and seats.place(self.claims[peer], self.stages)[0] != crew
+            ]  # fmt: skip
+            self._do(node, node.machine.parted(left, self.now))
+        else:
+            node.last = peers
+            name = seats.digest((peer, 1) for peer in peers)
+            self._do(node, node.machine.joined(crew, name, peers, self.now, carried=node.carried))
+
+    def _sit(self, node):
+        here = seats.place(self.claims.get(node.peer, 1), self.stages)[0]
+        node.left |= {peer for peer in node.last if seats.place(self.claims.get(peer, 1 + here * self.stages), self.stages)[0] != here}
+        going = set(node.last) - node.avoided
+        wanted = seats.chosen(self.claims, self.stages, node.peer, node.stage, node.avoided or node.left, going)
+        if wanted != self.claims.get(node.peer):
+            crew = seats.place(wanted, self.stages)[0]
+            there = {peer for peer, number in self.claims.items() if seats.place(number, self.stages)[0] == crew}
+            node.carried = bool(node.last) and there.issubset(node.last)
+            self.claims[node.peer] = wanted
+
+    def _round(self, node):
+        if not node.dead:
+            self._do(node, node.machine.train(node.round, self.k, self.now))
+
+    def _measure(self, node):
+        if not node.dead:
+            self._do(node, node.machine.evaluate(node.round, self.k, self.now))
+
+    def _do(self, node, commands):
+        for command in commands:
+            match command:
+                case Send(peer, frame):
+                    self._send(node, peer, frame)
+                case Note(name):
+                    node.notes.append(name)
+                case Blame(peer, reason):
+                    self.blamed.append((peer, reason))
+                case FreeSeat(peer):
+                    node.freed.append((self.now, peer))
+                    node.avoided.add(peer)
+                case PushState(peer, stage, step):
+                    self._state(node, peer, stage, step, node.engine.points[step])
+                    self.at(TASK_S, node.machine.pushed)
+                case GiveState(peer, stage, step, state):
+                    self._state(node, peer, stage, step, state)
+                    self.at(TASK_S, self._done, node, None)
+                case Trained(round):
+                    node.round = round + 1
+                    self.at(node.rests_s, self._measure if self.evaluates else self._round, node)
+                case Evaluated(last):
+                    node.evaluations.append(last)
+                    self.at(0.0, self._round, node)
+                case _:
+                    self.at(TASK_S * self.chance.random(), self._work, node, command)
+
+    def _work(self, node, work):
+        if not node.dead:
+            self._done(node, node.engine.answer(work))
+
+    def _done(self, node, result):
+        if not node.dead:
+            self._do(node, node.machine.done(result, self.now))
+
+    def _state(self, node, peer, stage, step, state):
+        for offset in range(0, BYTES, 4):
+            piece = Piece(node.machine.company.name, stage, step, BYTES, offset, state[offset : offset + 4])
+            self._send(node, peer, piece)
+
+    def _send(self, node, peer, frame):
+        if node.mute or self.chance.random() < self.lost:
+            return
+        arrives = self.now + self.delay_s * self.chance.random()
+        if not self.reorders:
+            arrives = self.lines[node.peer, peer] = max(arrives, self.lines.get((node.peer, peer), 0.0))
+        self.at(arrives - self.now, self._arrive, node.peer, peer, frame)
+
+    def _arrive(self, sender, peer, frame):
+        node = self.nodes.get(peer)
+        if node is None:
+            return
+        try:
+            self._do(node, node.machine.receive(sender, frame, self.now))
+        except RemoteProtocolError as error:
+            self.blamed.append((error.peer, error.reason))
+
+
+def learned(stages, steps, **rounds):
+    """What each stage has learned after so many steps, where nothing goes wrong."""
+    world = World(stages, **rounds)
+    history = {}
+
+    def seen():
+        for node in world.nodes.values():
+            history[node.stage, node.engine.step] = node.engine.x
+        return world.steps() >= steps
+
+    assert world.run(seen, 1e4)
+    return [history[stage, steps] for stage in range(stages)]

@@ -1,0 +1,219 @@
+"""A crew's machines together, on virtual time: whatever lines and machines do, all learn what they would have learned without it."""
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from starling.gossip.errors import EngineError, RemoteProtocolError
+from starling.gossip.pipeline import seats
+from starling.gossip.pipeline.crew_commands import Send, Unusable, UseState
+from starling.gossip.pipeline.crew_meeting import TURN_S
+from starling.gossip.pipeline.crew_step import FIRST_PATIENCE_S
+from starling.gossip.pipeline.owed import TURNS, Owed
+from starling.gossip.wire.schema import Forward, Piece, Ready, Told
+from tests.gossip.pipeline.crews import Engine, World, learned
+
+SEEDS = st.integers(0, 2**32)
+STEPS = 12
+SHOWN = (Phase.explicit, Phase.generate)  # a smaller seed is no simpler story
+FREED_S = FIRST_PATIENCE_S + TURNS * TURN_S + 1.0
+
+
+def watched(world, steps):
+    """Run until all have done so many steps -> what each stage had learned then; None: they do not come so far."""
+    history = {}
+
+    def seen():
+        for node in world.nodes.values():
+            if not node.aside:
+                history[node.stage, node.engine.step] = node.engine.x
+        return world.steps() >= steps
+
+    return [history[stage, steps] for stage in range(world.stages)] if world.run(seen, 900.0) else None
+
+
+@given(SEEDS, st.integers(2, 5), st.integers(1, 5), st.sampled_from([0.0, 0.01, 0.03]), st.booleans())
+@settings(max_examples=25, deadline=None, phases=SHOWN)
+def test_lost_and_reordered_frames_cost_time_and_nothing_else(seed, stages, micro, lost, reorders):
+    world = World(stages, seed=seed, micro=micro, lost=lost, reorders=reorders)
+    assert watched(world, STEPS) == learned(stages, STEPS, micro=micro)
+    assert world.blamed == []
+    assert all(not node.freed for node in world.nodes.values())
+
+
+@given(SEEDS, st.integers(2, 4), st.integers(0, 3), st.floats(0.0, 3.0), st.sampled_from([0.0, 0.02]))
+@settings(max_examples=25, deadline=None, phases=SHOWN)
+def test_a_stage_that_dies_at_any_time_and_joins_on_another_machine_loses_nothing(seed, stages, victim, when, lost):
+    world, victim = World(stages, seed=seed, lost=lost), victim % stages
+    assert world.run(world.safe, 600.0)
+    world.run(lambda: False, when)
+    world.kill(f"p{victim}")
+    world.run(lambda: False, 3.0)
+    assert all(node.machine.phase in {"lacking", "idle"} for node in world.nodes.values())
+    world.start("new", victim)
+    goal = max(node.engine.step for node in world.nodes.values()) + STEPS
+    assert watched(world, goal) == learned(stages, goal)
+    assert world.blamed == []
+
+
+@given(SEEDS, st.integers(2, 5), st.integers(0, 4), st.floats(0.0, 3.0), st.booleans())
+@settings(max_examples=25, deadline=None, phases=SHOWN)
+def test_a_mute_stage_loses_its_seat_and_its_work_is_done_again_by_the_next(seed, stages, which, when, waits):
+    """It hears all, its machine answers probes, and its seat is claimed as before: the crew must not wait for it for ever.
+
+    The next one for the stage comes later, or `waits` all the time, in a crew of its own that the others must not be drawn to.
+    """
+    world, which = World(stages, seed=seed), which % stages
+    assert world.run(world.safe, 60.0)
+    if waits:
+        world.start("new", which).aside = True
+    world.run(lambda: False, when)
+    mute = world.nodes[f"p{which}"]
+    mute.mute, mute.aside, began = True, True, world.now
+    others = [node for node in world.nodes.values() if node.stage != which]
+    assert world.run(lambda: all(mute.peer in node.avoided for node in others), FREED_S)
+    assert world.now - began > (TURNS - 1) * TURN_S, "not before"
+    goal = max(node.engine.step for node in others) + STEPS
+    if waits:
+        world.nodes["new"].aside = False
+    else:
+        world.run(lambda: False, 5.0)
+        world.start("new", which)
+    assert watched(world, goal) == learned(stages, goal)
+    assert all(freed == mute.peer for node in world.nodes.values() for _, freed in node.freed)
+    assert all("crew_torn" not in node.notes for node in world.nodes.values()), "the states went along to the other crew"
+    assert seats.place(world.claims[mute.peer], stages)[0] == 0, "it does not come after them"
+    assert world.blamed == []
+
+
+def test_a_stage_that_is_busy_for_an_hour_says_so_and_keeps_its_seat():
+    """It may be fetching a large model, or exchanging with slow peers: it is not mute."""
+    world = World(3)
+    world.run(lambda: world.steps() >= world.k, 60.0)
+    world.nodes["p1"].rests_s = 3600.0
+    world.run(lambda: False, 3700.0)
+    assert all(not node.freed for node in world.nodes.values())
+    assert world.steps() > world.k
+
+
+def test_a_stage_that_was_mute_for_fewer_turns_keeps_its_seat():
+    world = World(3)
+    world.run(lambda: world.steps() >= world.k, 60.0)
+    world.nodes["p1"].mute = True
+    world.run(lambda: False, FIRST_PATIENCE_S + 2 * TURN_S)
+    world.nodes["p1"].mute = False
+    before = world.steps()
+    assert world.run(lambda: world.steps() > before + world.k, 60.0)
+    assert all(not node.freed for node in world.nodes.values())
+    assert all(not node.machine.owed.arrears for node in world.nodes.values())
+
+
+def test_all_stages_know_how_good_the_model_is():
+    world = World(3, evaluates=True)
+    assert world.run(lambda: all(len(node.evaluations) > 2 for node in world.nodes.values()), 120.0)
+    assert {each.value for node in world.nodes.values() for each in node.evaluations if each is not None} == {0.5}
+
+
+def test_a_stage_whose_others_do_not_evaluate_goes_on_without_a_value():
+    world = World(2)
+    world.nodes["p0"].machine.give_up()
+    alone = world.nodes["p0"]
+    world.events.clear()
+    world.at(0.0, world._look, alone)
+    world.at(0.0, world._measure, alone)
+    assert world.run(lambda: alone.evaluations == [None], 40.0)
+
+
+def test_what_is_owed_is_struck_off_when_it_arrives_and_any_frame_ends_arrears():
+    owed = Owed()
+    owed.agree([(0, "activation 0"), (2, "gradient 0"), (2, "part")])
+    assert owed.debtors == (0, 2)
+    owed.arrived(0, "activation 0")
+    for turn in range(1, TURNS + 1):
+        assert owed.mute == ()
+        owed.end_turn()
+        assert owed.turns == {2: turn}, "stage 0 owes nothing"
+    assert owed.mute == (2,)
+    owed.heard(2)
+    assert owed.arrears == owed.mute == ()
+    owed.end_turn()
+    assert owed.turns == {}, "it was heard in that turn"
+
+
+def test_a_stage_that_has_left_over_a_mute_one_takes_all_others_along():
+    """Turns end at different times; who is still counting follows, and the crew stays together."""
+    world = World(3)
+    world.run(lambda: world.steps() >= world.k, 60.0)
+    world.nodes["p2"].mute = True
+    assert world.run(lambda: bool(world.nodes["p0"].machine.owed.arrears), FREED_S)
+    world.nodes["p0"].avoided.add("p2")
+    assert world.run(lambda: "p2" in world.nodes["p1"].avoided, 1.0)
+
+
+def machine_of_two():
+    """Stage 0 of two, which trains and is at its first meeting; with the other one's name for the crew."""
+    world = World(2)
+    world.nodes["p1"].mute = True
+    world.run(lambda: world.nodes["p0"].machine.phase == "meeting", 10.0)
+    return world, world.nodes["p0"].machine, world.nodes["p0"].machine.company.name
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (lambda crew: Ready(crew, 1 << 40, 0, 0, 3, False), "crew_turn_too_far"),
+        (lambda crew: Piece(crew, 0, 0, 9, 0, b"123456789"), "crew_bad_piece"),
+        (lambda crew: Piece(crew, 7, 0, 8, 0, b"12345678"), "crew_piece_of_another_stage"),
+    ],
+)
+def test_frames_that_no_honest_stage_sends_are_faults(frame, reason):
+    world, machine, crew = machine_of_two()
+    with pytest.raises(RemoteProtocolError, match=reason):
+        machine.receive("p1", frame(crew), world.now)
+
+
+def test_frames_of_steps_to_come_are_bounded_and_faults_in_them_do_not_end_the_node():
+    world, machine, crew = machine_of_two()
+    for micro in (9, 0):
+        machine.receive("p1", Forward(crew, 1, 0, micro, b"x", b""), world.now)
+    for step in range(1, 4):
+        machine.receive("p1", Told(crew, 1, step, 0.0), world.now)
+    for step in (4, 5):
+        with pytest.raises(RemoteProtocolError, match="crew_too_far_ahead"):
+            machine.receive("p1", Told(crew, 1, step, 0.0), world.now)
+    world.nodes["p1"].mute = False
+    world.run(lambda: bool(world.blamed), 10.0)
+    assert set(world.blamed) == {("p1", "crew_no_such_neighbour")}
+
+
+def test_strangers_are_heard_when_they_turn_out_to_be_of_our_crew():
+    """Members learn of one another at different times: a Ready that came too early is not asked for again."""
+    world = World(2)
+    machine = world.nodes["p0"].machine
+    world.run(lambda: world.nodes["p0"].machine.phase == "meeting", 10.0)
+    ready = Ready(b"12345678", 1, 4, 0, 3, False)
+    assert machine.receive("p9", ready, world.now) == []
+    machine.parted((), world.now)
+    machine.joined(0, b"12345678", ("p0", "p9"), world.now)
+    machine.done(Engine(0).answer(UseState("look", 0)), world.now)
+    assert machine.phase == "beginning", "it needed no other Ready"
+
+
+def test_an_engine_that_cannot_use_its_own_state_is_lost():
+    world, machine, _ = machine_of_two()
+    machine.give_up()
+    (look,) = machine.train(0, 3, world.now)
+    assert isinstance(look, UseState)
+    with pytest.raises(EngineError, match="cannot be used: "):
+        machine.done(Unusable("none"), world.now)
+    machine.give_up()
+    assert machine.phase == "idle"
+
+
+def test_who_is_called_to_a_meeting_while_busy_says_that_it_is_there():
+    world, machine, crew = machine_of_two()
+    machine.give_up()
+    (answer,) = machine.receive("p1", Ready(crew, 5, 0, 0, 3, False), world.now)
+    assert isinstance(answer, Send)
+    assert answer.frame.turn == 0
+    assert machine.receive("p1", answer.frame, world.now) == [], "it calls nobody, and is not answered"
