@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import count
 
 MAX_SEAT = 1 << 20
+APART = 1000
+"""Crews from this number on are of stages that left a mute one and took their states along: of two that lack as many, whoever waits in the
+other one has less to lose, and comes."""
 
 
 def seat(crew: int, stage: int, stages: int) -> int:
@@ -40,12 +43,13 @@ def whole(claims: Mapping[str, int], stages: int) -> dict[int, tuple[str, ...]]:
 
 
 def chosen(
-    claims: Mapping[str, int], stages: int, me: str, stage: int, avoided: Container[str] = (), together: Container[str] = ()
+    claims: Mapping[str, int], stages: int, me: str, stage: int, avoided: Collection[str] = (), together: Collection[str] = ()
 ) -> int:
     """Return the seat that a node is to claim, given all claims, its own too.
 
-    That is the one it has in a whole crew, else the first free one (`_crews`), but none in a crew in which somebody sits that is `avoided`.
-    Who sits in such a one leaves it for the first crew in which nobody sits but those with whom it goes on, `together`.
+    That is the one it has in a whole crew, else the first free one (`_ranked`), but none in a crew in which somebody sits that is `avoided`.
+    Who avoids somebody stays with those with whom it goes on, `together`: it sits where most of them do, else in a crew of its own, whose
+    number is `APART` or more.
     """
     held, own = holders(claims), claims.get(me, 0)
     crews = _crews(held, stages)
@@ -53,26 +57,22 @@ def chosen(
     at = place(own, stages)[0] if own and held.get(own) == me else -1
     if at >= 0 and at not in closed and len(crews[at]) == stages:
         return own
-    flees = at in closed
-    for crew in count() if flees else _ranked(crews):
-        there = crews.get(crew, {})
-        strangers = flees and any(peer not in together for peer in there.values())
-        if crew not in closed and not strangers and there.get(stage, me) == me:
-            return seat(crew, stage, stages)
-    raise AssertionError("there is always an empty crew")
+    free = [crew for crew in _ranked(crews) if crew not in closed and crews[crew].get(stage, me) == me]
+    if avoided:
+        friends = {crew: sum(peer == me or peer in together for peer in crews[crew].values()) for crew in free}
+        free = sorted((crew for crew in free if friends[crew]), key=lambda crew: -friends[crew])
+    empty = next(crew for crew in count(APART if avoided else 0) if crew not in crews)
+    return seat(free[0] if free else empty, stage, stages)
 
 
 def lacking(claims: Mapping[str, int], stages: int, promised: Iterable[int] = ()) -> int:
     """The stage of which a newcomer is wanted most: that of the first free seat. `promised`: stages of newcomers on their way."""
     crews, coming = _crews(holders(claims), stages), Counter(promised)
-    for crew in _ranked(crews):
-        for stage in range(stages):
-            if stage in crews.get(crew, {}):
-                continue
-            if not coming[stage]:
-                return stage
-            coming[stage] -= 1
-    raise AssertionError("there is always an empty crew")
+    for stage in (stage for crew in _ranked(crews) for stage in range(stages) if stage not in crews[crew]):
+        if not coming[stage]:
+            return stage
+        coming[stage] -= 1
+    return min(range(stages), key=lambda stage: coming[stage])
 
 
 def _crews(held: Mapping[int, str], stages: int) -> dict[int, dict[int, str]]:
@@ -84,10 +84,9 @@ def _crews(held: Mapping[int, str], stages: int) -> dict[int, dict[int, str]]:
     return crews
 
 
-def _ranked(crews: Mapping[int, Mapping[int, str]]) -> Iterator[int]:
-    """Yield crews in the order in which they are filled: those that lack the fewest, of these the lowest; then the empty ones."""
-    yield from sorted(crews, key=lambda crew: (-len(crews[crew]), crew))
-    yield from (crew for crew in count() if crew not in crews)
+def _ranked(crews: Mapping[int, Mapping[int, str]]) -> list[int]:
+    """Return crews in the order in which they are filled: those that lack the fewest, of these the ones apart, of these the lowest."""
+    return sorted(crews, key=lambda crew: (-len(crews[crew]), crew < APART, crew))
 
 
 def digest(peers: Iterable[tuple[str, int]]) -> bytes:

@@ -151,10 +151,10 @@ class StagePeers:
             self._left.setdefault(peer, now + AVOIDED_S)
 
     def _move(self, wanted: int) -> None:
-        """Claim a seat. Of a crew in which none but those of our last one sit, our states are as good there."""
+        """Claim a seat. In a crew in which one of our last one sits, or nobody, our states are as good."""
         crew = seats.place(wanted, self.stages)[0]
         there = {peer for peer, number in self.claims.items() if seats.place(number, self.stages)[0] == crew}
-        self.carried = bool(self.last) and there.issubset(self.last)
+        self.carried = bool(self.last) and (not there or not there.isdisjoint(self.last))
         self.membership.sit(wanted)
 
     # what services of this stage see of the swarm

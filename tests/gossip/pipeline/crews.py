@@ -182,7 +182,7 @@ class World:
         if wanted != self.claims.get(node.peer):
             crew = seats.place(wanted, self.stages)[0]
             there = {peer for peer, number in self.claims.items() if seats.place(number, self.stages)[0] == crew}
-            node.carried = bool(node.last) and there.issubset(node.last)
+            node.carried = bool(node.last) and (not there or not there.isdisjoint(node.last))
             self.claims[node.peer] = wanted
 
     def _round(self, node):
