@@ -15,6 +15,7 @@ from starling.gossip.errors import ConfigError
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from starling.node.daemon.training.local_work import Role
     from starling.node.daemon.training.paces import Pace
     from starling.node.engine.local.task_trainer import TaskTrainer
     from starling.node.rpc.calls import Open
@@ -264,6 +265,15 @@ PACES: Catalogue[Pace, None] = Catalogue(
     },
 )
 """How a node does rounds, from its services."""
+WORK: Catalogue[Role, None] = Catalogue(
+    "crew.stages",
+    "",
+    {
+        "whole": Entry("starling.node.daemon.training.local_work:whole"),
+        "stage": Entry("starling.node.extras.crew.daemon.work:stage", maturity="experimental"),
+    },
+)
+"""Who does a node's local steps, and who is a member beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +294,7 @@ TRAINERS: Catalogue[TaskTrainer, AskedFor] = Catalogue(
     "",
     {
         "stage": Entry(
-            "starling.node.engine.local.stage_opening:trainer_of",
+            "starling.node.extras.crew.engine.trainer:trainer_of",
             AskedFor("crew.stages", lambda opening: opening.stage >= 0),
             maturity="experimental",
         ),

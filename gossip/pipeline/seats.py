@@ -43,11 +43,16 @@ def whole(claims: Mapping[str, int], stages: int) -> dict[int, tuple[str, ...]]:
 
 
 def chosen(
-    claims: Mapping[str, int], stages: int, me: str, stage: int, avoided: Collection[str] = (), together: Collection[str] = ()
+    claims: Mapping[str, int],
+    stages: int,
+    me: str,
+    stage: int,
+    avoided: Collection[str] = (),
+    together: Collection[str] = (),
 ) -> int:
     """Return the seat that a node is to claim, given all claims, its own too.
 
-    That is the one it has in a whole crew, else the first free one (`_ranked`), but none in a crew in which somebody sits that is `avoided`.
+    That is the one it has in a whole crew, else the first free one (`_ranked`), but none in a crew in which one that is `avoided` sits.
     Who avoids somebody stays with those with whom it goes on, `together`: it sits where most of them do, else in a crew of its own, whose
     number is `APART` or more.
     """

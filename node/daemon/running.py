@@ -1,7 +1,7 @@
 """A node with all of its services: members, exchanges, training. Constructed when the engine has opened the task."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,15 +14,12 @@ from starling.gossip.seeds import derive
 from starling.gossip.wire.schema import Beacon, BeaconQuery, Dialed, DialMe, StopVote
 from starling.node.config import weight
 from starling.node.daemon.context import NodeContext, SecondNodes
-from starling.node.daemon.crew.seats import CrewNeighbors, StagePeers
-from starling.node.daemon.crew.service import CrewService
 from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.exchange.history import Transactions
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.bootstrap import Bootstrap, to_share
 from starling.node.daemon.membership.contacts import Contacts
-from starling.node.daemon.membership.neighbors import Members, OverlayNeighbors
 from starling.node.daemon.membership.reachability import ReachabilityService
 from starling.node.daemon.membership.service import Membership, OtherControl
 from starling.node.daemon.membership.stop import StopService
@@ -33,7 +30,7 @@ from starling.node.daemon.training.evaluation import Evaluation
 from starling.node.daemon.training.housekeeping import Housekeeping
 from starling.node.daemon.training.last_model import LastModel
 from starling.node.daemon.training.late_join import PeerModels
-from starling.node.daemon.training.local_work import CrewWork, EngineWork, LocalWork
+from starling.node.daemon.training.local_work import RoleRequest, role_of
 from starling.node.daemon.training.loop import Training
 from starling.node.daemon.training.paces import Services, pace_of
 from starling.node.daemon.trust.contributions import Contributions
@@ -44,13 +41,7 @@ FAREWELL_S = 0.7  # for the farewell to all members
 LAST_SAVE_S = 1.2  # for the last checkpoint
 PAYLOAD_BYTES_PER_PARAMETER = 32  # upper bound: two vectors of doubles, and an index for each coordinate …
 PAYLOAD_BYTES = 64 << 10  # … with their headers
-NO_CREW_BYTES = 1 << 10  # of a frame of a lane that nobody reads here
 SETTLE_S = 3.0  # a joiner looks for members for so long before it starts alone
-
-
-def _as_named(named: OverlayNeighbors) -> OverlayNeighbors:
-    """Return the neighbors that the overlay names: they are peers, and no crews."""
-    return named
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,30 +67,19 @@ class RunningNode:
         self.context, self.engine, self.opened, self.begun = context, engine, opened, begun
         self.membership = Membership(context, clock, begun.admission, self._member_changed)
         self.contacts = Contacts(context, self.membership)
-        self.crew: CrewService | None = None
-        self.members: Members = self.membership
-        """The swarm as exchanges and rounds see it; in a swarm of crews those who hold this node's stage."""
-        around: Callable[[OverlayNeighbors], OverlayNeighbors | CrewNeighbors] = _as_named
-        work: LocalWork = EngineWork(engine)
-        if stage >= 0:
-            self.members = stage_peers = StagePeers(self.membership, context.manifest.crew.stages, stage)
-            self.crew = CrewService(context, stage_peers, opened, seconds)
-            around = partial(CrewNeighbors, stage_peers)
-            work = CrewWork(self.crew, EngineWork(engine), context.manifest.pace.local_steps)
-            begun.transfer.seats = stage_peers.wanted
-        else:
-            context.network.expect("crew", NO_CREW_BYTES)
+        self.role = role = role_of(RoleRequest(context, engine, self.membership, opened, stage, seconds))
+        self.members, begun.transfer.seats = role.members, role.seats
         self.beacons = BeaconService(context, self.members)
         self.reachability = ReachabilityService(context, self.membership)
         self.stop = StopService(context, self.membership, opened)
-        evaluation = Evaluation(context.manifest.pace, work, self.stop, progress, context.report, opened.metric)
+        evaluation = Evaluation(context.manifest.pace, role.work, self.stop, progress, context.report, opened.metric)
         house = Housekeeping(context, engine, progress, evaluation)
         sync = ModelSync(transfer=begun.transfer, engine=engine, report=context.report)
         models = PeerModels(context, self.membership, self.members, sync, begun.policy.allows, self.inviter_of)
         self.pace = pace_of(
             Services(
-                context, self.membership, self.members, around, self.beacons, begun.policy, (begun.transactions.observe,), clock, work,
-                house, models, self.may_meet,
+                context, self.membership, self.members, role.named, self.beacons, begun.policy, (begun.transactions.observe,), clock,
+                role.work, house, models, self.may_meet,
             )
         )  # fmt: skip
         self.exchange = self.pace.exchange
@@ -117,7 +97,7 @@ class RunningNode:
         await nursery.start(self.membership.serve, self._route)
         await nursery.start(self.exchange.serve)
         votes = self.stop if self.stop.votes is not None else None
-        for service in (self.pace.equivocation, self.beacons, self.reachability, votes, self.crew):
+        for service in (self.pace.equivocation, self.beacons, self.reachability, votes, self.role.service):
             if service is not None:
                 await nursery.start(service.serve)
         nursery.start_soon(self.contributions.serve)

@@ -51,7 +51,7 @@ def alone(text):
 
 def whole(swarm):
     """(d,) the model of the only crew."""
-    by_stage = {virtual.node.running.crew.stage_peers.stage: virtual.vector for virtual in swarm.nodes.values()}
+    by_stage = {virtual.node.running.role.service.stage_peers.stage: virtual.vector for virtual in swarm.nodes.values()}
     return torch.cat([by_stage[stage] for stage in sorted(by_stage)])
 
 
@@ -82,10 +82,16 @@ async def test_a_lost_stage_is_taken_by_the_machine_that_keeps_its_copy_and_noth
         began = trio.current_time()
         done = max(virtual.node.progress.figures.local_steps for virtual in swarm.nodes.values())
         survivors = list(swarm.nodes.values())
-        await until(lambda: all(each.node.running.crew.machine.states.step > done + STEPS for each in survivors), 60.0)
+        await until(
+            lambda: all(each.node.running.role.service.machine.states.step > done + STEPS for each in survivors), 60.0
+        )
         assert trio.current_time() - began < 15.0
         await swarm.finished()
-        assert sorted(virtual.node.running.crew.stage_peers.stage for virtual in swarm.nodes.values()) == [0, 1, 2]
+        assert sorted(virtual.node.running.role.service.stage_peers.stage for virtual in swarm.nodes.values()) == [
+            0,
+            1,
+            2,
+        ]
         assert torch.equal(whole(swarm), alone(text)), "what was done since the last copy was done again"
         assert not faults(swarm)
 
@@ -114,7 +120,11 @@ async def test_two_crews_of_two_gossip_and_beat_each_alone():
         assert min(committed) >= 6
         await drain(swarm)
         for stage in (0, 1):
-            pair = [virtual for virtual in swarm.nodes.values() if virtual.node.running.crew.stage_peers.stage == stage]
+            pair = [
+                virtual
+                for virtual in swarm.nodes.values()
+                if virtual.node.running.role.service.stage_peers.stage == stage
+            ]
             held = [virtual.engine.replica.memory.ledger for virtual in pair]
             assert torch.equal(held[0].flows[pair[1].peer_id], -held[1].flows[pair[0].peer_id])
     apart = []

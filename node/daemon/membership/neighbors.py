@@ -188,3 +188,10 @@ class Neighbors(Protocol):
 
     def link_map(self, round: int) -> LinkMap:
         """Links of the round, as far as they are known here."""
+
+
+class NamedNeighbors(Neighbors, Protocol):
+    """Neighbors that an overlay names."""
+
+    def directions(self, round: int) -> Mapping[str, tuple[float, float]]:
+        """Neighbor -> (weight it gives, weight we give); empty where the overlay is symmetric."""

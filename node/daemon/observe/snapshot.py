@@ -97,7 +97,7 @@ def _traffic(node: Node) -> Fields:
 def _running(node: Node, running: RunningNode) -> Fields:
     links = _link_map(node, running)
     return _same(running.opened, "metric", "higher_is_better", "parameters", "device") | {
-        "seat": "" if running.crew is None else running.crew.stage_peers.words,
+        "seat": running.role.seat(),
         "rejoined": running.opened.resumed,
         "engine_restarts": running.engine.restarts,
         "activity": running.engine.activity,

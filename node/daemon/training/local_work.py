@@ -1,13 +1,19 @@
-"""Who does local steps and evaluations: this node's engine alone, or together with those of the other stages of its crew."""
+"""Who does local steps and evaluations: this node's engine alone, or together with those of others (`starling.node.catalogues.WORK`)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from msgspec import structs
+import trio
 
-from starling.node.daemon.crew.service import CrewService
-from starling.node.interfaces import EngineHandle
+from starling.node.catalogues import WORK
+from starling.node.daemon.context import NodeContext, SecondNodes
+from starling.node.daemon.membership.neighbors import Members, NamedNeighbors, OverlayNeighbors
+from starling.node.daemon.membership.service import Membership
+from starling.node.interfaces import EngineHandle, TaskStatus
 from starling.node.rpc import calls
+
+NO_CREW_BYTES = 1 << 10  # of a frame of a lane that nobody reads here
 
 
 class LocalWork(Protocol):
@@ -39,19 +45,52 @@ class EngineWork:
         return await self.engine.call(calls.Evaluate(round))
 
 
+class Service(Protocol):
+    """What a role does all the time."""
+
+    async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
+        """Do it until cancelled."""
+
+
 @dataclass(frozen=True, slots=True)
-class CrewWork:
-    """A node that holds one stage of a crew's model: the engine does steps on the crew's behalf, and freezes when they are done."""
+class RoleRequest:
+    """What a role is made of. `stage`: of a crew; -1: there are none."""
 
-    crew: CrewService
-    stage: EngineWork
-    steps: int  # of a round, >= 1
+    context: NodeContext
+    engine: EngineHandle
+    membership: Membership
+    opened: calls.Opened
+    stage: int
+    seconds: SecondNodes | None
 
-    async def train(self, grant: calls.Train) -> calls.Trained:
-        """Do the steps in the round in which the crew is, which may be later than the one granted."""
-        reached = await self.crew.steps(grant.round, grant.steps)
-        return await self.stage.train(structs.replace(grant, round=reached))
 
-    async def evaluate(self, round: int) -> calls.Reply | None:
-        """Evaluate through all stages; None: the crew is about something else."""
-        return await self.crew.evaluate(round, self.steps)
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a node is in its swarm: who does its local steps, and who is a member beside it.
+
+    Args:
+        work: local steps and evaluations.
+        members: the swarm as exchanges and rounds see it.
+        named: turns the neighbors that the overlay names into peers.
+        service: what is done all the time, if anything.
+        seats: the stage that a newcomer should take; None: there are no stages.
+        seat: this node's, for people; "": it has none.
+    """
+
+    work: LocalWork
+    members: Members
+    named: Callable[[OverlayNeighbors], NamedNeighbors] = lambda neighbors: neighbors
+    service: Service | None = None
+    seats: Callable[[str], int] | None = None
+    seat: Callable[[], str] = lambda: ""
+
+
+def role_of(request: RoleRequest) -> Role:
+    """Return the role of a node."""
+    return WORK["stage" if request.stage >= 0 else "whole"](request)
+
+
+def whole(request: RoleRequest) -> Role:
+    """Return the role of a node that holds a whole model: it is a member by itself, and reads no frames of crews."""
+    request.context.network.expect("crew", NO_CREW_BYTES)
+    return Role(EngineWork(request.engine), request.membership)

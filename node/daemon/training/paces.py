@@ -19,7 +19,6 @@ from starling.node.catalogues import PACES
 from starling.node.config.overlay import overlay_of
 from starling.node.config.schema import Manifest
 from starling.node.daemon.context import NodeContext
-from starling.node.daemon.crew.seats import CrewNeighbors
 from starling.node.daemon.exchange.facts import Subscriber
 from starling.node.daemon.exchange.pairwise import PairwiseExchange
 from starling.node.daemon.exchange.pull_service import PulledExchange, Signing
@@ -29,6 +28,7 @@ from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.neighbors import (
     LastingNeighbors,
     Members,
+    NamedNeighbors,
     Neighbors,
     OverlayNeighbors,
     RandomNeighbors,
@@ -61,7 +61,7 @@ class Services:
     membership: Membership
     members: Members
     """The swarm as exchanges and rounds see it; in a swarm of crews those who hold this node's stage."""
-    around: Callable[[OverlayNeighbors], OverlayNeighbors | CrewNeighbors]
+    around: Callable[[OverlayNeighbors], NamedNeighbors]
     """Turns the neighbors that the overlay names into peers, where it names crews."""
     beacons: BeaconService
     policy: PeerPolicy
@@ -188,7 +188,7 @@ def clock(services: Services) -> Pace:
     return Pace(exchange, neighbors, LateJoin(services.catch_up(exchange), services.models, house), loop)
 
 
-def _named(services: Services) -> OverlayNeighbors | CrewNeighbors:
+def _named(services: Services) -> NamedNeighbors:
     """Return the neighbors that the overlay names, of this node or of its crew."""
     me, members = services.context.me, services.members
     plain = OverlayNeighbors(

@@ -176,7 +176,11 @@ class World:
 
     def _sit(self, node):
         here = seats.place(self.claims.get(node.peer, 1), self.stages)[0]
-        node.left |= {peer for peer in node.last if seats.place(self.claims.get(peer, 1 + here * self.stages), self.stages)[0] != here}
+        node.left |= {
+            peer
+            for peer in node.last
+            if seats.place(self.claims.get(peer, 1 + here * self.stages), self.stages)[0] != here
+        }
         going = set(node.last) - node.avoided
         wanted = seats.chosen(self.claims, self.stages, node.peer, node.stage, node.avoided or node.left, going)
         if wanted != self.claims.get(node.peer):

@@ -81,7 +81,9 @@ def test_a_mute_stage_loses_its_seat_and_its_work_is_done_again_by_the_next(seed
         world.start("new", which)
     assert watched(world, goal) == learned(stages, goal)
     assert all(freed == mute.peer for node in world.nodes.values() for _, freed in node.freed)
-    assert all("crew_torn" not in node.notes for node in world.nodes.values()), "the states went along to the other crew"
+    assert all("crew_torn" not in node.notes for node in world.nodes.values()), (
+        "the states went along to the other crew"
+    )
     assert seats.place(world.claims[mute.peer], stages)[0] == 0, "it does not come after them"
     assert world.blamed == []
 

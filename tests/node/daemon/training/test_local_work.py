@@ -2,7 +2,8 @@
 
 from types import SimpleNamespace
 
-from starling.node.daemon.training.local_work import CrewWork, EngineWork
+from starling.node.daemon.training.local_work import EngineWork
+from starling.node.extras.crew.daemon.work import CrewWork
 from starling.node.rpc import calls
 from starling.node.status.snapshot import EngineFigures
 from tests.harness.virtual import virtual

@@ -17,11 +17,11 @@ from torch import Tensor
 from starling.gossip.compress.activations import codec
 from starling.gossip.errors import LocalProtocolError
 from starling.gossip.seeds import derive
-from starling.node.engine.crew.blocks import Blocks, Evaluation
-from starling.node.engine.crew.inputs import Drawn, Inputs, Received
-from starling.node.engine.crew.outputs import Forwarded, Outputs, Scored, Sent
-from starling.node.engine.crew.place import MicroBatch, Place, Totals
 from starling.node.engine.local.local_model import LocalModel
+from starling.node.extras.crew.engine.blocks import Blocks, Evaluation
+from starling.node.extras.crew.engine.inputs import Drawn, Inputs, Received
+from starling.node.extras.crew.engine.outputs import Forwarded, Outputs, Scored, Sent
+from starling.node.extras.crew.engine.place import MicroBatch, Place, Totals
 from starling.node.tasks.api import Staged
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from starling.gossip.pipeline.seats import seat
-from starling.node.daemon.crew.seats import StagePeers
+from starling.node.extras.crew.daemon.seats import StagePeers
 from tests.harness.detectors import detector
 
 

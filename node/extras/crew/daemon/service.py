@@ -28,11 +28,11 @@ from starling.gossip.pipeline.crew_step import Plan
 from starling.gossip.wire.frames import decode
 from starling.gossip.wire.schema import Crew as Frame
 from starling.node.daemon.context import NodeContext, SecondNodes
-from starling.node.daemon.crew.adoption import Adoption
-from starling.node.daemon.crew.engine_work import request_of, result_of
-from starling.node.daemon.crew.lines import Lines
-from starling.node.daemon.crew.seats import StagePeers
-from starling.node.daemon.crew.state_sender import StateSender
+from starling.node.extras.crew.daemon.adoption import Adoption
+from starling.node.extras.crew.daemon.engine_work import request_of, result_of
+from starling.node.extras.crew.daemon.lines import Lines
+from starling.node.extras.crew.daemon.seats import StagePeers
+from starling.node.extras.crew.daemon.state_sender import StateSender
 from starling.node.interfaces import TaskStatus
 from starling.node.rpc import calls
 

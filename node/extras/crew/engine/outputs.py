@@ -11,9 +11,9 @@ from starling.gossip.compress import activations
 from starling.gossip.compress.activations import Cache, Codec
 from starling.gossip.errors import ConfigError, RemoteProtocolError
 from starling.gossip.rng import generator
-from starling.node.engine.crew import labels as packed
-from starling.node.engine.crew.inputs import Given
-from starling.node.engine.crew.place import MicroBatch, Place, Totals
+from starling.node.extras.crew.engine import labels as packed
+from starling.node.extras.crew.engine.inputs import Given
+from starling.node.extras.crew.engine.place import MicroBatch, Place, Totals
 from starling.node.tasks.api import Staged
 
 Sent = tuple[bytes, bytes]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from starling.gossip.errors import GossipError
 from starling.node.daemon.context import NodeContext, SecondNodes
-from starling.node.daemon.crew.seats import StagePeers
+from starling.node.extras.crew.daemon.seats import StagePeers
 
 FREE_S = 0.5  # that a seat is free before it is taken
 LEFT_S = 30.0  # that it is, if the one that had it lives and only sits elsewhere: it may come after us

@@ -10,19 +10,19 @@ from torch import nn
 from starling.gossip.binding import obstacle
 from starling.gossip.errors import ConfigError
 from starling.node.config import consent
-from starling.node.engine.crew.cut import Cut, blocks_of, cut
-from starling.node.engine.crew.inputs import Elsewhere
-from starling.node.engine.crew.stage import stage_of
-from starling.node.engine.crew.states import KeptStates
 from starling.node.engine.local.gradient_source import Batch
 from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.local.opening import gradient_step, setup_of, task_trainer
 from starling.node.engine.local.placing import local_model, machine_of, own_data, task_of
-from starling.node.engine.local.stage_calls import StageCalls
 from starling.node.engine.local.task_trainer import TaskTrainer
 from starling.node.engine.local.trainer import CrewFacts
 from starling.node.engine.privacy.csprng import Csprng
 from starling.node.engine.vectors import GradientWindow
+from starling.node.extras.crew.engine.calls import StageCalls
+from starling.node.extras.crew.engine.cut import Cut, blocks_of, cut
+from starling.node.extras.crew.engine.inputs import Elsewhere
+from starling.node.extras.crew.engine.stage import stage_of
+from starling.node.extras.crew.engine.states import KeptStates
 from starling.node.rpc.calls import Open
 
 

@@ -16,8 +16,8 @@ from starling.gossip.compress import activations
 from starling.gossip.compress.activations import Cache, Codec
 from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from starling.gossip.rng import generator
-from starling.node.engine.crew import labels as packed
-from starling.node.engine.crew.place import MicroBatch, Place, Totals
+from starling.node.extras.crew.engine import labels as packed
+from starling.node.extras.crew.engine.place import MicroBatch, Place, Totals
 from starling.node.tasks.api import Data, Sampled, Staged
 from starling.node.tasks.batches import part
 

@@ -1,12 +1,12 @@
 """A stage of a crew: its calls compute a step's gradient a micro-batch at a time, and `Finish` applies it."""
 
 from starling.gossip.errors import LocalProtocolError
-from starling.node.engine.crew.place import MicroBatch
-from starling.node.engine.crew.stage import Stage
-from starling.node.engine.crew.states import KeptStates
 from starling.node.engine.exchange.api import Handlers
 from starling.node.engine.local.local_step import GradientStep
 from starling.node.engine.local.task_trainer import TaskTrainer
+from starling.node.extras.crew.engine.place import MicroBatch
+from starling.node.extras.crew.engine.stage import Stage
+from starling.node.extras.crew.engine.states import KeptStates
 from starling.node.rpc import calls
 
 

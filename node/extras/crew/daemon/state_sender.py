@@ -7,7 +7,7 @@ import trio
 
 from starling.gossip.errors import EngineError
 from starling.gossip.pipeline.crew_commands import GiveState, PushState
-from starling.node.daemon.crew.lines import Lines
+from starling.node.extras.crew.daemon.lines import Lines
 from starling.node.interfaces import EngineHandle
 from starling.node.rpc import calls
 

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.vector import squares
-from starling.node.engine.crew.inputs import Inputs
-from starling.node.engine.crew.outputs import Outputs, Sent
 from starling.node.engine.numerics import seeded
+from starling.node.extras.crew.engine.inputs import Inputs
+from starling.node.extras.crew.engine.outputs import Outputs, Sent
 
 
 class Blocks:
