@@ -70,10 +70,11 @@ class CrewStep:
     _last_part: Told | None = None  # our part of the step that was last done
     _usual_s: float = 0.0  # that a step takes; 0: not known
     _stretch: float = 1.0  # of patience
+    _over: int = 0  # the last meeting of which a step was given up: what still comes of its steps is of no use
 
     def renamed(self) -> None:
         """The crew is another one."""
-        self._early, self.moment.trouble = Early(), True
+        self._early, self._over, self.moment.trouble = Early(), 0, True
 
     def train(self, round: int) -> Flow[None]:
         """Do a local step. Raises Again: it is given up."""
@@ -101,7 +102,7 @@ class CrewStep:
             self._part_wanted(stage, frame)
         elif self.running is not None and of == here:
             self._feed(self.running, stage, frame)
-        elif of > here or (frame.turn == self.roll.number and self.running is None):
+        elif frame.turn > self._over and (of > here or (frame.turn == self.roll.number and self.running is None)):
             most = ahead(stage, self.company.stages, MOST_BATCHES, self.plan.warm_up) + 1
             self._early.put(stage, frame, most)
 
@@ -134,6 +135,8 @@ class CrewStep:
                 yield None
         finally:
             self.running = None
+            if not core.applied:
+                self._over = self.roll.number
 
     @property
     def _patience_s(self) -> float:

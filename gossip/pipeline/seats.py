@@ -58,14 +58,13 @@ def chosen(
     """
     held, own = holders(claims), claims.get(me, 0)
     crews = _crews(held, stages)
-    closed = {crew for crew, peers in crews.items() if any(peer in avoided for peer in peers.values())}
+    closed = {crew for crew, peers in crews.items() if not set(peers.values()).isdisjoint(avoided)}
     at = place(own, stages)[0] if own and held.get(own) == me else -1
     if at >= 0 and at not in closed and len(crews[at]) == stages:
         return own
     free = [crew for crew in _ranked(crews) if crew not in closed and crews[crew].get(stage, me) == me]
     if avoided:
-        friends = {crew: sum(peer == me or peer in together for peer in crews[crew].values()) for crew in free}
-        free = sorted((crew for crew in free if friends[crew]), key=lambda crew: -friends[crew])
+        free = _friendly(free, crews, {me, *together})
     empty = next(crew for crew in count(APART if avoided else 0) if crew not in crews)
     return seat(free[0] if free else empty, stage, stages)
 
@@ -92,6 +91,12 @@ def _crews(held: Mapping[int, str], stages: int) -> dict[int, dict[int, str]]:
 def _ranked(crews: Mapping[int, Mapping[int, str]]) -> list[int]:
     """Return crews in the order in which they are filled: those that lack the fewest, of these the ones apart, of these the lowest."""
     return sorted(crews, key=lambda crew: (-len(crews[crew]), crew < APART, crew))
+
+
+def _friendly(free: Iterable[int], crews: Mapping[int, Mapping[int, str]], friends: Collection[str]) -> list[int]:
+    """Return those in which friends sit, the most first."""
+    number = {crew: sum(peer in friends for peer in crews[crew].values()) for crew in free}
+    return sorted((crew for crew in number if number[crew]), key=lambda crew: -number[crew])
 
 
 def digest(peers: Iterable[tuple[str, int]]) -> bytes:
