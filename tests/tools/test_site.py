@@ -49,6 +49,11 @@ def test_every_page_is_in_the_menu_once(generated):
     )
 
 
+def test_every_decision_has_a_number_of_its_own():
+    numbers = [page.partition("/")[2][:4] for page in WRITTEN if page.startswith("decisions/")]
+    assert sorted(numbers) == sorted(set(numbers))
+
+
 def test_a_superseded_decision_names_one_that_holds(generated):
     status = dict(re.findall(r"^\| (\d{4}) \| .*? \| ([^|]*) \|$", generated["decisions/index.md"], re.MULTILINE))
     superseded = {number: text for number, text in status.items() if text.startswith("superseded")}

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from starling.node.catalogues import TRAINERS
+from starling.node.catalogues import TRAINERS, WORK
 from starling.node.cli.main import starling
 from starling.node.config import maturity, toml, words
 from starling.node.config.parts import KINDS
@@ -20,7 +20,7 @@ from starling.robust.attacks.catalogue import ATTACKS
 ROOT = Path(__file__).parents[3]
 FILES = ("examples/**/*.toml", "examples/**/*.py", "benchmarks/*/*.toml", "docs/tutorials/*.md")
 TEXTS = [path.read_text() for pattern in FILES for path in sorted(ROOT.glob(pattern))]
-EVERY = {**KINDS, "trainer": TRAINERS, "attack": ATTACKS}
+EVERY = {**KINDS, "trainer": TRAINERS, "crew.stages": WORK, "attack": ATTACKS}
 CODECS = ("compress.request", "compress.response")
 
 
