@@ -40,6 +40,8 @@ lint: $(VENV)/.ready
 
 contracts: $(VENV)/.ready
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
 	$(BIN)/lint-imports
 
 # How the code is built, beside limits that only shrink.

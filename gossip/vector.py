@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import mmap
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -184,10 +185,10 @@ def blank(count: int, like: Tensor) -> Tensor:
 def zeros(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Zeros like `like`, of any shape. Many of them on a CPU take memory where they are written to, and until then none."""
     dtype, count = dtype or like.dtype, like.numel()
-    if like.device.type != "cpu" or count < STRETCH or not hasattr(mmap, "MAP_ANONYMOUS"):
-        return torch.zeros_like(like, dtype=dtype)
-    pages = mmap.mmap(-1, count * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return torch.frombuffer(pages, dtype=dtype).view(like.shape)
+    if sys.platform != "win32" and like.device.type == "cpu" and count >= STRETCH:
+        pages = mmap.mmap(-1, count * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return torch.frombuffer(pages, dtype=dtype).view(like.shape)
+    return torch.zeros_like(like, dtype=dtype)
 
 
 def squares(x: Tensor) -> float:

@@ -3,8 +3,6 @@
 Ctrl-C reaches the script alone, which then stops the node in order; a node does not outlive a script that was killed (`operate.start`).
 """
 
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from starling.gossip.errors import ConfigError, GossipError
-from starling.node import operate
+from starling.node import operate, platform
 from starling.node.admission import invite as invites
 from starling.node.attach import DAYS, WRONG_INPUT, Attached, Invited
 from starling.node.config import manifest as manifests
@@ -159,7 +157,7 @@ class Node(Attached):
         try:
             self.process.wait(grace_s)
         except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            platform.kill_session(self.process.pid)
             self.process.wait()
 
 

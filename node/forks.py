@@ -14,7 +14,6 @@ import importlib
 import os
 import select
 import selectors
-import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +23,8 @@ from pathlib import Path
 from typing import IO, Literal, Self
 
 from msgspec import msgpack
+
+from starling.node import platform
 
 Kind = Literal["node", "engine"]
 FOLDER = "STARLING_FORKS"  # environment variable of nodes: where the servers listen
@@ -39,7 +40,7 @@ UNKNOWN = 255  # exit status of a process whose server is gone
 
 def available() -> bool:
     """Whether this machine can fork nodes so."""
-    return sys.platform == "linux" and hasattr(os, "pidfd_open")
+    return platform.CAN_FORK
 
 
 class Forked:
@@ -63,11 +64,11 @@ class Forked:
         self.stdin = stdin
         self.returncode: int | None = None
         with ExitStack() as failed:
-            self._line = failed.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            self._line = failed.enter_context(platform.unix_socket(socket.SOCK_SEQPACKET))
             self._line.settimeout(_ASK_S)
             self._line.connect(str(folder / kind))
-            socket.send_fds(self._line, [msgpack.encode(list(arguments))], [*stdio, *keep])
-            answer, fds, _flags, _from = socket.recv_fds(self._line, 64, 1)
+            platform.send_files(self._line, msgpack.encode(list(arguments)), [*stdio, *keep])
+            answer, fds = platform.receive_files(self._line, 64, 1)
             if not fds:
                 raise ConnectionResetError(f"the server of forked {kind}s is gone")
             failed.pop_all()
@@ -100,7 +101,7 @@ class Forked:
         """SIGKILL; nothing if it has ended."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                platform.kill(self._pidfd)
 
 
 class Servers:
@@ -124,7 +125,7 @@ class Servers:
         assert self._process is not None
         with self._process as process, suppress(ProcessLookupError):
             # Both at once: one that still imports torch would notice the end of its standard input seconds later.
-            os.killpg(process.pid, signal.SIGKILL)
+            platform.kill_session(process.pid)
 
     def node(self, arguments: Sequence[str], output: int) -> Forked:
         """A node with the arguments of `starling`, which writes to a descriptor of ours and ends when its standard input closes."""
@@ -171,19 +172,19 @@ class _Server:
 
     def _fork(self) -> None:
         asker, _from = self._listener.accept()
-        message, fds, _flags, _ = socket.recv_fds(asker, _MOST_BYTES, _MOST_FDS)
+        message, fds = platform.receive_files(asker, _MOST_BYTES, _MOST_FDS)
         if not message:
             asker.close()
             return
-        if not (pid := os.fork()):
+        if not (pid := platform.fork()):
             self._become(msgpack.decode(message, type=list[str]), fds, asker)
         for fd in fds:
             os.close(fd)
-        pidfd = os.pidfd_open(pid)
+        pidfd = platform.process_descriptor(pid)
         self._children[pidfd] = pid, asker
         self._selector.register(pidfd, selectors.EVENT_READ)
         with suppress(OSError):  # who asked is gone
-            socket.send_fds(asker, [str(pid).encode()], [pidfd])
+            platform.send_files(asker, str(pid).encode(), [pidfd])
 
     def _reap(self, pidfd: int) -> None:
         self._selector.unregister(pidfd)
@@ -197,7 +198,7 @@ class _Server:
         """In the child: drop what is the server's, and never return to it."""
         code = 1
         try:
-            os.setsid()
+            platform.begin_session()
             self._selector.close()
             for sock in (self._listener, asker, *(each for _, each in self._children.values())):
                 sock.close()
@@ -231,12 +232,12 @@ def main() -> None:
     """Entry point of the servers."""
     listeners: dict[Kind, socket.socket] = {}
     for kind in ("node", "engine"):
-        listeners[kind] = listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listeners[kind] = listener = platform.unix_socket(socket.SOCK_SEQPACKET)
         listener.bind(str(Path(sys.argv[1]) / kind))
         listener.listen(64)
     print(flush=True)  # noqa: T201 — to who started us: both listen
     os.dup2(2, 1)
-    mine: Kind = "node" if os.fork() else "engine"
+    mine: Kind = "node" if platform.fork() else "engine"
     for kind, listener in listeners.items():
         if kind != mine:
             listener.close()

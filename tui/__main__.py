@@ -28,8 +28,9 @@ def main() -> int:
 
 async def _run(app: StarlingApp) -> None:
     """Until its end; signals end it in order, so that the terminal is left as it was."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, app.exit)
+    if sys.platform != "win32":  # whose event loop handles none
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, app.exit)
     await app.run_async()
 
 

@@ -17,7 +17,6 @@ Shapes: d parameters.
 from __future__ import annotations
 
 import math
-import os
 import sys
 import tempfile
 import time
@@ -29,13 +28,14 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+import psutil
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.kernels.child import answer
 from starling.kernels.memory import LEAST, Engine, manifest
 from starling.kernels.schema import MODELS, PACES, OverlapCase
 from starling.kernels.slices import children
-from starling.node import background
+from starling.node import background, platform
 from starling.node.background import Node
 from starling.node.config.schema import NumericsSection
 from starling.node.status.control import ControlError
@@ -114,7 +114,7 @@ def measure(model: str, d: int, mbit: float, pace: str, seconds: float, repeat: 
     for key, name, known in (("--model", model, MODELS), ("--pace", pace, PACES)):
         if name not in known:
             raise ConfigError(f"{key}: {name!r} is unknown, choose one of {', '.join(known)}")
-    before = os.getloadavg()[0]
+    before = psutil.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="starling-overlap-") as folder:
         least = _least(Path(folder))
         repetitions = [
@@ -127,7 +127,7 @@ def measure(model: str, d: int, mbit: float, pace: str, seconds: float, repeat: 
         kept=round(of.swarm.steps_s / of.plain.steps_s, 4), kept_undisturbed=_known(of.swarm.undisturbed / of.plain.undisturbed),
         ratio=round(of.swarm.steps_s / of.alone.steps_s, 4), undisturbed=_known(of.swarm.undisturbed / of.alone.undisturbed),
         peak_bytes_per_parameter=round((of.peak - least) / of.parameters, 1), cores=len(_cores(0) or ()),
-        exchanges=of.exchanges, payload_bytes=round(of.payload), load=(round(before, 2), round(os.getloadavg()[0], 2)),
+        exchanges=of.exchanges, payload_bytes=round(of.payload), load=(round(before, 2), round(psutil.getloadavg()[0], 2)),
     )  # fmt: skip
 
 
@@ -208,7 +208,7 @@ def _nodes(folder: Path, chosen: Mapping[str, Any], mbit: float, *, together: bo
             nodes.append(Watched(node))
             if cores:
                 assert node.process is not None
-                os.sched_setaffinity(node.process.pid, cores)  # inherited by its engine
+                platform.keep_to(node.process.pid, cores)  # inherited by its engine
             if together and not invite:
                 invite = node.invited().invite
         yield nodes
@@ -269,10 +269,8 @@ def _task(model: str, d: int, folder: Path) -> dict[str, Any]:
 
 
 def _cores(number: int) -> set[int] | None:
-    """Of one of two nodes: half of those that this process may use, or None where there are fewer than two, or none can be chosen."""
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    usable = sorted(os.sched_getaffinity(0))
+    """Return half of those that this process may use, of one of two nodes; None where there are fewer than two."""
+    usable = sorted(platform.usable_cores())
     half = len(usable) // 2
     return set(usable[number * half : (number + 1) * half]) or None
 

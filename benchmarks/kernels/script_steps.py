@@ -8,7 +8,6 @@ engine, so that there is a correction to apply. At a round's end a script has co
 
 from __future__ import annotations
 
-import select
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from starling.kernels import slices
 from starling.kernels.engine_steps import EVER, ROUNDS, STEPS, Called
 from starling.kernels.memory import exchange
 from starling.kernels.plain import Both, Loop, agreed
+from starling.node import platform
 from starling.node.config.schema import Manifest
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
@@ -56,10 +56,7 @@ class Scripted(Called):
         engine = self.engine
         reply = engine.handle(call)
         while reply is None:
-            poll = select.poll()
-            for each in engine.sources:
-                poll.register(each, select.POLLIN)
-            poll.poll()
+            platform.readable(*engine.sources, timeout_s=None)
             reply = engine.step()
         return reply
 

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from starling.gossip.errors import ConfigError, GossipError
+from starling.node import platform
 
 Step = Callable[[], object]
 Made = Callable[[Mapping[str, Any]], tuple[Step, int]]
@@ -97,7 +98,7 @@ def children(
             )  # fmt: skip
             started.append(Child(process))
             if own:
-                os.sched_setaffinity(process.pid, own)  # before it has threads, which inherit it
+                platform.keep_to(process.pid, own)  # before it has threads, which inherit it
         for each in started:
             each.start()
         yield started

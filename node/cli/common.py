@@ -16,6 +16,7 @@ import click
 import msgspec
 
 from starling.gossip.errors import GossipError
+from starling.node import platform
 from starling.node.cli import completion
 from starling.node.versions import INSTALL_LIBP2P, LIBP2P
 
@@ -169,4 +170,4 @@ def discard_output() -> None:
 
 def cores_there() -> int:
     """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(platform.usable_cores())

@@ -86,7 +86,7 @@ def examine(run_dir: Path, invite: Invite | None) -> Diagnosis:
         "versions": verdicts.versions(installed),
         "device": verdicts.device(torch, config.device, driver=Path("/dev/nvidiactl").exists()),
         "memory": verdicts.memory(min(psutil.virtual_memory().available, memory.there()), taken),
-        "cores": verdicts.cores(cores_there(), os.getloadavg()[0]),
+        "cores": verdicts.cores(cores_there(), psutil.getloadavg()[0]),
         "directory": verdicts.directory(str(run_dir), disk),
         "clock": verdicts.clock(now_at, disk, founded_at, ends_at),
         "port": verdicts.port(_bound(place, config.listen), None)

@@ -5,7 +5,6 @@ open what it reads, so what is renamed or deleted under it is read to its end, a
 """
 
 import os
-import select
 import stat
 import sys
 import time
@@ -18,6 +17,7 @@ import click
 import msgspec
 
 from starling.gossip.errors import GossipError
+from starling.node import platform
 from starling.node.cli.common import console, dir_and_json, discard_output, emit_plain
 from starling.node.cli.help import command
 from starling.node.status.control import typed
@@ -169,9 +169,7 @@ def _is_read() -> bool:
     if not piped:
         time.sleep(POLL_S)
         return True
-    waiting = select.poll()
-    waiting.register(sys.stdout.fileno(), 0)  # errors are always reported
-    return not waiting.poll(POLL_S * 1000.0)
+    return not platform.closes(sys.stdout.fileno(), POLL_S)
 
 
 def _printer(as_json: bool) -> Callable[[Line], None]:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -87,11 +88,11 @@ class Terminal(Display):
         """SIGINT, upon which the UI restores the terminal; a second one, as after a Ctrl-C, would stop it from doing so."""
         if self._ui is not None:
             grace_s = CLOSE_S if KeyboardInterrupt in raised else 0.0
-            for patience_s, action in ((grace_s, signal.SIGINT), (CLOSE_S, signal.SIGKILL)):
+            for patience_s, end in ((grace_s, partial(self._ui.send_signal, signal.SIGINT)), (CLOSE_S, self._ui.kill)):
                 try:
                     self._ui.wait(patience_s)
                 except subprocess.TimeoutExpired:
-                    self._ui.send_signal(action)
+                    end()
             self._ui.wait()
         self._bar.__exit__(*raised)
 

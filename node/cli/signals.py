@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from starling.node.platform import ENDING
+
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
@@ -12,8 +14,7 @@ def ended_by_signals() -> Iterator[None]:
 
     Signals that are ignored stay so, as under nohup.
     """
-    all_of_them = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    ours = [each for each in all_of_them if signal.getsignal(each) is not signal.SIG_IGN]
+    ours = [each for each in ENDING if signal.getsignal(each) is not signal.SIG_IGN]
 
     def stop(number: int, _frame: FrameType | None) -> None:
         for each in ours:

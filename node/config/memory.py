@@ -10,12 +10,8 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
-
 from starling.gossip.errors import ConfigError
+from starling.node import platform
 from starling.node.config import size as sizes
 from starling.node.config.schema import Manifest
 from starling.node.status.format import size as shown
@@ -32,10 +28,9 @@ def there(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/c
 
 def _address_space() -> Iterator[int]:
     """What `ulimit -v` (LimitAS= of a unit) leaves to this process."""
-    if resource is not None:
-        most, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if most != resource.RLIM_INFINITY:
-            yield max(0, most - psutil.Process().memory_info().vms)
+    most = platform.address_space()
+    if most is not None:
+        yield max(0, most - psutil.Process().memory_info().vms)
 
 
 def _limits(cgroups: Path, own: Path) -> Iterator[int]:

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -29,6 +28,7 @@ from starling.node.identity import Identity
 from starling.node.interfaces import Reporter, TaskStatus
 from starling.node.net.api import Network
 from starling.node.net.libp2p import open_network
+from starling.node.platform import ENDING, HANGUP
 from starling.node.status.record import RECORD_NAME
 from starling.node.storage.log import open_log
 from starling.node.storage.run_dir import RunDir
@@ -124,7 +124,7 @@ async def _run(
         with final:
             await node.run()
         nursery.cancel_scope.cancel()
-    return 128 + signal.SIGHUP if signal.SIGHUP in signals else 0
+    return 128 + HANGUP if HANGUP is not None and HANGUP in signals else 0
 
 
 async def _announce(node: Node, on_listening: Listening) -> None:
@@ -135,7 +135,7 @@ async def _stop_on_signals(
     node: Node, signals: list[int], scope: trio.CancelScope, task_status: TaskStatus = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Stop in order at the first signal, which is added to `signals`; cancel `scope` at the second."""
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as receiver:
+    with trio.open_signal_receiver(*ENDING) as receiver:
         task_status.started()
         async for number in receiver:
             if signals or not node.is_listening:

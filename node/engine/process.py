@@ -14,10 +14,10 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starling.gossip.errors import ConfigError
+from starling.node import platform
 from starling.node.engine.own_code import describe, place
 from starling.node.rpc.calls import Evaluate, Open, Opened, Stop, Train, Trained
 from starling.node.rpc.pipe import Failed, Pipe
@@ -45,7 +45,7 @@ def serve(worker: Worker, pipe: Pipe) -> None:
                 continue
             call_id, request = requests.receive()
             if isinstance(request, Open) and request.nice:
-                lower_priority(request.nice)
+                platform.lower_priority(request.nice)
             match request, worker.handle(request):
                 case Open(), Opened() as answer:
                     if worker.long_steps:
@@ -76,14 +76,6 @@ def _beside(worker: Worker, pipe: Pipe) -> Beside:
     beside = Beside(worker, pipe)
     worker.opened.window.around = beside.around_gradient
     return beside
-
-
-def lower_priority(by: int) -> None:
-    """Lower the priority of this process by 1 … 19; later threads inherit it, and on Linux each that is there has its own."""
-    to = os.nice(by)
-    for thread in Path("/proc/self/task").glob("*"):
-        with suppress(ProcessLookupError):
-            os.setpriority(os.PRIO_PROCESS, int(thread.name), to)
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from starling.node import platform
 from starling.node.storage import private
 from starling.node.versions import CHECKPOINT, unreadable
 
@@ -47,8 +48,7 @@ class Pages(dict[str, Tensor]):
 
     def release(self) -> None:
         """Take them out of memory until somebody looks at them again."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self._pages.madvise(mmap.MADV_DONTNEED)
+        platform.drop_pages(self._pages)
 
 
 def release(tensors: Mapping[str, Tensor]) -> None:

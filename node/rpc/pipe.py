@@ -6,7 +6,6 @@ so a frame that cannot be read is a bug and never a peer's doing. Neither trio n
 same frames with trio, and the child process with the blocking `Pipe`.
 """
 
-import select
 import socket
 import struct
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ import msgspec
 from msgspec import structs
 
 from starling.gossip.errors import ConfigError, LocalProtocolError
+from starling.node import platform
 from starling.node.config.parts import convert
 from starling.node.config.schema import Manifest
 from starling.node.rpc.calls import Call, Later, Open, Reply, Request
@@ -87,19 +87,14 @@ class Pipe:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
         self._socket = sock
-        self._poll = select.poll()
-        self._poll.register(sock, select.POLLIN)
 
     def ready(self) -> bool:
         """`receive` would not wait: there are bytes, or the other end closed."""
-        return bool(self._poll.poll(0))
+        return platform.readable(self._socket)
 
     def wait(self, sources: Iterable[int] = (), timeout_s: float | None = None) -> None:
         """Until `ready`, which another thread may ask meanwhile, or one of further descriptors is, or so long; None: for ever."""
-        poll = select.poll()  # a poll object is of one thread at a time
-        for each in (self._socket.fileno(), *sources):
-            poll.register(each, select.POLLIN)
-        poll.poll(None if timeout_s is None else 1000.0 * timeout_s)
+        platform.readable(self._socket, *sources, timeout_s=timeout_s)
 
     def send(self, call_id: int, message: Call) -> None:
         """Write one frame. Raises OSError when the other end is closed."""

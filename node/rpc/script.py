@@ -24,6 +24,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from starling.node import platform
 from starling.node.rpc.pipe import HEADER
 
 SOCKET_NAME = "script.sock"
@@ -139,7 +140,7 @@ def send(sock: socket.socket, message: Message, *files: int) -> None:
     body = _ENCODER.encode(message)
     try:
         if files:
-            socket.send_fds(sock, [HEADER.pack(len(body))], list(files))
+            platform.send_files(sock, HEADER.pack(len(body)), files)
             sock.sendall(body)
         else:
             sock.sendall(HEADER.pack(len(body)) + body)
@@ -156,7 +157,7 @@ def receive_from_script(sock: socket.socket) -> FromScript:
 def receive_from_engine(sock: socket.socket) -> tuple[FromEngine, int | None]:
     """Wait for one message of an engine -> the message, and the descriptor of an open file that came with it. Raises Closed."""
     try:
-        first, files, _, _ = socket.recv_fds(sock, HEADER.size, 1)
+        first, files = platform.receive_files(sock, HEADER.size, 1)
     except OSError as error:
         raise Closed from error
     if not first:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from starling.node import platform
 
 _LINE = 64  # bytes
 
@@ -64,11 +65,7 @@ def new_file(folder: Path | None, dim: int, dtype: torch.dtype, *, memories: boo
 
     Raises OSError: there is no room.
     """
-    if hasattr(os, "memfd_create"):
-        file = os.memfd_create("starling-script", os.MFD_CLOEXEC)
-    else:
-        file, name = tempfile.mkstemp(prefix="script-", dir=folder)
-        os.unlink(name)  # noqa: PTH108 - a name, not a path
+    file = platform.nameless_file(folder)
     os.ftruncate(file, _bytes(dim, dtype, memories, corrects))
     return file
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.vector import Layout
+from starling.node import platform
 from starling.node.rpc import script as messages
 from starling.node.rpc.script import SOCKET_NAME, Closed, Hello, Welcome
 from starling.node.rpc.shared_vectors import SharedVectors
@@ -71,15 +71,12 @@ class Client:
     @property
     def ready(self) -> bool:
         """Whether `receive` would not wait."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(0))
+        return platform.readable(self._socket)
 
     def receive(self) -> messages.Grant | messages.Measure:
         """Wait for what is to be done next, and say what the node waits for if that takes long. Raises Closed."""
-        poll, told = select.poll(), ""
-        poll.register(self._socket, select.POLLIN)
-        while not poll.poll(1000.0 * LONG_S):  # here Ctrl-C loses nothing
+        told = ""
+        while not platform.readable(self._socket, timeout_s=LONG_S):  # here Ctrl-C loses nothing
             if (doing := self._doing()) and doing != told:
                 told = doing
                 self._said(doing)
@@ -105,7 +102,7 @@ class Client:
 def _connected(folder: Path, life: Life, said: Callable[[str], None]) -> socket.socket:
     began, told, due = time.monotonic(), "", 1.0
     while True:
-        trial = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        trial = platform.unix_socket()
         try:
             with socket_address(folder, SOCKET_NAME) as address:
                 trial.connect(address)

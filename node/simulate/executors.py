@@ -4,17 +4,17 @@
 """
 
 import queue
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from multiprocessing import connection, get_context
+from multiprocessing import get_context
 from typing import Any, ParamSpec, TypeVar
 
 from starling.gossip.errors import ConfigError, GossipError
+from starling.node import platform
 from starling.node.simulate import worker
 
 P = ParamSpec("P")
@@ -30,8 +30,8 @@ class _Lane:
     """A pool of one process, and both ends of the pipe that brings its progress and keeps it alive."""
 
     pool: ProcessPoolExecutor
-    link: connection.Connection
-    theirs: connection.Connection
+    link: worker.Link
+    theirs: worker.Link
 
     def close(self, *, wait: bool) -> None:
         """The process ends at once."""
@@ -105,7 +105,7 @@ class Processes(Executor):
         lane = _Lane(ProcessPoolExecutor(1, context, worker.initialise, args), ours, theirs)
         # Blocked in this thread and in the process that it starts next: Ctrl-C reaches all processes of a terminal. Not before: the
         # first pool starts multiprocessing's resource tracker, which unblocks the signal in the thread that made it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        platform.block_interrupt()
         with self._lock:
             if self._closed:
                 raise BrokenExecutor("shut down")

@@ -9,9 +9,8 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -20,7 +19,18 @@ from starling.node.simulate.results import Outcome, Progress
 from starling.node.simulate.schema import Scenario
 
 _PAUSE_S = 0.1  # between two reports of one run
-_link: list[Connection] = []  # of this process, set once by `initialise`
+
+
+class Link(Protocol):
+    """One end of a pipe of `multiprocessing`, whose class is another on each system."""
+
+    def poll(self, timeout: float | None = 0.0, /) -> bool: ...
+    def send(self, what: Any, /) -> None: ...
+    def recv(self) -> Any: ...
+    def close(self) -> None: ...
+
+
+_link: list[Link] = []  # of this process, set once by `initialise`
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -34,7 +44,7 @@ class Failure(msgspec.Struct, frozen=True):
         return ConfigError(self.reason) if self.config else GossipError(self.reason)
 
 
-def initialise(link: Connection, threads: int) -> None:
+def initialise(link: Link, threads: int) -> None:
     """Prepare a worker process, with `threads` threads of numeric libraries.
 
     It sends (run number, rounds done, one line) to `link`, and ends at once when the other end is closed, even while computing.
@@ -45,7 +55,7 @@ def initialise(link: Connection, threads: int) -> None:
     threading.Thread(target=_end_with, args=(link,), daemon=True).start()
 
 
-def _end_with(link: Connection) -> None:
+def _end_with(link: Link) -> None:
     link.poll(None)  # nothing is ever sent to a worker: readable means closed
     os._exit(1)
 

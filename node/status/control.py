@@ -10,19 +10,17 @@ The socket is `control.sock` in the run directory, for its owner alone. One JSON
                                   {"ok": true, …} or {"ok": false, "error": …}
 """
 
-import errno
 import json
 import os
-import select
 import shlex
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from starling.node import platform
 from starling.node.status import snapshot as snapshots
 from starling.node.status.snapshot import StatusSnapshot
 
@@ -53,23 +51,16 @@ def typed(path: Path | str) -> str:
 
 @contextmanager
 def socket_address(run_dir: Path, name: str = SOCKET_NAME) -> Iterator[str]:
-    """A path of the socket that fits into a socket address, however deep the run directory lies.
+    """Yield a path of the socket that fits into a socket address, however deep the run directory lies.
 
-    Linux: a deep directory is opened and addressed through /proc/self/fd, which the kernel resolves when it binds or connects.
-
-    Raises OSError: the directory cannot be opened, or its path is too long for a system without /proc.
+    Raises OSError: the directory cannot be opened, or its path is too long for this system.
     """
     path = run_dir / name
     if len(os.fsencode(path)) <= MAX_ADDRESS_BYTES:
         yield str(path)
         return
-    if sys.platform != "linux":
-        raise OSError(errno.ENAMETOOLONG, "the path is too long for a socket; choose a shorter --dir", str(path))
-    handle = os.open(run_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{handle}/{name}"
-    finally:
-        os.close(handle)
+    with platform.short_path(run_dir, name) as short:
+        yield short
 
 
 def connect(run_dir: Path) -> socket.socket:
@@ -77,7 +68,10 @@ def connect(run_dir: Path) -> socket.socket:
 
     Raises NotRunning: nothing listens there; ControlError: something listens, but cannot be reached.
     """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection = platform.unix_socket()
+    except platform.Unsupported as error:
+        raise ControlError(f"cannot reach the node in {run_dir}: {error.strerror}") from error
     connection.setblocking(False)
     try:
         with socket_address(run_dir) as address:
@@ -123,9 +117,7 @@ class _Lines:
     def receive(self, timeout_s: float) -> list[bytes]:
         """Complete lines; empty if none was complete within `timeout_s`."""
         deadline = time.monotonic() + timeout_s
-        ready = select.poll()
-        ready.register(self._socket, select.POLLIN)
-        while ready.poll(max(0.0, deadline - time.monotonic()) * 1000.0):
+        while platform.readable(self._socket, timeout_s=max(0.0, deadline - time.monotonic())):
             ended = self._read()
             end = self._buffer.rfind(b"\n")
             if end >= 0:

@@ -4,8 +4,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-_NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-_KEPT = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+from starling.node import platform
+
+_NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | platform.ONLY_HERE
+_KEPT = os.O_CREAT | platform.ONLY_HERE
 
 
 def create(path: Path) -> int:
@@ -29,5 +31,5 @@ def keep(path: Path, access: int) -> int:
     """
     descriptor = os.open(path, _KEPT | access, 0o600)
     with suppress(OSError):  # a file system without modes, or another owner
-        os.fchmod(descriptor, 0o600)
+        platform.owner_only(descriptor)
     return descriptor

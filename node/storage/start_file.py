@@ -11,11 +11,10 @@ from pathlib import Path
 from starling.gossip.chunks import digests_of, root
 from starling.gossip.errors import ConfigError
 from starling.gossip.wire.schema import MAX_CHUNK_BYTES
+from starling.node import platform
 from starling.node.config import start
 from starling.node.config.start import Chunked
 from starling.node.storage import private
-
-_ZEROS = bytes(MAX_CHUNK_BYTES)
 
 
 def listed(path: Path, wanted: Chunked) -> bytes | None:
@@ -79,7 +78,8 @@ class Received:
         descriptor = private.keep(self._part, os.O_RDWR)
         try:
             self.begun = os.fstat(descriptor).st_size > 0
-            _allocate(descriptor, size)
+            os.ftruncate(descriptor, min(size, os.fstat(descriptor).st_size))
+            platform.allocate(descriptor, size)
             self.pages = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
@@ -91,8 +91,7 @@ class Received:
 
     def release(self) -> None:
         """Let go of the pages that were written; they stay in the file."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self.pages.madvise(mmap.MADV_DONTNEED)
+        platform.drop_pages(self.pages)
 
     def finish(self) -> None:
         """Put the file, which is whole, in its place. Raises OSError."""
@@ -102,18 +101,6 @@ class Received:
     def discard(self) -> None:
         """What was received is not needed."""
         self._part.unlink(missing_ok=True)
-
-
-def _allocate(descriptor: int, size: int) -> None:
-    """Make a file of that size on the disk: else a full one would end the process when a page is written."""
-    os.ftruncate(descriptor, min(size, os.fstat(descriptor).st_size))
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
-        return
-    for at in range(os.fstat(descriptor).st_size, size, len(_ZEROS)):
-        done = 0
-        while done < (length := min(len(_ZEROS), size - at)):
-            done += os.pwrite(descriptor, _ZEROS[done:length], at + done)
 
 
 def _write(target: Path, parts: Iterable[bytes]) -> None:

@@ -7,7 +7,6 @@ The child ends by itself when its end of the pipe closes, so it never outlives a
 """
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 import trio
 
 from starling.gossip.errors import EngineError, LocalProtocolError
-from starling.node import forks
+from starling.node import forks, platform
 from starling.node.forks import Forked
 from starling.node.rpc import pipe
 from starling.node.rpc.calls import Reply, Request
@@ -156,8 +155,8 @@ async def _start(sock: socket.socket) -> trio.Process | Forked:
     return await trio.lowlevel.open_process(
         # -P: a file of the folder the daemon was started in never shadows a module of ours
         [sys.executable, "-P", "-m", "starling.node.engine.process", str(sock.fileno())],
-        pass_fds=[sock.fileno()],
         stdin=subprocess.DEVNULL,
+        **platform.inheriting(sock.fileno()),
     )
 
 
@@ -194,5 +193,5 @@ def _breakdown(failed: pipe.Failed) -> EngineError:
 def _status(returncode: int | None) -> str:
     if returncode is None:
         return "its pipe closed but still running"
-    killed = " (the kernel sends it where memory runs out)" if returncode == -signal.SIGKILL else ""
+    killed = " (the kernel sends it where memory runs out)" if platform.out_of_memory(returncode) else ""
     return f"signal {-returncode}{killed}" if returncode < 0 else f"exit status {returncode}"

@@ -17,6 +17,7 @@ import msgspec
 import trio
 
 from starling.gossip.errors import ConfigError, GossipError
+from starling.node import platform
 from starling.node.daemon.events import Changes
 from starling.node.interfaces import TaskStatus
 from starling.node.status import control
@@ -74,7 +75,7 @@ class ControlServer:
             )
         name = f"{control.SOCKET_NAME}.{os.getpid()}"
         made = self.run_dir / name
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener = platform.unix_socket()
         try:
             made.unlink(missing_ok=True)
             with control.socket_address(self.run_dir, name) as address:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import trio
 
+from starling.node import platform
 from starling.node.config.schema import RecordSection
 from starling.node.daemon.app import Node
 from starling.node.daemon.running import RunningNode
@@ -114,7 +115,7 @@ def _end_of_lines(file: int) -> int:
     end = os.lseek(file, 0, os.SEEK_END)
     while end:
         start = max(0, end - _BLOCK)
-        newline = os.pread(file, end - start, start).rfind(b"\n")
+        newline = platform.read_at(file, end - start, start).rfind(b"\n")
         if newline >= 0:
             return start + newline + 1
         end = start

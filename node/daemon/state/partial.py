@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from starling.gossip.wire.schema import MAX_CHUNK_BYTES
+from starling.node import platform
 from starling.node.storage import private
 
 _BEGIN, _END = "model-", ".part"
@@ -27,13 +28,11 @@ class Partial:
     def chunks(self) -> Iterator[tuple[int, bytes]]:
         """Index and bytes of every chunk as the file has it."""
         for at in range(0, self._size, MAX_CHUNK_BYTES):
-            yield at // MAX_CHUNK_BYTES, os.pread(self._file, min(MAX_CHUNK_BYTES, self._size - at), at)
+            yield at // MAX_CHUNK_BYTES, platform.read_at(self._file, min(MAX_CHUNK_BYTES, self._size - at), at)
 
     def write(self, index: int, data: bytes) -> None:
         """Store a chunk."""
-        done = 0
-        while done < len(data):
-            done += os.pwrite(self._file, data[done:], index * MAX_CHUNK_BYTES + done)
+        platform.write_at(self._file, data, index * MAX_CHUNK_BYTES)
 
     def close(self, *, finished: bool) -> None:
         """Keep the file for the next start, or delete it."""
@@ -59,18 +58,17 @@ class ModelFile:
         descriptor, name = tempfile.mkstemp(prefix=_BEGIN, suffix=_END, dir=folder)  # of mode 0600
         self.path = Path(name)
         try:
-            os.posix_fallocate(descriptor, 0, size)  # else a full disk would end the process when a page is written
+            platform.allocate(descriptor, size)
             self.pages = mmap.mmap(descriptor, size)
-        except (OSError, AttributeError) as error:
+        except OSError:
             self.delete()
-            raise error if isinstance(error, OSError) else OSError("files are not allocated here") from error
+            raise
         finally:
             os.close(descriptor)
 
     def release(self) -> None:
         """Let go of the pages that were written; they stay in the file."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self.pages.madvise(mmap.MADV_DONTNEED)
+        platform.drop_pages(self.pages)
 
     def delete(self) -> None:
         """The file is needed no more."""

@@ -6,11 +6,11 @@ Anyone who can open the socket is the owner, as for the control socket. A script
 from __future__ import annotations
 
 import os
-import select
 import socket
 from contextlib import suppress
 from pathlib import Path
 
+from starling.node import platform
 from starling.node.rpc import script as messages
 from starling.node.rpc.script import SOCKET_NAME, Closed, FromEngine, FromScript
 from starling.node.status.control import socket_address
@@ -26,7 +26,7 @@ class Link:
         self._folder = folder
         self._path = folder / SOCKET_NAME
         self._path.unlink(missing_ok=True)
-        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listening = platform.unix_socket()
         with socket_address(folder, SOCKET_NAME) as address:
             self._listening.bind(address)
         self._path.chmod(0o600)
@@ -48,15 +48,12 @@ class Link:
     @property
     def ready(self) -> bool:
         """Whether `receive` has something."""
-        poll = select.poll()
-        for source in self.sources:
-            poll.register(source, select.POLLIN)
-        return bool(poll.poll(0))
+        return platform.readable(*self.sources)
 
     def receive(self) -> FromScript | None:
         """Return what the script says, while `ready`; None: nothing that is for others. Raises Closed: the script is gone."""
         script = self._script
-        if script is not None and _readable(script):  # before another is heard: it may be the goodbye
+        if script is not None and platform.readable(script):  # before another is heard: it may be the goodbye
             try:
                 said = messages.receive_from_script(script)
             except Closed:
@@ -65,7 +62,7 @@ class Link:
             if isinstance(said, messages.Hello):
                 self._process = said.pid
             return said
-        if _readable(self._listening):
+        if platform.readable(self._listening):
             self._accept()
         return None
 
@@ -105,9 +102,3 @@ class Link:
                     f"{self._folder} is in use by process {self._process}; end that script, or name another directory"
                 ),
             )
-
-
-def _readable(source: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(source, select.POLLIN)
-    return bool(poll.poll(0))

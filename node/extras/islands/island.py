@@ -29,6 +29,7 @@ from msgspec import structs
 from torch import Tensor, nn
 
 from starling.gossip.errors import ConfigError
+from starling.node import platform
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.parts import Parts
 from starling.node.extras.islands.team import Team
@@ -72,7 +73,9 @@ class Island:
         with theirs:
             arguments = [str(theirs.fileno()), str(rank), meeting]
             command = [sys.executable, "-P", "-m", "starling.node.extras.islands.rank", *arguments]
-            self.processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL))
+            self.processes.append(
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, **platform.inheriting(theirs.fileno()))
+            )
         self._pipes.append(ours)
 
     def compute(

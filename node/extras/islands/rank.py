@@ -26,10 +26,10 @@ from starling.node.config import consent
 from starling.node.engine.local.hooked_step import stepped_of
 from starling.node.engine.numerics import Gradients
 from starling.node.engine.own_code import describe
-from starling.node.engine.process import lower_priority
 from starling.node.engine.side_state import carried_buffers
 from starling.node.engine.start import initial
 from starling.node.extras.islands.team import Team
+from starling.node.platform import lower_priority
 from starling.node.rpc import calls
 from starling.node.rpc.pipe import Failed, Pipe
 from starling.node.tasks.api import Source

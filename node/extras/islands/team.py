@@ -6,7 +6,6 @@ Shapes: d parameters.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import pairwise
@@ -16,11 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from starling.node import platform
 from starling.node.engine.numerics import Gradients
 from starling.node.tasks.batches import part, samples
 
 PATIENCE = timedelta(days=365)  # a paused node computes nothing for hours; that a rank died is seen at once
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 class Team:
@@ -28,7 +27,7 @@ class Team:
 
     def __init__(self, rank: int, ranks: int, meeting: str, device: str, buffers: Sequence[Tensor]) -> None:
         """`meeting`: a file that does not exist yet; `buffers`: those of the model."""
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", platform.LOOPBACK)
         dist.init_process_group(
             "nccl" if device == "cuda" else "gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks, timeout=PATIENCE
         )  # fmt: skip

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import io
 import os
-import select
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -29,6 +28,7 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.vector import Layout
 from starling.integrations import sharded
 from starling.integrations.ranks import BEAT_S, Ranks, Restored, Word
+from starling.node import platform
 from starling.node.engine import fingerprint
 from starling.node.rpc.script import VERSION, Bye, Closed, FromScript, Grant, Hello, Measure, Welcome
 from starling.node.rpc.shared_vectors import SharedVectors, new_file
@@ -110,9 +110,7 @@ class Telling(Client):
 
     def receive(self) -> Grant | Measure:
         """As of `Client`."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        while not poll.poll(1000 * BEAT_S):
+        while not platform.readable(self._socket, timeout_s=BEAT_S):
             self._ranks.tell_to_wait()
         message = super().receive()
         self._ranks.tell(message, self.vectors.engine)
