@@ -64,7 +64,7 @@ unit: $(VENV)/.ready
 libraries: $(VENV)/.ready
 	$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[transformers,accelerate,peft,trl,lightning,onnx,parquet,images]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/node/tasks tests/node/engine/test_formats.py tests/api/test_own_model.py
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'acceptance or not acceptance' tests/integrations
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'acceptance or not acceptance' tests/integrations tests/real/test_notebook_member.py
 
 acceptance: $(VENV)/.ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m acceptance --timeout 3600
