@@ -1,5 +1,7 @@
 """Lightning's Trainer as a member: what it trains, clips, validates, saves and resumes around the ends of rounds."""
 
+import math
+
 import pytest
 import torch
 from torch.nn.functional import mse_loss
@@ -9,6 +11,7 @@ lightning = pytest.importorskip("lightning", reason="needs lightning: pip instal
 
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint  # noqa: E402
 
+from starling.gossip.errors import ConfigError  # noqa: E402
 from starling.gossip.mix.borne import correct, corrected, start  # noqa: E402
 from starling.integrations.lightning import SwarmCallback  # noqa: E402
 from starling.node.script.swarm import Swarm  # noqa: E402
@@ -222,6 +225,24 @@ def test_an_exception_leaves(tmp_path):
         with pytest.raises(ZeroDivisionError):
             fit(tmp_path, module, SwarmCallback(tmp_path))
         assert node.left()
+
+
+@pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU:UserWarning")
+def test_what_is_no_longer_finite_is_not_sent(tmp_path):
+    """On a CPU Lightning takes bfloat16 instead, without a scaler that would skip the step."""
+
+    class Infinite(Fit):
+        def training_step(self, batch, index):
+            loss = super().training_step(batch, index)
+            return loss * math.inf if index == 2 else loss
+
+    module = Infinite()
+    with Node(tmp_path, module, steps=2) as node:
+        with pytest.raises(ConfigError, match="no longer finite since a step of round 1: it is not sent to peers"):
+            fit(tmp_path, module, SwarmCallback(tmp_path), precision="16-mixed")
+        assert node.left()
+    assert len(node.after) == 1
+    assert torch.equal(node.x, node.after[0])
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["before ModelCheckpoint", "after it"])

@@ -15,6 +15,7 @@ transformers = pytest.importorskip(
 )
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'starling-swarm[accelerate]'")
 
+from starling.gossip.errors import ConfigError  # noqa: E402
 from starling.integrations.transformers import SwarmCallback  # noqa: E402
 from starling.node.script.swarm import Swarm  # noqa: E402
 from tests.integrations.gpt import Recorder, flat, gpt, rows, trainer  # noqa: E402
@@ -207,6 +208,27 @@ def test_after_an_interruption_training_goes_on_where_it_was(tmp_path):
         used.train()
     assert node.steps == 6
     assert torch.equal(flat(used.model), node.after[-1])
+
+
+def test_what_is_no_longer_finite_is_not_sent(tmp_path):
+    """On a CPU the Trainer takes fp16 without a scaler, and would go on with a model of which nothing is left."""
+    model, calls = gpt(), []
+
+    def infinite(_model, _inputs, output):
+        calls.append(output)
+        if len(calls) == 4:
+            output.loss = output.loss * math.inf
+
+    model.register_forward_hook(infinite)
+    with Node(tmp_path, model, rounds=3, steps=2) as node:
+        callback = SwarmCallback(tmp_path)
+        used = trainer(tmp_path, model, callback, fp16=True)
+        with pytest.raises(ConfigError, match="no longer finite since a step of round 1: it is not sent to peers"):
+            used.train()
+        callback.swarm.close()
+        assert node.left()
+    assert len(node.after) == 1
+    assert torch.equal(node.x, node.after[0])
 
 
 def test_a_trainer_that_evaluates_for_the_swarm_goes_on_as_without(tmp_path):

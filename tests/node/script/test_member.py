@@ -19,6 +19,7 @@ from starling.node.script.optimizers import unwrapped
 from starling.node.script.parts import Parts
 from tests.harness.engines import done, every, exchange, manifest, opened, x_of
 from tests.harness.scripts import Scripted, Up, pieces, replayed, running
+from tests.node.script.loops import SAM
 
 ROUNDS, STEPS = 24, 4
 WHOLE = CompressSection(select="full", request="identity", response="identity")
@@ -144,6 +145,63 @@ def test_in_clock_pace_a_script_and_a_task_meet_in_the_middle(tmp_path, kind):
     assert torch.allclose(x_of(a) + x_of(b), total, atol=1e-3), "what one end gained the other lost"
     assert torch.allclose(x_of(a), x_of(b), atol=0.05)
     assert torch.allclose(outcome.value, x_of(a), atol=1e-3)
+    done(a, calls.Stop())
+
+
+@pytest.mark.parametrize("kind", ["between the halves of SAM", "after a step that raised"])
+def test_peers_are_answered_from_the_model_as_it_was_after_the_last_step(tmp_path, kind):
+    """Whatever the script does to its parameters meanwhile; what the exchange did is added when it goes on."""
+    agreed = agreement("sgd", "dsgd", pace="clock", rounds=0)
+    a, b = Scripted(agreed, tmp_path), opened(agreed, 1, node="b")
+    meanwhile, answered, stop = threading.Event(), threading.Event(), threading.Event()
+
+    def script():
+        made, model, batch = pieces(agreed, "a", 0)
+        optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.0)
+        member = Member(tmp_path, Parts(model, unwrapped(optimizer)), Up())
+        number = 0
+
+        def step(between=lambda: None):
+            made.loss(model, batch(number)).backward()
+            optimizer.first_step(1.0)
+            between()
+            optimizer.second_step()
+            optimizer.zero_grad()
+            member.step(None)
+
+        def reached():
+            meanwhile.set()
+            assert answered.wait(60.0)
+            if kind == "after a step that raised":
+                raise MemoryError
+
+        step()
+        try:
+            step(reached)
+        except MemoryError:
+            with torch.no_grad():
+                for each in model.parameters():
+                    each.copy_(optimizer.state[each]["old_p"])
+        while not stop.is_set():
+            step()
+        member.close()
+        return flatten(model, layout(model))
+
+    b.replica.x.add_(1.0)
+    before = x_of(a), x_of(b)
+    with running(script) as outcome:
+        done(a, calls.Free(True, 0))
+        a.hear(meanwhile.is_set)
+        exchange({"a": a, "b": b}, "a", "b", seq=1)
+        nearer = x_of(b) - before[1]
+        assert nearer.mean() < -0.01
+        assert torch.allclose(nearer, nearer.mean(), atol=1e-4), "b was one more than a everywhere"
+        answered.set()
+        for _ in range(20):
+            a.step()
+        stop.set()
+        a.hear(lambda: not a.has_script)
+    assert torch.allclose(outcome.value, before[0] - nearer, atol=1e-4)
     done(a, calls.Stop())
 
 
