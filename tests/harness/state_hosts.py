@@ -78,13 +78,13 @@ async def fetch(size: int, kept: Path, addresses: list[str]) -> None:
 
         async def tell() -> None:
             while True:
-                for it in transfer.incoming:
+                for it in transfer.downloads.incoming:
                     say(json.dumps({"received": it.done_bytes}))
                 await trio.sleep(REPORTED_S)
 
         nursery.start_soon(tell)
         began, worked = trio.current_time(), time.process_time()
-        file = await transfer.download(first, others)
+        file = await transfer.downloads.download(first, others)
         seconds, worked = trio.current_time() - began, time.process_time() - worked
         digest = "" if file is None else hashlib.sha256(file.path.read_bytes()).hexdigest()
         before = [fields["received"] for name, fields in report.events if name == "state_resumed"]

@@ -11,7 +11,7 @@ from starling.node.config.schema import Manifest
 from starling.node.daemon.app import Fetching, Joining, Node, Opening, Starting
 from starling.node.daemon.membership.contacts import SILENT
 from starling.node.daemon.membership.neighbors import LinkMap
-from starling.node.daemon.membership.service import IDENTITY_TWICE
+from starling.node.daemon.membership.own_key import IDENTITY_TWICE
 from starling.node.daemon.running import RunningNode
 from starling.node.daemon.training.housekeeping import UNDONE_ROUNDS
 from starling.node.net.api import Traffic
@@ -33,7 +33,10 @@ def take_snapshot(node: Node) -> StatusSnapshot:
             fields = _own(node, None) | _manifest(node.manifest) | _traffic(node)
         case Fetching(manifest=manifest, transfer=transfer):
             fields = _own(node, None) | _manifest(manifest) | _traffic(node)
-            fields |= {"activity": "fetching the model that the swarm begins with", "transfers": transfer.incoming}
+            fields |= {
+                "activity": "fetching the model that the swarm begins with",
+                "transfers": transfer.downloads.incoming,
+            }
         case Opening(context=context, engine=engine):
             fields = _own(node, engine.pid) | _manifest(context.manifest) | _traffic(node)
             fields["activity"] = engine.activity
@@ -117,7 +120,7 @@ def _running(node: Node, running: RunningNode) -> Fields:
 
 def _transfers(node: Node, running: RunningNode) -> tuple[Transfer, ...]:
     """Models being fetched, and exchanges under way."""
-    under_way = (*running.begun.transfer.incoming, *node.transactions.under_way)
+    under_way = (*running.begun.transfer.downloads.incoming, *node.transactions.under_way)
     return tuple(sorted(under_way, key=lambda each: -each.seconds)[:MAX_TRANSFERS])
 
 

@@ -10,6 +10,7 @@ from starling.gossip.wire.schema import Chunk, Digests, ManifestReply, Message, 
 from starling.node.net.api import Network
 
 REPLY_S = 10.0
+SLOW_BYTES_PER_S = 64 << 10  # and longer by what a long answer takes on a slow line, until it is known what it takes
 # after so long a request is repeated, each time after twice the wait, up to the second
 FIRST_ASK_S, ASK_AGAIN_S = 0.125, 1.0
 

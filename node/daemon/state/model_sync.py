@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import trio
 
 from starling.gossip.errors import EngineError
+from starling.node.daemon.state.downloads import Offered
 from starling.node.daemon.state.partial import ModelFile
-from starling.node.daemon.state.transfer import Offered, Transfer
+from starling.node.daemon.state.transfer import Transfer
 from starling.node.interfaces import EngineHandle, Reporter
 from starling.node.rpc import calls
 
@@ -128,7 +129,7 @@ class ModelSync:
         began = trio.current_time()
 
         async def take(offered: Offered, scope: trio.CancelScope) -> None:
-            state = await self.transfer.download(offered, holders)
+            state = await self.transfer.downloads.download(offered, holders)
             if state is None:
                 return
             file, data = (state, b"") if isinstance(state, ModelFile) else (None, state)

@@ -34,8 +34,9 @@ from starling.gossip.wire import frames
 from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, Digests, DigestsQuery
 from starling.node.config.start import Chunked
 from starling.node.daemon.context import Offload
+from starling.node.daemon.state.asking import SLOW_BYTES_PER_S
 from starling.node.daemon.state.fetching import AHEAD_S, Fetching
-from starling.node.daemon.state.transfer import SLOW_BYTES_PER_S, Transfer
+from starling.node.daemon.state.transfer import Transfer
 from starling.node.interfaces import Reporter
 from starling.node.net.api import Network
 from starling.node.storage import start_file
@@ -162,7 +163,7 @@ class StartModel:
                 return b""
             return reply.data if reply.snapshot == query.snapshot else b""
 
-        with self.transfer.receiving(holders[0], size) as incoming:
+        with self.transfer.downloads.receiving(holders[0], size) as incoming:
             incoming.chunks = chunks
             whole = await Fetching(chunks, holders, ask, self.report, file=file).run()
         if not whole:

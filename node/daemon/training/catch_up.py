@@ -10,7 +10,7 @@ from starling.gossip.exchange.held_up import HeldUp
 from starling.node.config.schema import PaceSection
 from starling.node.daemon.exchange.service import RoundOutcome
 from starling.node.daemon.progress import Progress
-from starling.node.daemon.state.transfer import SNAPSHOT_FRESH_S
+from starling.node.daemon.state.snapshots import SNAPSHOT_FRESH_S
 from starling.node.interfaces import Reporter
 
 FETCH_PAUSE_S = 10.0  # until claims that were not delivered are looked into again; doubles …

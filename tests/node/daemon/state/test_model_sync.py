@@ -11,8 +11,8 @@ from trio.testing import MockClock
 
 from starling.gossip.errors import EngineError
 from starling.gossip.wire.schema import StateOffer
+from starling.node.daemon.state.downloads import Offered
 from starling.node.daemon.state.model_sync import ASKED, COMPARED, GRACE_S, ModelSync, disjoint
-from starling.node.daemon.state.transfer import Offered
 from starling.node.rpc import calls
 from tests.harness.daemons import Reports
 from tests.strategies import examples
@@ -23,7 +23,7 @@ class Peers:
 
     def __init__(self, offers, seconds=None):
         self.offered, self.seconds = offers, seconds or {}
-        self.asked, self.downloaded = [], []
+        self.asked, self.downloaded, self.downloads = [], [], self
 
     async def offers(self, peers):
         self.asked.append(tuple(peers))

@@ -121,7 +121,7 @@ async def test_the_status_shows_how_far_it_is(tmp_path):
         newcomer = await peer("newcomer")
         nursery.start_soon(newcomer.obtain, "slow")
         await trio.sleep(5.0)
-        (shown,) = newcomer.transfer.incoming
+        (shown,) = newcomer.transfer.downloads.incoming
         assert isinstance(shown, status.Transfer)
         assert (shown.peer, shown.kind, shown.done_bytes, shown.total_bytes) == (
             "slow", "model", MAX_CHUNK_BYTES, len(DATA),

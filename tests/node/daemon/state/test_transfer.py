@@ -20,8 +20,11 @@ from starling.gossip.wire.schema import (
 )
 from starling.node.daemon.state import asking, fetching
 from starling.node.daemon.state import transfer as lanes
+from starling.node.daemon.state.asking import SLOW_BYTES_PER_S
+from starling.node.daemon.state.downloads import Offered
 from starling.node.daemon.state.partial import ModelFile
-from starling.node.daemon.state.transfer import Offered, Transfer
+from starling.node.daemon.state.snapshots import SNAPSHOT_FRESH_S
+from starling.node.daemon.state.transfer import Transfer
 from starling.node.net.api import Inbound
 from starling.node.rpc import calls
 from starling.node.status import snapshot as status
@@ -65,13 +68,13 @@ def test_a_long_download_says_how_far_it_is_now_and_then():
 
             async def look():
                 await trio.sleep(13.0)
-                seen.append(transfer.incoming)
+                seen.append(transfer.downloads.incoming)
 
             nursery.start_soon(look)
-            assert transfer.incoming == ()
-            assert await transfer.download(Offered("peer", offer)) == state
+            assert transfer.downloads.incoming == ()
+            assert await transfer.downloads.download(Offered("peer", offer)) == state
             assert seen == [(status.Transfer("peer", "model", 2 * MAX_CHUNK_BYTES, len(state), 13.0),)]
-            assert transfer.incoming == ()
+            assert transfer.downloads.incoming == ()
             took_s = trio.current_time() - began
             assert len(report.texts) == 3 <= took_s / fetching.PROGRESS_S
             assert [text.split(" of ")[0] for text in report.texts] == ["39 %", "79 %", "100 %"]
@@ -187,7 +190,7 @@ def test_an_offer_of_another_model_is_a_fault(changes):
 )
 def test_a_model_with_another_digest_is_a_fault_and_one_that_does_not_come_is_none(sent, faults):
     async def story(transfer, _lane):
-        return await transfer.download(Offered("liar", offer(StateQuery(1)))), transfer._report.faults
+        return await transfer.downloads.download(Offered("liar", offer(StateQuery(1)))), transfer._report.faults
 
     result, _ = told(lambda _peer, _n, query: (0.0, Chunk(query.snapshot, query.offset, sent)), story)
     assert result == (None, faults)
@@ -210,7 +213,7 @@ def test_all_who_ask_while_a_snapshot_is_made_are_told_of_that_one():
             await trio.sleep(0.2)
         await trio.sleep(1.0)
         first = len(made)
-        await trio.sleep(lanes.SNAPSHOT_FRESH_S)
+        await trio.sleep(SNAPSHOT_FRESH_S)
         await lane.send_in.send(Inbound("p0", "state", encode(StateQuery(9))))
         await trio.sleep(1.0)
         return first
@@ -277,10 +280,10 @@ def test_who_asks_for_an_offer_cuts_off_nobody_who_reads():
             await trio.sleep(0.9)
 
     _, lane = told(lambda *_: None, story)
-    slow_s = len(state) / lanes.SLOW_BYTES_PER_S
+    slow_s = len(state) / SLOW_BYTES_PER_S
     chunks = [message for peer, message in lane.said if peer == "reader"]
     assert [bool(chunk.data) for chunk in chunks] == [True, True, True, False]
-    assert made[1] - made[0] == pytest.approx(slow_s + lanes.SNAPSHOT_FRESH_S, abs=1.5)
+    assert made[1] - made[0] == pytest.approx(slow_s + SNAPSHOT_FRESH_S, abs=1.5)
     assert all(later - earlier <= 2.0 for earlier, later in itertools.pairwise(made[2:]))  # nothing of these is read
 
 
@@ -330,10 +333,10 @@ def fetch(answers, *peers, partial=None):
     """Download STATE from these -> it, the faults, the texts reported, how long it took, and the chunks asked of each peer."""
 
     async def story(transfer, lane):
-        transfer._partial = partial
+        transfer.downloads._partial = partial
         first, *others = holders(*peers)
         began = trio.current_time()
-        state = await transfer.download(first, others)
+        state = await transfer.downloads.download(first, others)
         if isinstance(state, ModelFile):
             held, state = state, state.path.read_bytes()
             held.delete()
@@ -436,7 +439,7 @@ def test_the_only_chunk_of_a_small_model_is_asked_for_again_as_soon_as_it_is_lat
     async def story(transfer, _lane):
         offered = StateOffer(1, 7, 5, len(model), chunks.root(chunks.digests(model)), b"schema")
         began = trio.current_time()
-        return await transfer.download(Offered("a", offered), ()), trio.current_time() - began
+        return await transfer.downloads.download(Offered("a", offered), ()), trio.current_time() - began
 
     (state, took_s), _ = told(answers, story)
     assert state == model

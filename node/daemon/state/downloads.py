@@ -1,0 +1,170 @@
+"""Downloads of offered models: from all holders at once, checked chunk by chunk, and kept over restarts.
+
+The digests of all chunks are checked against the root of an offer and each chunk against its digest, before the engine sees a byte. Of a
+model that several members hold the chunks come from all of them at once (`fetching`), and those received are kept (`partial`).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import trio
+
+from starling.gossip.chunks import DIGEST_BYTES, Download, count, root
+from starling.gossip.errors import TransportError
+from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, Digests, DigestsQuery, StateOffer
+from starling.node.daemon.state.asking import SLOW_BYTES_PER_S, Asking
+from starling.node.daemon.state.fetching import AHEAD_S, Fetching
+from starling.node.daemon.state.partial import ModelFile, Partial
+from starling.node.interfaces import Reporter
+from starling.node.status.snapshot import Transfer as TransferStatus
+
+
+@dataclass(slots=True)
+class Incoming:
+    """A model being downloaded."""
+
+    began: float
+    size: int
+    chunks: Download | None = None
+
+    @property
+    def received(self) -> int:
+        """Bytes that are here."""
+        return 0 if self.chunks is None else self.chunks.received
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """One peer's offer; `offer.size` is 0 if it has no model."""
+
+    peer: str
+    offer: StateOffer
+
+
+class Downloads:
+    """Models that one node downloads; `partial`: where to keep what was received of one over restarts; None: nowhere."""
+
+    def __init__(self, asking: Asking, report: Reporter, partial: Path | None) -> None:
+        self._asking, self._report, self._partial = asking, report, partial
+        self._cleared = False  # of files that an earlier run left
+        self._incoming: dict[str, Incoming] = {}
+
+    @contextmanager
+    def receiving(self, peer: str, size: int) -> Iterator[Incoming]:
+        """Show a download among those under way, while it is."""
+        self._incoming[peer] = incoming = Incoming(trio.current_time(), size)
+        try:
+            yield incoming
+        finally:
+            del self._incoming[peer]
+
+    @property
+    def incoming(self) -> tuple[TransferStatus, ...]:
+        """Downloads under way, for the status."""
+        now = trio.current_time()
+        return tuple(
+            TransferStatus(peer, "model", it.received, it.size, now - it.began) for peer, it in self._incoming.items()
+        )
+
+    async def download(self, chosen: Offered, holders: Sequence[Offered] = ()) -> bytes | ModelFile | None:
+        """Download an offered model, from all `holders` of the same digest at once, and check each chunk; None if none delivers it.
+
+        Returns its bytes, or, where parts of models are kept in files, the one that holds it, for the caller to delete. What several hold
+        is kept over restarts. A peer whose chunk has another digest is a fault of that peer, and the others go on.
+        """
+        offer = chosen.offer
+        sources = {it.peer: it.offer for it in (chosen, *holders) if it.offer.digest == offer.digest}
+        with self.receiving(chosen.peer, offer.size) as incoming:
+            listed = await self._digests(offer, sources)
+            return None if listed is None else await self._fetch(offer, sources, listed, incoming)
+
+    async def _fetch(
+        self, offer: StateOffer, sources: dict[str, StateOffer], listed: bytes, incoming: Incoming
+    ) -> bytes | ModelFile | None:
+        partial = file = None
+        whole = False
+        try:
+            file = await self._new_file(offer.size)
+            queued_s = 2.0 * AHEAD_S if offer.size > MAX_CHUNK_BYTES else 0.0  # the only chunk waits behind no other
+            incoming.chunks = chunks = Download(
+                offer.size, offer.digest, listed, slow_bytes_per_s=SLOW_BYTES_PER_S, least_s=queued_s,
+                data=bytearray() if file is None else file.pages,
+            )  # fmt: skip
+            if len(sources) > 1 and self._partial is not None:
+                partial = await self._resume(chunks, self._partial)
+
+            async def ask(peer: str, index: int) -> bytes:
+                query = ChunkQuery(sources[peer].snapshot, index * MAX_CHUNK_BYTES)
+                try:
+                    reply = await self._asking.ask(peer, Chunk, query, chunks.late_s(peer, index))
+                except (TransportError, trio.TooSlowError):
+                    return b""
+                return reply.data if reply.snapshot == query.snapshot else b""
+
+            whole = await Fetching(chunks, tuple(sources), ask, self._report, partial, file).run()
+            if not whole:
+                return None
+            return cast("bytes", chunks.data) if file is None else file
+        finally:
+            if file is not None and not whole:
+                file.delete()
+            if partial is not None:
+                partial.close(finished=incoming.received == incoming.size)
+
+    async def _new_file(self, size: int) -> ModelFile | None:
+        """Return a file for a model; None: it is to be kept in memory."""
+        if self._partial is None:
+            return None
+        with suppress(OSError):
+            if not self._cleared:
+                self._cleared = True
+                await trio.to_thread.run_sync(ModelFile.clear, self._partial.parent)
+            return await trio.to_thread.run_sync(ModelFile, self._partial.parent, size)
+        return None
+
+    async def _digests(self, offer: StateOffer, sources: dict[str, StateOffer]) -> bytes | None:
+        """Return the digests of all chunks, from any source; None: nobody gives them.
+
+        Sources that give other ones are faults and are removed.
+        """
+        size = DIGEST_BYTES * count(offer.size)
+        if size == DIGEST_BYTES:
+            return b""  # the offer's digest says what the chunk's is
+        for peer, source in list(sources.items()):
+            listed = bytearray()
+            with suppress(TransportError, trio.TooSlowError):
+                while len(listed) < size:
+                    query = DigestsQuery(source.snapshot, len(listed))
+                    expected = min(MAX_CHUNK_BYTES, size - len(listed))
+                    reply = await self._asking.ask(peer, Digests, query, expected / SLOW_BYTES_PER_S)
+                    if reply.snapshot != query.snapshot or len(reply.data) != expected:
+                        break
+                    listed += reply.data
+            if len(listed) == size:
+                if root(whole := bytes(listed)) == offer.digest:
+                    return whole
+                del sources[peer]
+                self._report.fault(peer, "state_digest_mismatch")
+        return None
+
+    async def _resume(self, chunks: Download, path: Path) -> Partial | None:
+        """Take what an earlier run received of this model. Returns where to keep what comes, None if the disk does not take it."""
+
+        def begin() -> Partial:
+            partial = Partial(path, chunks.size)
+            chunks.recover(partial.chunks())
+            return partial
+
+        try:
+            partial = await trio.to_thread.run_sync(begin)
+        except OSError as error:
+            text = f"a download of the model is not kept for a restart: {error.strerror or error}"
+            self._report.event("state_not_kept", text, level="warning")
+            return None
+        if chunks.received:
+            text = f"{chunks.received / 1e6:,.1f} MB of a model of {chunks.size / 1e6:,.1f} MB are here from before"
+            self._report.event("state_resumed", text, received=chunks.received, size=chunks.size)
+        return partial

@@ -1,0 +1,89 @@
+"""What a node tells of its own model: offers, and chunks and digests of the snapshot that its engine holds.
+
+A query makes the engine hold a snapshot; chunks and their digests are read from it by offset. There is one snapshot at a time: it is kept
+while it is fresh, and while it is being read for as long as reading takes on a slow line, so that a query does not interrupt a download.
+What a peer can cause: one snapshot per `SNAPSHOT_FRESH_S`; for newcomers, a model as old as a download over a slow line takes.
+"""
+
+import math
+
+import trio
+
+from starling.gossip.errors import EngineError
+from starling.gossip.wire.schema import (
+    MAX_CHUNK_BYTES,
+    Chunk,
+    ChunkQuery,
+    Digests,
+    DigestsQuery,
+    StateOffer,
+    StateQuery,
+)
+from starling.node.daemon.state.asking import REPLY_S, SLOW_BYTES_PER_S
+from starling.node.interfaces import EngineHandle
+from starling.node.rpc import calls
+
+SNAPSHOT_FRESH_S = 1.0
+SNAPSHOT_BYTES_PER_S = 16 << 20  # that a busy engine packs and hashes at the least, its local step in between
+
+
+def engine_s(most_bytes: int) -> float:
+    """Return how long an engine may take for what it is asked about a model of at most so many bytes."""
+    return REPLY_S + most_bytes / SNAPSHOT_BYTES_PER_S
+
+
+class Snapshots:
+    """Snapshots of the model of one node; `most_bytes`: of such a model."""
+
+    def __init__(self) -> None:
+        self.most_bytes = 0
+        self._engine: EngineHandle | None = None
+        self._held: tuple[calls.Held, float] | None = None
+        self._holding = trio.Lock()
+        self._read_at = -math.inf
+
+    def give(self, engine: EngineHandle) -> None:
+        """Tell of this engine's model from now on."""
+        self._engine, self._held = engine, None
+
+    async def offer(self, query: StateQuery) -> StateOffer:
+        """Return an offer, of no bytes while there is no engine. Raises EngineError, trio.TooSlowError."""
+        if self._engine is None:
+            return StateOffer(query.nonce, 0, 0, 0, b"", b"")
+        held = await self._hold(self._engine)
+        return StateOffer(query.nonce, held.snapshot, held.round, held.size, held.digest, held.schema)
+
+    def digests(self, query: DigestsQuery) -> Digests:
+        """Return digests of chunks from an offset on; none of a snapshot that is gone."""
+        held = None if self._engine is None or self._held is None else self._held[0]
+        there = held is not None and held.snapshot == query.snapshot
+        part = held.digests[query.offset :][:MAX_CHUNK_BYTES] if held is not None and there else b""
+        return Digests(query.snapshot, query.offset, part)
+
+    async def chunk(self, query: ChunkQuery) -> Chunk:
+        """Return a chunk from an offset on; none of a snapshot that is gone. Raises EngineError, trio.TooSlowError."""
+        if self._engine is None:
+            return Chunk(query.snapshot, query.offset, b"")
+        with trio.fail_after(engine_s(self.most_bytes)):
+            read = await self._engine.call(calls.ReadChunk(query.snapshot, query.offset, MAX_CHUNK_BYTES))
+        data = read.data if isinstance(read, calls.ChunkRead) else b""
+        if data:
+            self._read_at = trio.current_time()
+        return Chunk(query.snapshot, query.offset, data)
+
+    async def _hold(self, engine: EngineHandle) -> calls.Held:
+        with trio.fail_after(engine_s(self.most_bytes)):
+            async with self._holding:  # queries during a snapshot share it
+                if self._held is not None and self._stays(*self._held):
+                    return self._held[0]
+                held = await engine.call(calls.Snapshot())
+                if not isinstance(held, calls.Held):
+                    raise EngineError("the engine gave no snapshot")
+                self._held, self._read_at = (held, trio.current_time()), -math.inf
+                return held
+
+    def _stays(self, held: calls.Held, made_at: float) -> bool:
+        now = trio.current_time()
+        reading = now - self._read_at < REPLY_S + MAX_CHUNK_BYTES / SLOW_BYTES_PER_S
+        read_s = held.size / SLOW_BYTES_PER_S if reading else 0.0
+        return now - made_at < SNAPSHOT_FRESH_S + read_s
