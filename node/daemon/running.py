@@ -20,8 +20,9 @@ from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.bootstrap import Bootstrap, to_share
 from starling.node.daemon.membership.contacts import Contacts
+from starling.node.daemon.membership.control_lane import OtherControl
 from starling.node.daemon.membership.reachability import ReachabilityService
-from starling.node.daemon.membership.service import Membership, OtherControl
+from starling.node.daemon.membership.service import Membership
 from starling.node.daemon.membership.stop import StopService
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.state.model_sync import ModelSync

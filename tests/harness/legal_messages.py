@@ -179,7 +179,7 @@ class Values:
         return [*self._last("signature", 2), bytes(64)]
 
     def swarm_time(self, _kind: object) -> list[float]:
-        now = self.running.membership._clock.time(trio.current_time())
+        now = self.running.membership._core.view.swarm_time(trio.current_time())
         return [now, now + 1.0, now - 1.0, now + 3600.0, 0.0, 1e12, -1e12]
 
     def peer(self, kind: type[Message]) -> list[str]:

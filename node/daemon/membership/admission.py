@@ -17,6 +17,7 @@ import trio
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.limits import TokenBucket, keep
+from starling.gossip.membership.member_list import Member
 from starling.gossip.seeds import derive
 from starling.gossip.wire.schema import Record, Revocation
 from starling.node.admission import chain as chains
@@ -219,7 +220,17 @@ class Admission:
             text = f"revoke: only the founder and those above a member can revoke its invitation ({error}); see `starling peers`"
             raise GossipError(text) from error
 
-    def own_invitation(self, number: int) -> Chain:
+    def chain_of(self, holder: str, member: Member | None) -> Chain:
+        """Return the chain of a member's invitation, or of ours with the number that `holder` names. Raises GossipError: there is none."""
+        if self.gate.manifest.admission.kind != "invite":
+            raise GossipError("revoke: this swarm has no invitations; keep a peer out with `starling ban PEER`")
+        if member is not None:
+            return self.gate.credential(member.record).chain
+        if not holder.isdecimal():
+            raise GossipError(f"revoke: {holder} is no member known to this node; see `starling peers`")
+        return self._own_invitation(int(holder[:12]))
+
+    def _own_invitation(self, number: int) -> Chain:
         """A chain that ends with our invitation of that number and a placeholder invitee: enough to revoke it, whichever node uses it.
 
         Raises GossipError: we have no such invitation to give.

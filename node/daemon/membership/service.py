@@ -14,55 +14,28 @@ import trio
 from starling.gossip.errors import GossipError, RemoteProtocolError
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.membership.detector import Detector
-from starling.gossip.membership.events import (
-    Changed,
-    ClockSample,
-    Died,
-    Joined,
-    Left,
-    MemberEvent,
-    Output,
-    Reborn,
-    Send,
-    Told,
-)
+from starling.gossip.membership.events import MemberEvent, Output
 from starling.gossip.membership.local_record import LocalRecord
 from starling.gossip.membership.member_list import Member, MemberList
-from starling.gossip.membership.roster import Roster
 from starling.gossip.membership.swarm_view import Timing
-from starling.gossip.wire import frames
-from starling.gossip.wire.schema import (
-    Attestations,
-    Beacon,
-    BeaconQuery,
-    Control,
-    Dialed,
-    DialMe,
-    Evidence,
-    Record,
-    StopVote,
-)
+from starling.gossip.wire.schema import Control, Record
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.best_effort import BestEffort
+from starling.node.daemon.membership.control_lane import ControlLane, OtherControl, ended
 from starling.node.daemon.membership.origins import Origins
+from starling.node.daemon.membership.outputs import Outputs
+from starling.node.daemon.membership.own_key import OwnKey
 from starling.node.daemon.membership.records import RecordVerifier
 from starling.node.identity import verify_record
 from starling.node.interfaces import TaskStatus
 from starling.node.net.api import Disconnected
 
 MAX_SENDING = 32  # messages being sent to one peer; more are dropped
-IDENTITY_TWICE = (
-    "another node runs with this node's identity.key, and peers take the two for one that restarts all the time; stop one of them "
-    "with `starling leave`, or move the key out of its directory, so that it gets one of its own"
-)
 NAMED_ONLY = (
     "this node announces host names only, which count as one address prefix (admission.per_prefix) for peers that are not connected to it; "
     "announce an address as well, `--announce /ip4/ADDRESS/tcp/PORT`"
 )
-OtherControl = (
-    Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed | StopVote
-)  # control messages that are not about membership
 
 
 class Membership:
@@ -79,9 +52,7 @@ class Membership:
         identity, swarm, section = context.identity, context.swarm, context.manifest.membership
         self._network = context.network
         self._report = context.report
-        self._clock = clock
         self._admission = admission
-        self._changed = changed
         self.origins = Origins(context.network, admission.gate, lambda: self.table)
         self._view = MemberList(self._is_signed, admission.gate, self.origins.quota)
         self._records = RecordVerifier(
@@ -96,12 +67,14 @@ class Membership:
             LocalRecord(identity.sign_record(own), identity.sign_record), self._view, timing, context.manifest.seed, clock.time,
             trio.current_time(),
         )  # fmt: skip
-        self._roster = Roster(identity.peer_id)
         self._best_effort = BestEffort(context.network, per_peer=MAX_SENDING, unreachable=self._lost)
+        self._outputs = Outputs(context.network, clock, self._view, self._best_effort, changed)
+        self._own_key = OwnKey(context, self._core.local)
+        self._lane = ControlLane(
+            context.network, context.report, self._records, self.origins, admits=self.admits, read=self._read, seen=self._seen
+        )  # fmt: skip
         self._wake = trio.Event()
-        self._context, self._rival = context, -1
-        self.is_twice = False
-        """Another node runs with this node's key."""
+        self._context = context
         announced = context.network.addresses
         if context.manifest.admission.per_prefix and announced and all(it.startswith("/dns") for it in announced):
             context.report.event("named_only", NAMED_ONLY, level="warning")
@@ -112,6 +85,11 @@ class Membership:
         return self._network.peer_id
 
     @property
+    def is_twice(self) -> bool:
+        """Another node runs with this node's key."""
+        return self._own_key.is_twice
+
+    @property
     def members(self) -> tuple[str, ...]:
         """Peers believed alive, sorted, this node included."""
         return self._view.alive
@@ -119,16 +97,16 @@ class Membership:
     @property
     def roster(self) -> tuple[str, ...]:
         """Those members from which the links of a round are computed, sorted, this node included."""
-        return self._roster.members(trio.current_time())
+        return self._outputs.roster.members(trio.current_time())
 
     @property
     def view(self) -> bytes:
         """Digest of `roster`."""
-        return self._roster.view(trio.current_time())
+        return self._outputs.roster.view(trio.current_time())
 
     def settle(self) -> None:
         """Training begins: from now on who comes and goes is no longer on the roster at once."""
-        self._roster.training = True
+        self._outputs.roster.training = True
 
     @property
     def table(self) -> Mapping[str, Member]:
@@ -148,9 +126,7 @@ class Membership:
         member = self._view.members.get(peer)
         if member is None:
             raise RemoteProtocolError(peer, "not_a_member")
-        outputs = self._core.frame_seen(peer, trio.current_time())
-        if outputs:
-            self._do(outputs)
+        self._seen(peer)
         return member.present
 
     def silent(self, peer: str) -> bool:
@@ -158,11 +134,11 @@ class Membership:
         return self._core.silent(peer)
 
     def lately_gone(self, peer: str) -> bool:
-        """As of the detector."""
+        """Return whether a probe of this member took longer than usual, and it has not been back for long."""
         return self._core.lately_gone(peer, trio.current_time())
 
     def look(self, peers: Collection[str], *, late: bool = False) -> None:
-        """As of the detector."""
+        """Probe peers that are about to be waited for, or whose answers are late."""
         outputs = self._core.look(peers, trio.current_time(), late=late)
         if outputs:
             self._do(outputs)
@@ -179,18 +155,9 @@ class Membership:
 
         Raises GossipError: it is not ours to revoke.
         """
-        admission, before = self._admission, self.members
-        if admission.gate.manifest.admission.kind != "invite":
-            raise GossipError("revoke: this swarm has no invitations; keep a peer out with `starling ban PEER`")
-        member = self._view.members.get(holder)
-        if member is None and not holder.isdecimal():
-            raise GossipError(f"revoke: {holder} is no member known to this node; see `starling peers`")
-        chain = (
-            admission.own_invitation(int(holder[:12]))
-            if member is None
-            else admission.gate.credential(member.record).chain
-        )
-        self._do(self._core.revoke(admission.revocation(chain), trio.current_time()))
+        before, admission = self.members, self._admission
+        revocation = admission.revocation(admission.chain_of(holder, self._view.members.get(holder)))
+        self._do(self._core.revoke(revocation, trio.current_time()))
         self._check_admission()
         return tuple(peer for peer in before if peer not in self.members)
 
@@ -210,7 +177,7 @@ class Membership:
         `other` is called with members' control messages that are not about membership, and may raise RemoteProtocolError.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._receive, other)
+            nursery.start_soon(self._lane.serve, other)
             nursery.start_soon(self._watch_connections)
             nursery.start_soon(self._tick)
             nursery.start_soon(self._records.serve)
@@ -242,26 +209,7 @@ class Membership:
 
     async def leave(self) -> None:
         """Notify all members that we leave for good. The caller sets the deadline."""
-        async with trio.open_nursery() as nursery:
-            for output in self._core.leave(trio.current_time()):
-                if isinstance(output, Send):
-                    nursery.start_soon(self._best_effort.send, output.peer, output.message)
-
-    async def _receive(self, other: Callable[[str, OtherControl], object]) -> None:
-        async for inbound in self._network.inbound("control"):
-            peer, now = inbound.peer, trio.current_time()
-            try:
-                message = frames.decode("control", peer, inbound.frame)
-                if isinstance(message, OtherControl):
-                    if self.admits(peer):
-                        other(peer, message)
-                elif (legible := self._records.receive(self.origins.source(peer), peer, message, now)) is not None:
-                    self._read(peer, legible)
-                else:
-                    self._do(self._core.frame_seen(peer, now))
-            except RemoteProtocolError as error:
-                self._report.fault(error.peer, error.reason)
-        await _ended("frames")
+        await self._outputs.send_all(self._core.leave(trio.current_time()))
 
     def _read(self, peer: str, message: Control) -> None:
         now = trio.current_time()
@@ -271,17 +219,7 @@ class Membership:
             self._report.fault(error.peer, error.reason)
         self._admission.queue(self.origins.source(peer), peer, now)
         self._check_admission()
-        self._note_twin()
-
-    def _note_twin(self) -> None:
-        """A record of ours from a start between this one and now: another node's. From the future: of a clock set back."""
-        context, rival = self._context, self._core.local.outranked
-        if rival == self._rival:
-            return
-        self._rival = rival
-        if context.incarnation < rival <= context.unix_time() * 1000 and not self.is_twice:
-            self.is_twice = True
-            self._report.event("identity_twice", IDENTITY_TWICE, level="error")
+        self._own_key.check()
 
     def _is_signed(self, record: Record) -> bool:
         return self._records.is_signed(record)
@@ -290,7 +228,12 @@ class Membership:
         async for event in self._network.events():
             if isinstance(event, Disconnected):
                 self._lost(event.peer)
-        await _ended("events")
+        await ended("events")
+
+    def _seen(self, peer: str) -> None:
+        outputs = self._core.frame_seen(peer, trio.current_time())
+        if outputs:
+            self._do(outputs)
 
     def _lost(self, peer: str) -> None:
         self._do(self._core.connection_lost(peer, trio.current_time()))
@@ -309,30 +252,6 @@ class Membership:
             raise GossipError(f"admission: {why}")
 
     def _do(self, outputs: Sequence[Output]) -> None:
-        """Carry out the detector's commands. Never waits: a slow peer must not hold up the others."""
-        for output in outputs:
-            match output:
-                case Send(peer=peer, message=message):
-                    self._best_effort.send_soon(peer, message)
-                case ClockSample(peer=peer, swarm_time=theirs, rtt_s=rtt_s):
-                    self._clock.observe(peer, theirs, rtt_s, trio.current_time())
-                case _:
-                    self._publish(output)
+        """Carry out the detector's outputs. Never waits."""
+        self._outputs.carry_out(outputs)
         self._wake.set()
-
-    def _publish(self, event: MemberEvent) -> None:
-        match event:
-            case Told(peer=peer) | Joined(peer=peer) | Changed(peer=peer) | Reborn(peer=peer):
-                member = self._view.members.get(peer)
-                if member is not None:
-                    self._network.learn(peer, member.record.addresses)
-            case Died(peer=peer) | Left(peer=peer):
-                self._clock.forget(peer)
-        self._roster.observe(event, trio.current_time())
-        self._changed(event)
-
-
-async def _ended(what: str) -> None:
-    """What is followed ended. Raises GossipError: a node that hears nothing any more does not go on as if all were quiet."""
-    await trio.lowlevel.checkpoint()  # raises Cancelled where the node itself ends
-    raise GossipError(f"the network gives no {what} any more")
