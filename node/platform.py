@@ -266,3 +266,10 @@ def address_space() -> int | None:
 
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if most == resource.RLIM_INFINITY else most
+
+
+def asleep_s() -> float:
+    """Return the seconds for which the machine slept since it booted, and its monotonic clock stood; 0 where it does not say."""
+    if sys.platform != "linux":
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)

@@ -11,7 +11,8 @@ majority and from the distance travelled since the common initial model.
 
 Two models at a right angle as seen from the initial model are √2 times their distance from it apart; APART is just more. A negated,
 scaled or invented model is farther; an honest one that trained alone or on other data is not. Models neither in the cluster nor outside
-are not blamed. If the closest majority is wider than APART times the distance travelled there is no state.
+are not blamed. If the closest majority is wider than APART times the distance travelled, and than NOISE times the length of the initial
+model, there is no state.
 
 With fewer than half of the models false, the state is within (1 + √m·NEAR) times the diameter of the true ones from each of them, or
 SAME · travelled. More than half that are false and alike cannot be distinguished from the swarm.
@@ -30,6 +31,7 @@ NEAR = 3.0
 SAME = 0.1
 WIDE = 10.0
 APART = 1.5
+NOISE = 1e-3  # of what codecs make of models that have hardly moved, as where the learning rate has not risen yet
 EARLY = 8
 LEAD = 16  # rounds by which honest nodes may differ
 _CHUNK = 1 << 18
@@ -59,13 +61,13 @@ def agree(
     count = len(models)
     if count == 1:
         return Agreement(models[0].clone(), (0,), ())
-    distance, travelled = _distances(models, origin, after_part)
+    distance, travelled, length = _distances(models, origin, after_part)
     nearest = [sorted(range(count), key=lambda j, i=i: (j != i, distance[i][j])) for i in range(count)]  # type: ignore[misc]
     needed = count // 2  # others, to be more than half with oneself
     center = min(range(count), key=lambda i: distance[i][nearest[i][needed]])
     scale = distance[center][nearest[center][needed]]
     majority = nearest[center][: needed + 1]
-    if scale > APART * min(travelled[i] for i in majority):
+    if scale > max(APART * min(travelled[i] for i in majority), NOISE * length):
         return Agreement(None, (), ())
     reach = max(NEAR * scale, SAME * travelled[center])
     cluster = tuple(i for i in range(count) if distance[center][i] <= reach)
@@ -89,18 +91,19 @@ def _stretch(one: float, other: float) -> float:
 
 def _distances(
     models: Sequence[Tensor], origin: Tensor, after_part: Callable[[], None]
-) -> tuple[list[list[float]], list[float]]:
-    """Euclidean distances of each model to each other and to the origin, in float64; inf where squares overflow."""
-    count = len(models)
+) -> tuple[list[list[float]], list[float], float]:
+    """Return each model's distances to the others and to the origin, and the origin's length, in float64; inf where squares overflow."""
+    count, length = len(models), 0.0
     total = [[0.0] * (count + 1) for _ in models]
     for start in range(0, origin.numel(), _CHUNK):
         parts = [vector[start : start + _CHUNK].double() for vector in (*models, origin)]
+        length += float(parts[count].square().sum())
         for i in range(count):
             for j in (*range(i), count):
                 total[i][j] += float((parts[i] - parts[j]).square().sum())
         after_part()
     apart = [[math.sqrt(total[max(i, j)][min(i, j)]) for j in range(count)] for i in range(count)]
-    return apart, [math.sqrt(row[count]) for row in total]
+    return apart, [math.sqrt(row[count]) for row in total], math.sqrt(length)
 
 
 def _median(models: Sequence[Tensor], after_part: Callable[[], None]) -> Tensor:

@@ -3,10 +3,9 @@
 No single voice counts: a round is credible if f + 1 peers claim it or more, with f = a third of those heard and at least one.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from starling.gossip.limits import tolerable
+from starling.gossip.quorum import credible
 
 WINDOW = 8  # rounds of ours for which the end of a link says whether its peer has left us behind
 
@@ -58,7 +57,7 @@ class PeerProgress:
         Claims beyond round + reach count for nothing here.
         """
         lately = [(peer, passed) for peer, (at, passed) in self._met.items() if round - WINDOW < at]
-        return _credible(
+        return credible(
             self.of(peer) if passed and self.of(peer) <= round + reach else round for peer, passed in lately
         )
 
@@ -70,11 +69,4 @@ class PeerProgress:
     @property
     def lead(self) -> int:
         """The furthest round that an honest peer has reached if fewer than a third of the peers, or one, are Byzantine; 0 of one report."""
-        return _credible(self.rounds.values())
-
-
-def _credible(rounds: Iterable[int]) -> int:
-    """The (f + 1)-th largest of m rounds, which f liars cannot move beyond an honest one; else 0."""
-    ordered = sorted(rounds, reverse=True)
-    tolerated = tolerable(len(ordered))
-    return ordered[tolerated] if len(ordered) > tolerated else 0
+        return credible(self.rounds.values())

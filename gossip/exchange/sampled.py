@@ -10,7 +10,9 @@ turn before. Who did a turn signs its vector (`starling.gossip.exchange.attestat
 Silent or slow    Who has published goes on waking the next of the order until enough of those woken have published in turn, each time after
                   the time that answers take. Should all of these be gone soon after, it wakes others again.
 Enough            An averaging turn begins with the share `success` of the sample and waits a while for the rest of it; a training turn
-                  begins with one aggregate, or without aggregators with that share as well.
+                  begins with one aggregate, with most where a rule can combine them, or without aggregators with that share as well.
+Whose turn it is  Of those who published a turn the first of its order are taken. Who is not to be woken for it counts only where too few
+                  of the others publish for long: a member gets no turn more often by claiming more of them.
 Believing         A turn counts as published when two members have signed for it, or for the turn before it: one member can make no other
                   jump ahead. Only the next turn after the highest such is done. Who wakes others for a turn that is over is told so.
 First turn        Begun unasked: by the first of its order at once, by those after them as long as nothing is heard, one wait after another.
@@ -61,6 +63,8 @@ class Sampling:
         success: share of the sample whose models are enough, in (0.5, 1].
         slack: members woken beyond the sample.
         rounds: 0 is endless.
+        aggregates: of an averaging turn that the next turn combines, >= 1; with more than two a rule bounds what one liar among the
+            aggregators does.
     """
 
     sample: int
@@ -68,6 +72,7 @@ class Sampling:
     success: float
     slack: int
     rounds: int = 0
+    aggregates: int = 1
 
     def __post_init__(self) -> None:
         if self.sample < 2:
@@ -99,7 +104,11 @@ class Sampling:
 
     def needed(self, turn: int) -> int:
         """Vectors of it that the next turn may begin with."""
-        return math.ceil(self.success * self.sample - 1e-9) if self.trains(turn) else 1
+        return math.ceil(self.success * self.sample - 1e-9) if self.trains(turn) else self.aggregates // 2 + 1
+
+    def taken(self, turn: int) -> int:
+        """Return how many vectors of a turn the next one combines at most."""
+        return self.sample if self.trains(turn) else self.aggregates
 
     def accepted(self, turn: int) -> int:
         """Members that have done it with which a hand-over to it has succeeded: what the next turn needs, most of the aggregators."""
@@ -182,7 +191,7 @@ class Sampled:
             moments.append(self._alone_at)
         if self._first[0] >= max(0, self.ours, self.known - 1) and not self.resting:
             moments.append(self._ready_s + self._grace_s)
-            if self._sources(self._first[0]):
+            if self._sources(self._first[0], in_turn=False):
                 moments.append(self._first[1] + GUARD * self.max_wait_s)
         return min(moments)
 
@@ -193,7 +202,7 @@ class Sampled:
             return None
         self._look(now)
         if self.known >= sampling.turns - 1:
-            sources = self._sources(self.known)
+            sources = self._sources(self.known, in_turn=now < self._last_s)
             there = len(sources) >= min(sampling.needed(self.known), VOICES) or now >= self._last_s
             return Due(self.known + 1, sources, last=True) if there else None
         if self.known < 0 and self.ours < 0 and now >= self._alone_at and not self.resting:
@@ -205,11 +214,11 @@ class Sampled:
         if turn < max(0, self.ours, self.known - 1) or self.resting:
             return None
         sources = self._sources(turn)
-        if now >= self._first[1] + GUARD * self.max_wait_s and sources:
-            return Due(turn + 1, sources)
+        if now >= self._first[1] + GUARD * self.max_wait_s and (late := self._sources(turn, in_turn=False)):
+            return Due(turn + 1, late)
         if len(sources) < sampling.needed(turn):
             return None
-        if not sampling.trains(turn) or len(sources) >= sampling.size(turn) or now >= self._ready_s + self._grace_s:
+        if len(sources) >= sampling.taken(turn) or now >= self._ready_s + self._grace_s:
             return Due(turn + 1, sources)
         return None
 
@@ -412,8 +421,18 @@ class Sampled:
         claims = self._claims(turn)
         return self.me in claims or len(claims.keys() | self._claims(turn - 1).keys()) >= VOICES
 
-    def _sources(self, turn: int) -> tuple[str, ...]:
-        """Who has published a turn and is alive; those first who woke us, this node before all others."""
-        alive, woke = set(self.order(turn)), {peer for peer, wake in self._told.items() if wake.yours}
-        found = [peer for peer in self._claims(turn) if peer in alive and (turn, peer) not in self._useless]
-        return tuple(sorted(found, key=lambda peer: (peer != self.me, peer not in woke, peer)))
+    def _sources(self, turn: int, *, in_turn: bool = True) -> tuple[str, ...]:
+        """Return who has published a turn and is alive: this node, those of them who woke us, all others, each in the order of the turn.
+
+        At most as many as are combined come first of the order, whoever woke us; `in_turn`: none but those who are woken for the turn.
+        """
+        woke, size = {peer for peer, wake in self._told.items() if wake.yours}, self.sampling.size(turn)
+        order = [peer for peer in self.order(turn) if (turn, peer) not in self._useless]
+        claims, window = self._claims(turn), size + self.sampling.slack if in_turn else len(order)
+        found = [peer for peer in order[:window] if peer in claims]
+        if self.me in claims and self.me in order[window:]:
+            found.append(self.me)
+        first = found[:size]
+        return tuple(
+            sorted(found, key=lambda peer: (peer != self.me, peer not in first, peer not in woke, found.index(peer)))
+        )

@@ -1,59 +1,76 @@
 """The swarm clock: seconds since the swarm began, as its members agree without a time server.
 
-Theory of operation. A node holds one number, the offset from its own monotonic clock to swarm time. Each answered probe
-gives a peer's offset within half the round trip; the last one of every peer is kept. The node's own offset votes with them:
-  * Not synchronised yet: take the median of the peers.
-  * The median is further than JUMP_S away (we restarted, or two swarms met): jump to it. On a tie the older clock wins,
-    so that two nodes do not swap times.
-  * Otherwise move a GAIN of the way to the median of the votes within JUMP_S. If honest clocks agree to that, a minority
-    of Byzantine peers cannot move the clock beyond an honest one; this node counts as honest.
+Theory of operation. A node holds one number, the offset from its own monotonic clock to swarm time. Each answered probe gives a peer's
+offset within half the round trip; the last one of every peer is kept. Votes are those of electors (`starling.gossip.quorum`).
+  * The node begins at its own value: 0 in a swarm that begins now, the time of its round in one that goes on. Peers move it by at most
+    FRESH_S in the former; in the latter it takes the lower median of those it has heard, or its own value where it has heard none.
+  * The median of its offset and the electors' is further than JUMP_S away (we were left behind, or two swarms met): jump to it.
+  * Otherwise move a GAIN of the way to the median of the votes within JUMP_S, and never further from where the clock began or jumped to
+    than JUMP_S and DRIFT of the time since, which is more than clocks drift.
+So strangers do not move the clock, fewer than a third of liars keep it within the span of the honest ones, and where there are too few
+members for a majority a liar moves it by no more than JUMP_S and DRIFT.
 
-A node that is not synchronised sends UNKNOWN, which is ignored. Without a peer's time within `patience_s` it begins at 0:
-a founder at once, and all nodes after a restart of the whole swarm.
+A node that has not begun sends UNKNOWN, which is ignored.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import median, median_high
+from statistics import median, median_low
+
+from starling.gossip.limits import keep
+from starling.gossip.quorum import LEAST, middle
 
 UNKNOWN = -1.0  # sent by a node without swarm time; real times are >= 0
 JUMP_S = 1.0  # errors beyond this are jumped, not slewed
+FRESH_S = 10.0  # by which members of a swarm that begins see its quorum at different times
 LONGEST_S = 1e9  # thirty years; longer times are ignored, so that arithmetic keeps its microseconds
 GAIN = 0.1  # share of the error corrected at one observation
+DRIFT = 5e-4  # of clocks, as NTP assumes it
+MAX_PEERS = 4096
 
 
 @dataclass(slots=True)
 class SwarmClock:
-    """Median clock over peers. Without any for `patience_s` it begins at 0; 0 for a founder."""
+    """Median clock over peers that have a vote."""
 
-    patience_s: float = 0.0
+    has_vote: Callable[[str], bool] = lambda _peer: True
     _offset: float | None = None
     _offsets: dict[str, float] = field(default_factory=dict)
-    _first: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.patience_s < 0.0:
-            raise ValueError(f"patience_s must be >= 0, got {self.patience_s}")
+    _anchor: tuple[float, float] = (0.0, 0.0)  # the offset at a jump or the beginning, and when that was
 
     def observe(self, peer: str, their_swarm_time: float, rtt_s: float, now: float) -> None:
         """A peer answered a probe with its swarm time, `rtt_s` >= 0 after it was sent; ignored outside [0, LONGEST_S], as UNKNOWN is."""
         if not 0.0 <= their_swarm_time <= LONGEST_S:
             return
-        self._offsets[peer] = their_swarm_time + rtt_s / 2.0 - now
-        self._offset = self._corrected()
+        keep(self._offsets, peer, their_swarm_time + rtt_s / 2.0 - now, MAX_PEERS)
+        if self._offset is not None:
+            self._correct(self._offset, now)
 
     def forget(self, peer: str) -> None:
-        """The peer left: its offset votes no more."""
+        """Drop the vote of a peer that left."""
         self._offsets.pop(peer, None)
+
+    def is_informed(self, others: int) -> bool:
+        """Return whether as many of the other members have told the time as one liar among them does not matter to, or all."""
+        return len(self._offsets) >= min(LEAST, others)
+
+    def begin(self, own_s: float, now: float) -> None:
+        """Begin at an own value in seconds, 0 in a swarm that begins now, or at what peers have told."""
+        heard = [offset + now for offset in self._offsets.values()]
+        believed = heard if own_s > 0.0 else [time for time in heard if time <= FRESH_S]
+        self._place(median_low(believed) - now if believed else own_s - now, now)
+
+    def suspended(self, for_s: float, now: float) -> None:
+        """Add the time for which the machine slept, which its monotonic clock did not count; what peers told before is stale."""
+        self._offsets.clear()
+        if self._offset is not None:
+            self._place(self._offset + for_s, now)
 
     def time(self, now: float) -> float:
         """Swarm time in seconds, >= 0, or UNKNOWN.
 
         It may step back by at most GAIN · JUMP_S while slewing, and by any amount at a jump.
         """
-        if self._first is None:
-            self._first = now
-        if self._offset is None and now >= self._first + self.patience_s:
-            self._offset = -now
         return UNKNOWN if self._offset is None else max(0.0, now + self._offset)
 
     def slot(self, now: float, slot_s: float) -> int:
@@ -62,22 +79,23 @@ class SwarmClock:
         return -1 if time < 0.0 else int(time // slot_s)
 
     def next_slot_at(self, now: float, slot_s: float) -> float:
-        """When the next slot has begun, on our monotonic clock; while the time is UNKNOWN, when `patience_s` ends.
+        """Return when the next slot has begun, on our monotonic clock; the clock has begun.
 
         A microsecond late, so that rounding never wakes a sleeper in the slot it came from.
         """
-        slot = self.slot(now, slot_s)
-        if self._offset is None:
-            assert self._first is not None
-            return self._first + self.patience_s
-        return (slot + 1) * slot_s - self._offset + 1e-6
+        assert self._offset is not None
+        return (self.slot(now, slot_s) + 1) * slot_s - self._offset + 1e-6
 
-    def _corrected(self) -> float:
-        if self._offset is None:
-            return median_high(self._offsets.values())
-        own = self._offset
-        votes = [own, *self._offsets.values()]
-        middle = median_high(votes)
-        if abs(middle - own) > JUMP_S:
-            return middle
-        return own + GAIN * (median(vote for vote in votes if abs(vote - own) <= JUMP_S) - own)
+    def _place(self, offset: float, now: float) -> None:
+        self._offset, self._anchor = offset, (offset, now)
+
+    def _correct(self, own: float, now: float) -> None:
+        votes = [offset for peer, offset in self._offsets.items() if self.has_vote(peer)]
+        agreed = middle(own, votes)
+        if agreed is not None and abs(agreed - own) > JUMP_S:
+            self._place(agreed, now)
+            return
+        target = own + GAIN * (median([own, *(vote for vote in votes if abs(vote - own) <= JUMP_S)]) - own)
+        anchor, since = self._anchor
+        reach = JUMP_S + DRIFT * max(0.0, now - since)
+        self._offset = min(max(target, anchor - reach), anchor + reach)

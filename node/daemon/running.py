@@ -1,6 +1,5 @@
 """A node with all of its services: members, exchanges, training. Constructed when the engine has opened the task."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -64,7 +63,7 @@ class RunningNode:
         self, context: NodeContext, engine: EngineSupervisor, opened: calls.Opened, begun: Begun, stage: int = -1,
         seconds: SecondNodes | None = None,
     ) -> None:  # fmt: skip
-        clock, progress = SwarmClock(patience_s=math.inf), begun.progress
+        clock, progress = SwarmClock(begun.policy.has_vote), begun.progress
         self.context, self.engine, self.opened, self.begun = context, engine, opened, begun
         self.membership = Membership(context, clock, begun.admission, self._member_changed)
         self.contacts = Contacts(context, self.membership)
@@ -72,7 +71,7 @@ class RunningNode:
         self.members, begun.transfer.seats = role.members, role.seats
         self.beacons = BeaconService(context, self.members)
         self.reachability = ReachabilityService(context, self.membership)
-        self.stop = StopService(context, self.membership, opened)
+        self.stop = StopService(context, self.membership, opened, begun.policy.electors)
         evaluation = Evaluation(context.manifest.pace, role.work, self.stop, progress, context.report, opened.metric)
         house = Housekeeping(context, engine, progress, evaluation)
         sync = ModelSync(transfer=begun.transfer, engine=engine, report=context.report)
@@ -111,7 +110,7 @@ class RunningNode:
             bootstrap, opens = self.begun.bootstrap, partial(self.begun.transfer.answers, swarm=self.context.swarm)
             nursery.start_soon(partial(self.contacts.keep, addresses, bootstrap.given, opens=opens))
             async for address in bootstrap.additions(addresses):
-                nursery.start_soon(partial(self.contacts.keep, (address,), (), hints=True))
+                nursery.start_soon(partial(self.contacts.keep, (address,), (), hint=bootstrap.dialled))
 
     async def train(self, export: Path | None) -> None:
         """Catch up with the swarm, train until the manifest's rounds are done, save (the model to `export`, if given), and linger."""
@@ -120,7 +119,7 @@ class RunningNode:
             context.report.event("weight_capped", text, level="warning", samples=samples)
         start_round = await self._start_round()
         self.begun.transfer.give(self.engine, self.membership.may_read)
-        await training.quorum(begun=start_round > 0)
+        await training.quorum(start_round)
         self.membership.settle()
         await training.run(start_round)
         last = self.last = LastModel(context.manifest.pace, self.exchange, training.house, export)
@@ -200,6 +199,7 @@ class RunningNode:
                 self.stop.welcome(peer)
             case _:
                 return
+        self.stop.forget(peer)
         if self.pace.equivocation is not None:
             self.pace.equivocation.forget(peer)
         self.contributions.cut(peer)

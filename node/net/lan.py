@@ -1,8 +1,8 @@
 """Members of a swarm on the local network, found by multicast DNS: nobody needs to know an address. zeroconf, in a thread of its own.
 
 Told are the peer id, the port, the private addresses, and a hash of the swarm's id, so that who has no invite does not learn which swarm
-it is. What others tell is a hint of any quality: MAX_FOUND of them are kept, private addresses alone are dialled, and who answers must
-prove to be the peer.
+it is. What others tell is a hint of any quality: the MAX_FOUND heard last are remembered, private addresses alone are dialled, and
+who answers must prove to be the peer.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
+from starling.gossip.limits import keep
 from starling.node.interfaces import Reporter
 from starling.node.net.libp2p.addresses import Endpoint, at, parse
 from starling.node.net.libp2p.destinations import is_name, kind_of
@@ -58,7 +59,7 @@ class Found:
         if properties.get(b"swarm") != mark_of(self.swarm) or not 1 <= (port or 0) <= 65535:
             return ()
         peer = (properties.get(b"peer") or b"").decode("ascii", "replace")
-        if peer == self.me or (peer not in self._known and len(self._known) >= MAX_FOUND):
+        if peer == self.me:
             return ()
         found = []
         for host in hosts[:PER_PEER]:
@@ -70,8 +71,8 @@ class Found:
                 continue
         before = self._known.get(peer, ())
         fresh = tuple(each for each in dict.fromkeys(found) if each not in before)
-        if fresh:
-            self._known[peer] = tuple(found)
+        if fresh or peer in self._known:
+            keep(self._known, peer, tuple(found), MAX_FOUND)
         return fresh
 
 

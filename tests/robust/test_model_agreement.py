@@ -121,6 +121,17 @@ def test_of_two_that_contradict_each_other_none_is_believed():
     assert agree([model, -5.0 * model, 9.0 * model], origin, [9, 9, 9]).state is None
 
 
+@pytest.mark.parametrize(("way", "agreed"), [(1e-4, True), (1e-2, False)])
+def test_models_that_have_hardly_moved_agree_whatever_their_directions(way, agreed):
+    """Codecs move them by more than a learning rate that has not risen yet; of three as far apart as they can be none is near."""
+    origin, _ = swarm(1, way=0.0, spread=1.0)
+    one, other = torch.eye(D)[:2]
+    models = [
+        origin + way * (math.cos(angle) * one + math.sin(angle) * other) for angle in (0.0, math.tau / 3, -math.tau / 3)
+    ]
+    assert (agree(models, origin, [9, 9, 9]).state is not None) == agreed
+
+
 def test_the_state_is_the_coordinate_median_of_those_that_agree():
     origin, models = swarm(3, 1.0, 0.05)
     agreed = agree(models, origin, [9, 9, 9])

@@ -1,11 +1,13 @@
 """Clock pace in whole swarms: slots of a fifth of a second, everyone computes without pause, nobody waits for anybody."""
 
+import msgspec
 import pytest
 import trio
 
+from starling.gossip.wire.schema import Acknowledge, Hello, Probe
 from starling.node.config.schema import CompressSection
 from tests.harness.stories import virtual
-from tests.harness.swarms import assert_flows_cancel, digits, drain, events, story, until
+from tests.harness.swarms import assert_flows_cancel, digits, drain, events, lie, story, until
 
 SLOTS = 45
 SLOT_S = 0.2
@@ -57,3 +59,28 @@ async def test_where_a_payload_takes_longer_than_a_slot_visits_lengthen_and_comm
         await swarm.finished()
         await drain(swarm)
         assert assert_flows_cancel(swarm) > 0.0
+
+
+def ahead(message):
+    if isinstance(message, Hello | Probe | Acknowledge):
+        return [msgspec.structs.replace(message, swarm_time=1e6 + max(0.0, message.swarm_time))]
+    return [message]
+
+
+@virtual(0, more=(1,))
+async def test_one_liar_about_the_time_ends_no_run(seed):
+    """From the start, of four, to all; later a node joins, which it tells so too."""
+    swarm = story(digits(4, pace="clock", rounds=SLOTS), seed)
+    async with swarm.running(4):
+        await until(lambda: all(it.node.network is not None for it in swarm.nodes.values()))
+        lie(swarm.nodes[3].node.network, "control", ahead, lambda _peer: True)
+        honest = [swarm.nodes[index] for index in range(3)]
+        await until(lambda: all(it.node.progress.state == "training" for it in honest))
+        began = trio.current_time()
+        await until(lambda: max(it.node.progress.round for it in honest) >= SLOTS // 3)
+        await swarm.start(4)
+        await until(lambda: all(it.node.progress.state == "finished" for it in honest))
+        assert abs(trio.current_time() - began - SLOTS * SLOT_S) <= 5 * SLOT_S
+        assert all(it.node.progress.figures.local_steps > 5 * SLOTS for it in honest), "nobody skipped slots"
+        assert swarm.nodes[4].node.progress.round <= SLOTS
+        assert min(it.node.progress.value for it in honest) >= 0.94

@@ -48,3 +48,23 @@ async def test_one_member_s_word_stops_nobody_and_who_joins_late_hears_it(seed):
         await until(lambda: late.progress.state == "training" and late.running.stop.votes._votes.get(first.peer_id))
         await until(lambda: rounds_done(swarm, 8))
         assert not any(it.node.running.training.house.evaluation.stopped_early for it in swarm.nodes.values())
+
+
+@virtual(0)
+async def test_identities_without_exchanges_stop_nobody(seed):
+    """Eight of one stranger are members within seconds, and all vote to stop."""
+    swarm = story(resting(every=ROUNDS), seed)
+    async with swarm.running(4):
+        await until(lambda: rounds_done(swarm, 2))
+        stops = [it.node.running.stop for it in swarm.nodes.values()]
+        for stop in stops:
+            stop.votes.stalled = True
+            for number in range(8):
+                stop.receive(f"identity {number}", StopVote(2, True))
+        await until(lambda: rounds_done(swarm, 12))
+        assert all(len(it.node.running.begun.policy.electors()) >= 2 for it in swarm.nodes.values())
+        assert not any(stop.agreed() for stop in stops)
+        for stop in stops:
+            for it in swarm.nodes.values():
+                stop.receive(it.peer_id, StopVote(12, True))
+        assert all(stop.agreed() for stop in stops)

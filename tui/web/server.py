@@ -44,13 +44,13 @@ Documents = Callable[[Asked], Awaitable[Document]]
 
 
 class PageServer:
-    """Answers one request a connection, MAX_CONNECTIONS at a time, each within DEADLINE_S."""
+    """Answers one request a connection, MAX_CONNECTIONS at a time, the oldest of which ends for one more, each within DEADLINE_S."""
 
     def __init__(self, documents: Documents, token: str = "") -> None:
         self._documents = documents
         self._token = token or secrets.token_urlsafe(TOKEN_BYTES)
         self._hosts: frozenset[bytes] = frozenset()
-        self._open = 0
+        self._open: dict[asyncio.Timeout, None] = {}  # the oldest first
         static = files("starling.tui.web") / "static"
         self._files = {path: (kind, (static / name).read_bytes()) for path, (name, kind) in FILES.items()}
 
@@ -66,15 +66,20 @@ class PageServer:
             server.close()  # without waiting for connections: browsers keep some open that say nothing
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        deadline = asyncio.timeout(DEADLINE_S)
+        if len(self._open) >= MAX_CONNECTIONS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            if not oldest.expired():
+                oldest.reschedule(0.0)
+        self._open[deadline] = None
         try:
-            if self._open <= MAX_CONNECTIONS:
-                async with asyncio.timeout(DEADLINE_S):
-                    await self._exchange(reader, writer)
+            async with deadline:
+                await self._exchange(reader, writer)
         except (TimeoutError, OSError):
-            pass  # it went away, or does not say what it wants
+            pass  # it went away, does not say what it wants, or made room
         finally:
-            self._open -= 1
+            self._open.pop(deadline, None)
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()

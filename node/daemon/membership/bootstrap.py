@@ -22,6 +22,7 @@ NEXT_S = 0.5  # head start of each address over the next
 OWN_SHARED = 4  # of this node's addresses in an invite where others' need the places
 MAX_LOOKED_AT = 64  # members without an answered dial whose addresses are considered for an invite
 MAX_ADDED = 64  # addresses beyond those that the owner gave
+VAIN_DIALS = 2  # of an added address, after which it makes room for another
 MAX_REMEMBERED = 16  # addresses of members kept for the next run …
 STORE_S = 10.0  # … stored so often
 
@@ -37,20 +38,38 @@ class Bootstrap:
         self.given = tuple(dict.fromkeys(bootstrap))
         self.addresses = tuple(dict.fromkeys((*bootstrap, *known)))
         self._added = trio.Event()
+        self._vain: dict[str, int] = {}  # dials in vain of each added address
         self._kept = frozenset(known)
         self._remember = remember
         self._report = report
         self._other_version = ""
 
     def add(self, address: str) -> None:
-        """A member may be at this address too; MAX_ADDED of these are kept."""
-        if address not in self.addresses and len(self.addresses) < len(self.given) + MAX_ADDED:
-            self.addresses = (*self.addresses, address)
-            self._added.set()
-            self._added = trio.Event()
+        """Note that a member may be at this address too.
+
+        Of MAX_ADDED the one dialled in vain most often, VAIN_DIALS times at least, makes room: who announces many is in nobody's way.
+        """
+        if address in self.addresses:
+            return
+        if len(self.addresses) >= len(self.given) + MAX_ADDED:
+            vainest = max(self._vain, key=lambda each: self._vain[each], default="")
+            if self._vain.get(vainest, 0) < VAIN_DIALS:
+                return
+            del self._vain[vainest]
+            self.addresses = tuple(each for each in self.addresses if each != vainest)
+        self.addresses = (*self.addresses, address)
+        self._vain[address] = 0
+        self._added.set()
+        self._added = trio.Event()
+
+    def dialled(self, address: str, *, reached: bool) -> bool:
+        """Note whether an added address was reached. Returns whether to go on with it."""
+        if address in self._vain:
+            self._vain[address] = 0 if reached else self._vain[address] + 1
+        return address in self.addresses
 
     async def additions(self, known: Sequence[str]) -> AsyncIterator[str]:
-        """Addresses beyond those `known`, as they are added, without end."""
+        """Yield the addresses beyond those `known`, as they are added, without end."""
         seen = set(known)
         while True:
             for address in self.addresses:
@@ -58,6 +77,7 @@ class Bootstrap:
                     seen.add(address)
                     yield address
             if seen.issuperset(self.addresses):  # none came while the last one was handed on
+                seen.intersection_update(self.addresses)
                 await self._added.wait()
 
     async def fetch_manifest(self, transfer: Transfer, network: Network, swarm: str) -> Manifest:

@@ -23,6 +23,13 @@ Opens = Callable[[str], Awaitable[bool]]
 """Whether a peer that says nothing as a member answers as one whose engine still opens."""
 
 
+class Hint(Protocol):
+    """Whoever found an address that nobody gave."""
+
+    def __call__(self, address: str, *, reached: bool) -> bool:
+        """Note whether an address was reached. Returns whether to go on with it."""
+
+
 class Greeting(Protocol):
     """The membership of this node, as far as bootstrap peers are greeted for it."""
 
@@ -54,31 +61,33 @@ class Contacts:
         self._seed = derive(self.context.manifest.seed, "join", self.context.identity.peer_id)
 
     async def keep(
-        self, addresses: Sequence[str], given: Sequence[str] | None = None, *, hints: bool = False, opens: Opens | None = None
+        self, addresses: Sequence[str], given: Sequence[str] | None = None, *, hint: Hint | None = None, opens: Opens | None = None
     ) -> None:  # fmt: skip
         """Keep in touch through peers at multiaddrs with /p2p/ID, until cancelled.
 
-        Those `given`, all unless told, are the owner's; the others are of peers that were met in an earlier run, or `hints`, of which
-        nothing is said if they lead nowhere.
+        Those `given`, all unless told, are the owner's; the others are of peers that were met in an earlier run, or hints, of which
+        nothing is said if they lead nowhere, and each dial of which is reported to `hint`.
         One that does not answer is dialled again after growing pauses, with one event when that begins and one when it ends.
 
         opens: never, unless given.
         """
         async with trio.open_nursery() as nursery:
             for address in sorted(set(addresses)):
-                nursery.start_soon(self._keep_one, address, given is None or address in given, hints, opens)
+                nursery.start_soon(self._keep_one, address, given is None or address in given, hint, opens)
 
-    async def _keep_one(self, address: str, given: bool, hint: bool, opens: Opens | None) -> None:
-        """Greet one bootstrap peer whenever it is not among the members."""
+    async def _keep_one(self, address: str, given: bool, hint: Hint | None, opens: Opens | None) -> None:
+        """Greet one bootstrap peer whenever it is not among the members, until cancelled or a hint is given up."""
         report = self.context.report
         peer, pause, complained, silent = address.rpartition("/p2p/")[2], FIRST_PAUSE_S, False, 0
         for attempt in count(1):
             present = peer in self.membership.members
-            reached = present or await self._greet(address, given=given, complain=not (complained or hint))
+            reached = present or await self._greet(address, given=given, complain=not complained and hint is None)
+            if hint is not None and not hint(address, reached=reached):
+                return
             if reached and complained:
                 report.event("bootstrap_reached", f"bootstrap peer {address} answers again", address=address)
-            complained = not (reached or hint)
-            silent = silent + 1 if reached and not (present or hint) else 0
+            complained = not (reached or hint is not None)
+            silent = silent + 1 if reached and not present and hint is None else 0
             if silent == SILENT_GREETINGS and opens is not None and await opens(peer):
                 silent = 0
             self.ignored = silent >= SILENT_GREETINGS and len(self.membership.members) == 1

@@ -1,10 +1,13 @@
 """Tells members how this node votes on stopping, and knows their votes (`starling.gossip.membership.stop_votes`).
 
-A vote is sent to all members after every evaluation, which repeats what was lost, and to each that joins. Where `pace.stop_after` is 0
+A vote is sent to all members after every evaluation, which repeats what was lost, and to each that joins; who would stop answers who would
+not. Where `pace.stop_after` is 0
 nothing is sent, and what comes is ignored.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Collection
 
 import trio
 
@@ -20,15 +23,17 @@ from starling.node.rpc.calls import Opened
 class StopService:
     """One node's part in the decision."""
 
-    def __init__(self, context: NodeContext, members: Members, opened: Opened) -> None:
+    def __init__(
+        self, context: NodeContext, members: Members, opened: Opened, electors: Callable[[], Collection[str]]
+    ) -> None:
         pace = context.manifest.pace
-        self._me, self._members = context.me, members
+        self._me, self._members, self._electors = context.me, members, electors
         self._best_effort = BestEffort(context.network)
         self._round = opened.round
         self.votes = None
         if pace.stop_after:
             self.votes = StopVotes(
-                pace.stop_after * pace.evaluate_every, pace.quorum, opened.higher_is_better, opened.best, opened.best_round or 0,
+                pace.stop_after * pace.evaluate_every, pace.quorum == 1, opened.higher_is_better, opened.best, opened.best_round or 0,
             )  # fmt: skip
 
     def evaluated(self, round: int, value: float) -> None:
@@ -41,24 +46,29 @@ class StopService:
                     self._tell(peer)
 
     def welcome(self, peer: str) -> None:
-        """Tell a member that joined or began anew, and has not voted."""
+        """Tell a member that joined or began anew how we vote; it does not read that before it knows us, but then tells us its own."""
         if self.votes is not None:
-            self.votes.voted(peer, stop=False)
-            if self.votes.stalled:
-                self._tell(peer)
+            self._tell(peer)
+
+    def forget(self, peer: str) -> None:
+        """Drop the vote of a member that is gone or began anew."""
+        if self.votes is not None:
+            self.votes.forget(peer)
 
     def _tell(self, peer: str) -> None:
         assert self.votes is not None
         self._best_effort.send_soon(peer, StopVote(self._round, self.votes.stalled))
 
     def receive(self, peer: str, vote: StopVote) -> None:
-        """A member votes."""
+        """Take the vote of a member; one that goes on is told again if we would stop, as it may have joined since."""
         if self.votes is not None:
             self.votes.voted(peer, vote.stop)
+            if self.votes.stalled and not vote.stop:
+                self._tell(peer)
 
     def agreed(self) -> bool:
-        """Whether the swarm stops."""
-        return self.votes is not None and self.votes.agreed(self._me, self._members.members)
+        """Return whether this node stops, as the swarm does."""
+        return self.votes is not None and self.votes.agreed(self._electors())
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Send until cancelled."""

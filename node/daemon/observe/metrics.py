@@ -4,8 +4,8 @@ Theory of operation. One request per connection, then it is closed: a scrape com
 open, and an open one could be held by an idle client. Clients are not trusted, so everything has a bound:
 
     a connection            is closed DEADLINE_S after it began
-    connections             MAX_CONNECTIONS; one more ends the oldest, which a scrape of milliseconds is never
-    connections a second    RATE on average; more are closed unread
+    connections             MAX_CONNECTIONS; one more takes a place of the address that holds most, or the oldest of its own
+    connections a second    RATE on average from each of the MAX_HOSTS addresses seen last; more are closed unread
     a request's head        MAX_HEAD_BYTES; a body is not read
     a scrape's work         a snapshot is rendered once in FRESH_S, however many ask
 
@@ -20,7 +20,8 @@ from http import HTTPStatus
 import h11
 import trio
 
-from starling.gossip.limits import TokenBucket
+from starling.gossip.limits import TokenBucket, keep
+from starling.gossip.shares import Shares
 from starling.node.interfaces import Reporter
 from starling.node.status.metrics import exposition, health
 from starling.node.status.snapshot import StatusSnapshot
@@ -28,6 +29,7 @@ from starling.node.status.snapshot import StatusSnapshot
 DEADLINE_S = 5.0
 CLOSE_S = 1.0  # for a client to close; if we closed first, data still in flight would reset the connection and lose the answer
 MAX_CONNECTIONS = 32
+MAX_HOSTS = 1024
 RATE = 20.0
 BURST = 60.0
 MAX_HEAD_BYTES = 8 << 10
@@ -59,7 +61,8 @@ class MetricsService:
         self._listen = listen
         self._snapshot = snapshot
         self._report = report
-        self._bucket = TokenBucket(RATE, BURST)
+        self._buckets: dict[str, TokenBucket] = {}
+        self._places: Shares[int] = Shares(MAX_CONNECTIONS)
         self._open: dict[int, trio.CancelScope] = {}
         self._opened = 0
         self._taken: tuple[float, StatusSnapshot] | None = None
@@ -93,12 +96,18 @@ class MetricsService:
 
     async def _connection(self, stream: trio.abc.HalfCloseableStream) -> None:
         async with stream:
-            if not self._bucket.take(1.0, trio.current_time()):
+            host = _client(stream)
+            bucket = self._buckets.get(host) or TokenBucket(RATE, BURST)
+            keep(self._buckets, host, bucket, MAX_HOSTS)
+            if not bucket.take(1.0, trio.current_time()):
                 return
-            while len(self._open) >= MAX_CONNECTIONS:
-                self._open.pop(next(iter(self._open))).cancel()
             self._opened += 1
             number = self._opened
+            granted, given_up = self._places.take(number, (host,))
+            if not granted:
+                return
+            if given_up is not None:
+                self._open.pop(given_up).cancel()
             with trio.move_on_after(DEADLINE_S) as scope:
                 self._open[number] = scope
                 try:
@@ -107,6 +116,7 @@ class MetricsService:
                     return  # it went away
                 finally:
                     self._open.pop(number, None)
+                    self._places.leave(number)
 
     async def _exchange(self, stream: trio.abc.HalfCloseableStream) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
@@ -154,6 +164,14 @@ class MetricsService:
             self._taken = now, self._snapshot()
             self._rendered.clear()
         return self._taken[1]
+
+
+def _client(stream: trio.abc.Stream) -> str:
+    """Return the address of who connected; "" where it has gone."""
+    try:
+        return str(stream.socket.getpeername()[0]) if isinstance(stream, trio.SocketStream) else ""
+    except OSError:
+        return ""
 
 
 def _text(status: HTTPStatus, text: str) -> Answer:

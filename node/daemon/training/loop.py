@@ -20,8 +20,8 @@ STABLE_S = 0.5  # the member list must be unchanged for so long before round 0
 class RoundLoop(Protocol):
     """Local steps and exchanges of one node, in one of the paces."""
 
-    async def begin(self) -> None:
-        """Agree on the time with the members that are here, where rounds are counted by a clock."""
+    async def begin(self, start: int) -> None:
+        """Agree on the time with the members that are here, where rounds are counted by a clock; this node is at round `start`."""
         ...
 
     async def run(self, start: int) -> None:
@@ -57,16 +57,16 @@ class Training:
         else:
             report.event("resumed", "local steps go on", round=now)
 
-    async def quorum(self, *, begun: bool) -> None:
-        """Wait until enough members are here and their list is stable; a node whose training has begun goes on alone."""
+    async def quorum(self, start: int) -> None:
+        """Wait until enough members are here and their list is stable; a node that starts at a round > 0 goes on alone."""
         self.house.progress.enter("waiting")
-        waiting = _Quorum(self.members, 1 if begun else self.pace.quorum, self.members.view, trio.current_time())
+        waiting = _Quorum(self.members, 1 if start else self.pace.quorum, self.members.view, trio.current_time())
         if not waiting.here(trio.current_time()):
             text = f"waiting for {waiting.needed} {self.members.whom} before the first round"
             self.house.context.report.event("waiting_for_quorum", text)
         while not waiting.here(trio.current_time()):  # noqa: ASYNC110 — the roster also changes with time alone
             await trio.sleep(0.05)
-        await self.loop.begin()
+        await self.loop.begin(start)
 
     async def run(self, start_round: int) -> None:
         """Train from `start_round` until the loop ends, and evaluate the model that it ended with."""

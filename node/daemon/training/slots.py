@@ -1,6 +1,6 @@
 """Clock pace: the engine trains without pause; once a slot the node exchanges with the next of its edges.
 
-Slots are counted on the swarm clock, from the quorum: the member with the lowest id starts it, the others adopt it.
+Slots are counted on the swarm clock, from the quorum.
 """
 
 from collections.abc import Callable
@@ -9,15 +9,16 @@ from typing import Protocol
 
 import trio
 
-from starling.gossip.exchange.swarm_clock import SwarmClock
+from starling.gossip.exchange.swarm_clock import JUMP_S, SwarmClock
 from starling.gossip.overlay.api import LastingEdges
 from starling.node.config.schema import PaceSection
 from starling.node.daemon.exchange.visits import VisitExchange
 from starling.node.daemon.membership.neighbors import Members, Neighbors
 from starling.node.daemon.training.housekeeping import Housekeeping
+from starling.node.platform import asleep_s
 from starling.node.rpc import calls
 
-CLOCK_PATIENCE_S = 10.0  # for a peer that knows the swarm's time
+CLOCK_PATIENCE_S = 10.0  # for members that tell the swarm's time
 
 
 class Contacts(Protocol):
@@ -70,16 +71,20 @@ class SlotsLoop:
     members: Members
     clock: SwarmClock
     house: Housekeeping
+    asleep_s: Callable[[], float] = asleep_s
+    """How long the machine has slept so far."""
     _paused: bool = False
+    _asleep_s: float = 0.0
 
-    async def begin(self) -> None:
-        """Start the swarm clock, or wait for a peer that knows the time."""
-        give_up_at = trio.current_time() + CLOCK_PATIENCE_S
-        while self.clock.time(trio.current_time()) < 0.0:
-            if self.house.context.me == min(self.members.members) or trio.current_time() >= give_up_at:
-                self.clock.patience_s = 0.0
-            else:
-                await trio.sleep(0.05)
+    async def begin(self, start: int) -> None:
+        """Start the swarm clock: at 0 in a swarm that begins, else as the members say, of whom some are waited for."""
+        others = len(self.members.members) - 1
+        if start:
+            with trio.move_on_after(CLOCK_PATIENCE_S):
+                while not self.clock.is_informed(others):  # noqa: ASYNC110 — probes bring it, whatever happens here
+                    await trio.sleep(0.05)
+        self._asleep_s = self.asleep_s()
+        self.clock.begin(start * self.pace.slot_s, trio.current_time())
 
     def pause(self, paused: bool) -> None:
         """Do no local steps from the next slot on, or do them again."""
@@ -96,7 +101,10 @@ class SlotsLoop:
         await self.house.engine.call(calls.Free(on=False, round=slot))
 
     async def _slot(self, slot: int) -> None:
-        house = self.house
+        house, asleep_s = self.house, self.asleep_s()
+        if asleep_s - self._asleep_s > JUMP_S:
+            self.clock.suspended(asleep_s - self._asleep_s, trio.current_time())
+            self._asleep_s = asleep_s
         house.progress.current = slot
         trained = await house.engine.call(calls.Free(on=not self._paused, round=slot))
         assert isinstance(trained, calls.Trained), trained

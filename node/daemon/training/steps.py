@@ -185,7 +185,7 @@ class StepsLoop:
     jumps: Jumps
     house: Housekeeping
 
-    async def begin(self) -> None:
+    async def begin(self, start: int) -> None:
         """Do nothing: rounds are counted without a clock."""
 
     def pause(self, paused: bool) -> None:

@@ -16,6 +16,7 @@ import trio
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.exchange.commands import Outcome
+from starling.gossip.quorum import Electorate
 from starling.node.daemon.events import Events
 from starling.node.identity import public_key_of
 from starling.node.interfaces import Level
@@ -48,6 +49,7 @@ class PeerPolicy:
         self, me: str, events: Events, unix_time: Callable[[], float], keep: Callable[[tuple[Decision, ...]], object]
     ) -> None:  # fmt: skip
         self.reputation = Reputation()
+        self._electorate = Electorate()
         self._me = me
         self._events = events
         self._unix_time = unix_time
@@ -110,9 +112,18 @@ class PeerPolicy:
             if not self.allows(peer):
                 continue  # it is refused, so its silence is no fault
             if outcome == "committed":
+                self._electorate.exchanged(peer)
                 self.reputation.exchanged(peer, now, clipped=None if clipped is None else peer in clipped)
             elif outcome == "timeout":
                 self.reputation.missed(peer, now)
+
+    def has_vote(self, peer: str) -> bool:
+        """Return whether a peer's vote counts: it takes part, and is not refused."""
+        return self._electorate.has_vote(peer) and self.allows(peer)
+
+    def electors(self) -> tuple[str, ...]:
+        """Return the peers whose votes count."""
+        return tuple(filter(self.allows, self._electorate.electors))
 
     def _carry_out(self, peer: str, before: Verdict, verdict: Verdict) -> None:
         if verdict in (before, Verdict("ok", -math.inf)):

@@ -46,7 +46,10 @@ class SampledExchange(PulledExchange):
     ) -> None:  # fmt: skip
         super().__init__(context, members, signing, noted, subscribers)
         pace = context.manifest.pace
-        self.sampling = Sampling(pace.sample, pace.aggregators, pace.success, pace.slack, pace.rounds)
+        aggregates = pace.aggregators if context.manifest.robust.rule != "mean" else 1
+        self.sampling = Sampling(
+            pace.sample, pace.aggregators, pace.success, pace.slack, pace.rounds, aggregates=max(1, aggregates)
+        )
         self._members = members
         self._drawn_from = orders
         self._orders: dict[tuple[bytes, int, int], tuple[str, ...]] = {}
@@ -119,7 +122,7 @@ class SampledExchange(PulledExchange):
         Raises EngineError: the engine was lost.
         """
         core, sampling, me = self._core, self.sampling, self._context.me
-        sources = due.sources[: 1 if not sampling.trains(due.turn - 1) else sampling.sample]
+        sources = due.sources[: sampling.taken(due.turn - 1)]
         others, done = [peer for peer in sources if peer != me], -(-due.turn // sampling.stride)
         await self._engine.call(calls.Train(done, 0))  # freezes our own vector: only then others' are received
         if others:

@@ -23,7 +23,7 @@ class SampledLoop:
     grants: Grants
     house: Housekeeping
 
-    async def begin(self) -> None:
+    async def begin(self, start: int) -> None:
         """Do nothing: turns are counted without a clock."""
 
     def pause(self, paused: bool) -> None:

@@ -6,10 +6,11 @@ and no more: both ends run their handshake and encryption inside.
 
     reservation   of a member with a connection; ends with that connection, after RESERVATION_S unless it is renewed, and is then free again
     circuit       to the holder of a reservation, one from each source, which replaces the one before; ends with either stream, after its
-                  time, or when its bytes are used up
+                  time, when its bytes are used up, or where all are taken and its source's prefix holds most, for another
     bytes         of a peer and of all are paced: who sends more waits, and loses nothing
 
-Everything has a bound for one peer, reservations one for a public address prefix, circuits one for peers that are no members.
+Everything has a bound for one peer, reservations one for a public address prefix, circuits one for peers that are no members; of all
+circuits and of those to one target each prefix, and each peer of a prefix, has its share (`starling.gossip.shares`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from starling.gossip.limits import TokenBucket, keep
+from starling.gossip.shares import Shares
 
 RESERVATION_S = 1800.0
 ORIGIN_SHARE, STRANGERS_SHARE = 4, 4  # of reservations for one public prefix, of circuits for peers that are no members
@@ -61,6 +63,7 @@ class Circuit:
 
     number: int
     source: str
+    origin: str  # address prefix of the source
     target: str
     member: bool  # the source is one
     ends_at: float
@@ -74,8 +77,13 @@ class RelaySlots:
     allowance: Allowance | None
     _reserved: dict[str, tuple[float, str]] = field(default_factory=dict)  # holder -> end, origin
     _circuits: dict[int, Circuit] = field(default_factory=dict)
+    _places: Shares[int] = field(init=False)  # of circuits
+    _places_at: dict[str, Shares[int]] = field(default_factory=dict)  # of those of each target
     _asks: dict[str, TokenBucket] = field(default_factory=dict)
     _knocks: dict[str, TokenBucket] = field(default_factory=dict)  # of holders of reservations
+    _knocks_from: dict[tuple[str, str], TokenBucket] = field(
+        default_factory=dict
+    )  # by target and the prefix of sources
     _paces: dict[str, TokenBucket] = field(default_factory=dict)  # of the ends of circuits
     _pace: TokenBucket | None = None
     _numbers: count[int] = field(default_factory=lambda: count(1))
@@ -83,6 +91,7 @@ class RelaySlots:
     def __post_init__(self) -> None:
         if self.allowance is not None:
             self._pace = _bucket(self.allowance.bytes_per_s)
+            self._places = Shares(self.allowance.circuits)
 
     @property
     def circuits(self) -> tuple[Circuit, ...]:
@@ -110,8 +119,11 @@ class RelaySlots:
         self._reserved[peer] = now + RESERVATION_S, origin
         return now + RESERVATION_S
 
-    def begin(self, source: str, target: str, member: bool, now: float) -> Circuit | Refusal:
-        """A peer asks for a circuit. -> it, or why not. One between the two that is open is replaced: close it (`closed`)"""
+    def begin(self, source: str, origin: str, target: str, member: bool, now: float) -> Circuit | Refusal:
+        """Return the circuit that a peer at an address prefix asks for, or why it gets none.
+
+        One between the two that is open is replaced. Others may end for it, see `is_open`.
+        """
         if self.allowance is None:
             return "not allowed"
         if not self._may_ask(source, now):
@@ -122,13 +134,24 @@ class RelaySlots:
         old = next((it for it in self._circuits.values() if (it.source, it.target) == (source, target)), None)
         if old is not None:
             self.end(old)
-        if not self._has_room(self.allowance, source, target, member):
+        places, owner = (
+            (self._places, self._places_at.get(target, Shares(self.allowance.circuits_to))),
+            (origin, source),
+        )
+        if not self._has_room(self.allowance, source, target, member) or not all(
+            each.is_free(owner) for each in places
+        ):
             return "full"
-        if not self._knocks.setdefault(target, TokenBucket(KNOCKS_PER_S, KNOCKS)).take(1, now):
+        if not self._may_knock(origin, target, now):
             return "full"
         number = next(self._numbers)
+        self._places_at[target] = places[1]
+        for each in reversed(places):  # one that ends for it at the target is a place of all, too
+            _, given_up = each.take(number, owner)
+            if given_up is not None:
+                self.end(self._circuits[given_up])
         made = self._circuits[number] = Circuit(
-            number, source, target, member, now + self.allowance.circuit_s, self.allowance.circuit_bytes
+            number, source, origin, target, member, now + self.allowance.circuit_s, self.allowance.circuit_bytes
         )
         for peer in (source, target):
             self._paces.setdefault(peer, _bucket(self.allowance.peer_bytes_per_s))
@@ -138,9 +161,7 @@ class RelaySlots:
         every = self._circuits.values()
         there = [it for it in every if it.target == target]
         room = (
-            len(every) < most.circuits,
             sum(it.source == source for it in every) < most.circuits_from,
-            len(there) < most.circuits_to,
             member or sum(not it.member for it in every) < max(1, most.circuits // STRANGERS_SHARE),
             member or sum(not it.member for it in there) < max(1, most.circuits_to // STRANGERS_SHARE),
         )
@@ -164,6 +185,11 @@ class RelaySlots:
         """One end, or the time, is over; twice is once."""
         if self._circuits.pop(circuit.number, None) is None:
             return
+        self._places.leave(circuit.number)
+        there = self._places_at[circuit.target]
+        there.leave(circuit.number)
+        if not there:
+            del self._places_at[circuit.target]
         ends = {peer for it in self._circuits.values() for peer in (it.source, it.target)}
         for peer in {circuit.source, circuit.target} - ends:
             if peer not in self._reserved:  # whose pace lasts as long as the reservation
@@ -193,6 +219,13 @@ class RelaySlots:
         bucket = self._asks.get(peer) or TokenBucket(ASKS_PER_S, ASKS)
         keep(self._asks, peer, bucket, MAX_ASKING)
         return bucket.take(1, now)
+
+    def _may_knock(self, origin: str, target: str, now: float) -> bool:
+        """Return whether a target may be asked once more; those at one prefix take half of what it is asked at most."""
+        key = target, origin
+        share = self._knocks_from.get(key) or TokenBucket(KNOCKS_PER_S / 2.0, KNOCKS / 2.0)
+        keep(self._knocks_from, key, share, MAX_ASKING)
+        return share.take(1, now) and self._knocks.setdefault(target, TokenBucket(KNOCKS_PER_S, KNOCKS)).take(1, now)
 
 
 def _bucket(bytes_per_s: float) -> TokenBucket:

@@ -89,6 +89,30 @@ def test_too_few_are_taken_after_a_long_while():
     assert it.due(1.0 + GUARD * MAX_S).sources == ("n01", "n02")
 
 
+def test_who_claims_a_turn_that_is_not_its_own_is_not_taken():
+    it = one()
+    it.receive("n09", told(7, "n09", before=("n02",)), 1.0)
+    assert it.due(1.0) is None, "two and one in reserve do that turn, and it is the tenth"
+    it.receive("n01", told(7, "n01"), 2.0)
+    assert it.due(2.0).sources == ("n01",)
+    late = one()
+    late.receive("n09", told(7, "n09", before=("n02",)), 1.0)
+    assert late.due(1.0 + GUARD * MAX_S).sources == ("n09",), "those whose turn it was are all gone"
+
+
+def test_where_a_rule_combines_them_a_turn_begins_with_most_of_the_aggregates():
+    it = one(sampling=Sampling(4, 3, 0.6, 1, 20, aggregates=3))
+    it.receive("n02", told(7, "n02", before=("n04",)), 1.0)
+    assert it.due(1.0) is None
+    it.receive("n01", told(7, "n01"), 1.5)
+    assert it.due(1.9) is None, "the third may come"
+    assert it.due(2.1).sources == ("n01", "n02")
+    it.receive("n00", told(7, "n00", yours=False), 1.6)
+    assert it.due(1.6).sources == ("n01", "n02", "n00"), "the first of the order are taken, of these who woke us first"
+    it.receive("n03", told(7, "n03"), 1.6)
+    assert it.due(1.6).sources[:3] == ("n01", "n02", "n00")
+
+
 def published(it, turn=0):
     """The machine does the first turn -> those it wakes."""
     due = it.due(MIN_S)

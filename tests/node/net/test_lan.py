@@ -54,10 +54,13 @@ def test_whatever_is_announced_leads_to_private_addresses_of_the_named_peer_or_n
             assert (each.peer, each.port) == (PEER, port)
 
 
-def test_however_many_are_announced_few_are_kept():
+def test_however_many_are_announced_few_are_remembered_and_none_is_denied():
     found = Found(SWARM, ME)
-    heard = [found.heard(announcement(peer=peer_of(str(n))), ["10.0.0.1"], 4001) for n in range(2 * MAX_FOUND)]
-    assert sum(map(bool, heard)) == MAX_FOUND
+    for number in range(2 * MAX_FOUND):
+        assert found.heard(announcement(peer=peer_of(str(number))), ["10.0.0.1"], 4001)
+    assert len(found._known) == MAX_FOUND
+    last = announcement(peer=peer_of(str(2 * MAX_FOUND - 1)))
+    assert not found.heard(last, ["10.0.0.1"], 4001), "it is known"
 
 
 @pytest.mark.trio

@@ -121,16 +121,19 @@ def test_a_token_is_new_each_time_and_long():
     assert min(map(len, tokens)) >= 32
 
 
-def test_more_connections_than_allowed_are_closed_and_the_rest_is_served():
+def test_silent_connections_of_others_on_the_machine_close_nobody_s_page():
     async def crowd():
         async with PageServer(documents, TOKEN).listening(0) as address:
             port = int(address.split(":")[2].split("/")[0])
             silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            assert await reader.read() == b""
-            writer.close()
-            silent[0][1].write(get(f"/{TOKEN}/").replace(b"PORT", str(port).encode()))
-            assert (await silent[0][0].read()).startswith(b"HTTP/1.1 200")
+            for number in range(3):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(get(f"/{TOKEN}/").replace(b"PORT", str(port).encode()))
+                assert (await reader.read()).startswith(b"HTTP/1.1 200")
+                writer.close()
+                assert number or await silent[0][0].read() == b"", "the oldest made room"
+            silent[-1][1].write(get(f"/{TOKEN}/").replace(b"PORT", str(port).encode()))
+            assert (await silent[-1][0].read()).startswith(b"HTTP/1.1 200")
             for _, each in silent:
                 each.close()
 

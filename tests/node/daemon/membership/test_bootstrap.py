@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from starling.gossip.wire.schema import MAX_ADDRESSES
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest
-from starling.node.daemon.membership.bootstrap import MAX_ADDED, NEXT_S, OWN_SHARED, Bootstrap, to_share
+from starling.node.daemon.membership.bootstrap import MAX_ADDED, NEXT_S, OWN_SHARED, VAIN_DIALS, Bootstrap, to_share
 from starling.node.daemon.state.transfer import REPLY_S, Transfer
 from starling.node.identity import Identity
 from starling.node.net.memory import MemoryHub, address_of
@@ -97,6 +97,34 @@ async def test_a_member_found_meanwhile_is_asked_at_once(autojump_clock):
         assert tuple(later) == bootstrap.addresses[1:]
         assert len(later) == MAX_ADDED
         nursery.cancel_scope.cancel()
+
+
+def test_addresses_that_lead_nowhere_make_room_and_those_of_members_do_not():
+    """Thirty-two announcements denied others the local network until a restart."""
+    bootstrap = invited(Reports(), FOUNDER)
+    flood, honest, late = (
+        [address_of(f"flood {number}") for number in range(MAX_ADDED - 1)],
+        address_of("honest"),
+        address_of("late"),
+    )
+    for address in (*flood, honest):
+        bootstrap.add(address)
+    bootstrap.add(late)
+    assert late not in bootstrap.addresses
+    for address in flood:
+        for _ in range(VAIN_DIALS):
+            assert bootstrap.dialled(address, reached=False)
+    assert bootstrap.dialled(honest, reached=False)
+    assert bootstrap.dialled(honest, reached=True)
+    for number in range(3 * MAX_ADDED):
+        bootstrap.add(address_of(f"more {number}"))
+        bootstrap.dialled(address_of(f"more {number}"), reached=False)
+        bootstrap.dialled(address_of(f"more {number}"), reached=False)
+    bootstrap.add(late)
+    assert {late, honest} < set(bootstrap.addresses)
+    assert not bootstrap.dialled(flood[0], reached=False), "nobody dials it again"
+    assert len(bootstrap.addresses) == MAX_ADDED + 1
+    assert len(bootstrap._vain) == MAX_ADDED
 
 
 @pytest.mark.trio

@@ -169,6 +169,21 @@ async def test_idle_lines_cannot_keep_a_scraper_out(autojump_clock, monkeypatch)
         nursery.cancel_scope.cancel()
 
 
+async def test_a_flood_from_one_address_does_not_keep_a_scraper_at_another_out(autojump_clock, monkeypatch):
+    """Neither its connections nor its requests a second."""
+    served, _ = service()
+    hosts = iter(["10.0.0.1"] * 200 + ["10.0.0.2"])
+    monkeypatch.setattr(metrics, "_client", lambda _stream: next(hosts))
+    async with trio.open_nursery() as nursery:
+        for _ in range(200):
+            _, there = memory_stream_pair()
+            nursery.start_soon(served._connection, there)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(served._open) == metrics.MAX_CONNECTIONS
+        assert (await ask(served))[0] == 200
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.slow
 async def test_a_flood_is_closed_unread_and_costs_four_snapshots_a_second(autojump_clock):
     node = Node()

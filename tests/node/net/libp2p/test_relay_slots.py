@@ -42,7 +42,7 @@ def test_no_schedule_passes_a_bound_and_what_ends_is_free_again(steps):
             case "reserve", [peer, origin, member]:
                 slots.reserve(peer, origin, member, now)
             case "begin", [source, target, member]:
-                begun = slots.begin(source, target, member, now)
+                begun = slots.begin(source, source[:1], target, member, now)
                 if isinstance(begun, Circuit):
                     assert target in slots.holders(now)
                     made.append(begun)
@@ -81,7 +81,7 @@ def test_a_place_that_was_left_is_given_again_however_often():
     for _ in range(100):
         now += 10.0
         assert isinstance(slots.reserve("holder", "", True, now), float)
-        circuit = slots.begin("source", "holder", True, now)
+        circuit = slots.begin("source", "", "holder", True, now)
         assert isinstance(circuit, Circuit)
         slots.lost("holder")
         assert not slots.is_open(circuit)
@@ -93,16 +93,53 @@ def test_one_prefix_and_strangers_have_a_share_of_the_places():
     assert sum(isinstance(it, float) for it in given_to) == SMALL.reservations // ORIGIN_SHARE
     assert slots.reserve("stranger", "", False, 0.0) == "refused"
     assert isinstance(slots.reserve("honest", "192.0.2.0/24", True, 0.0), float)
-    begun = [slots.begin(f"stranger{n}", "honest", False, 0.0) for n in range(5)]
+    begun = [slots.begin(f"stranger{n}", "", "honest", False, 0.0) for n in range(5)]
     assert [isinstance(it, Circuit) for it in begun] == [True, False, False, False, False]
-    assert isinstance(slots.begin("member", "honest", True, 0.0), Circuit)
+    assert isinstance(slots.begin("member", "", "honest", True, 0.0), Circuit)
+
+
+def test_identities_of_one_prefix_leave_all_others_their_circuits():
+    """Eight filled 64 places for good, and honest attempts were 0 of 30."""
+    slots = RelaySlots(Allowance(1000, 60.0, 100.0, 250.0))
+    for number in range(16):
+        assert slots.reserve(f"target {number}", f"192.0.{number}.0/24", True, 0.0) > 0.0
+    for number in range(8):
+        for target in range(8):
+            assert isinstance(
+                slots.begin(f"identity {number}", "198.51.100.0/24", f"target {target}", True, 0.0), Circuit
+            )
+    assert len(slots.circuits) == 64
+    begun = [
+        slots.begin(f"honest {number}", f"203.0.{number}.0/24", f"target {number % 16}", True, 10.0)
+        for number in range(30)
+    ]
+    assert all(isinstance(it, Circuit) and slots.is_open(it) for it in begun)
+    assert len(slots.circuits) == 64
+    one_target = [
+        slots.begin(f"honest {number}", f"203.0.{number}.0/24", "target 0", True, 20.0) for number in range(8)
+    ]
+    assert sum(isinstance(it, Circuit) for it in one_target) == 6, (
+        "of those to one target, where each prefix has one at last"
+    )
+
+
+def test_identities_of_one_prefix_leave_half_of_the_questions_at_a_target_to_others():
+    slots, begun = RelaySlots(Allowance(1000, 60.0, 100.0, 250.0)), 0
+    slots.reserve("target", "", True, 0.0)
+    for second in range(60):
+        for number in range(8):
+            slots.begin(f"identity {number}", "198.51.100.0/24", "target", True, float(second))
+        begun += isinstance(
+            slots.begin(f"honest {second % 4}", "203.0.113.0/24", "target", True, float(second)), Circuit
+        )
+    assert begun == 60
 
 
 @given(st.integers(1, 40))
 def test_who_asks_all_the_time_is_answered_a_few_times_and_knocks_at_a_target_are_few(askers):
     slots = RelaySlots(Allowance(1000, 60.0, 100.0, 250.0, circuits=10**6, circuits_from=10**6, circuits_to=10**6))
     slots.reserve("target", "", True, 0.0)
-    begun = [slots.begin(f"asker{n}", "target", True, 0.0) for n in range(askers) for _ in range(20)]
+    begun = [slots.begin(f"asker{n}", "", "target", True, 0.0) for n in range(askers) for _ in range(20)]
     assert sum(isinstance(it, Circuit) for it in begun) <= min(KNOCKS, ASKS * askers)
     assert slots.reserve("other", "", True, 0.0) > 0.0  # nobody else pays for it
 
@@ -111,7 +148,7 @@ def test_who_asks_all_the_time_is_answered_a_few_times_and_knocks_at_a_target_ar
 def test_bytes_beyond_the_pace_wait_and_are_not_lost(amounts):
     slots = RelaySlots(SMALL)
     slots.reserve("b", "", True, 0.0)
-    circuit, now, sent = slots.begin("a", "b", True, 0.0), 0.0, 0
+    circuit, now, sent = slots.begin("a", "", "b", True, 0.0), 0.0, 0
     for amount in amounts:
         now += slots.passed(circuit, amount, now)
         sent += amount
@@ -124,11 +161,11 @@ def test_a_circuit_lasts_until_its_bytes_or_its_time_are_used_up(mode):
     allowance = ALLOWANCES[mode]
     slots = RelaySlots(allowance)
     slots.reserve("b", "", True, 0.0)
-    full = slots.begin("a", "b", True, 0.0)
+    full = slots.begin("a", "", "b", True, 0.0)
     assert slots.passed(full, allowance.circuit_bytes, 1.0) is not None
     assert slots.passed(full, 1, 2.0) is None
     assert not slots.is_open(full)
-    late = slots.begin("a", "b", True, 3.0)
+    late = slots.begin("a", "", "b", True, 3.0)
     assert slots.passed(late, 1, 3.0 + allowance.circuit_s) is None
 
 
@@ -136,12 +173,12 @@ def test_a_second_circuit_between_two_replaces_the_first():
     """Its source lost its line, and the relay has not noticed."""
     slots = RelaySlots(SMALL)
     slots.reserve("b", "", True, 0.0)
-    first, second = slots.begin("a", "b", True, 0.0), slots.begin("a", "b", True, 1.0)
+    first, second = slots.begin("a", "", "b", True, 0.0), slots.begin("a", "", "b", True, 1.0)
     assert slots.circuits == (second,)
     assert slots.passed(first, 1, 1.0) is None
 
 
 def test_a_node_that_relays_nothing_says_so():
     slots = RelaySlots(ALLOWANCES.get("off"))
-    assert slots.reserve("a", "", True, 0.0) == slots.begin("a", "b", True, 0.0) == "not allowed"
-    assert RelaySlots(SMALL).begin("a", "b", True, 0.0) == "no reservation"
+    assert slots.reserve("a", "", True, 0.0) == slots.begin("a", "", "b", True, 0.0) == "not allowed"
+    assert RelaySlots(SMALL).begin("a", "", "b", True, 0.0) == "no reservation"
