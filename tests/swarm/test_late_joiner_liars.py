@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from starling.node.config.schema import Manifest, PaceSection, PartitionSection, TaskSection
+from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.engine.snapshot import Snapshot
 from starling.node.rpc import calls
 from starling.robust.reputation import SOFT
@@ -156,6 +157,21 @@ async def test_of_two_models_that_contradict_each_other_none_is_taken_until_they
         swarm.nodes[1].engine.session.answers.update(honest)  # the liar gives up
         await until(lambda: late.node.progress.state == "training")
         assert late.node.progress.joined_late
+        assert float((late.vector - swarm.nodes[0].vector).norm()) < 0.5 * float(swarm.nodes[0].vector.norm())
+
+
+@virtual(1)
+async def test_of_two_models_that_contradict_each_other_the_owner_chooses_by_leaving_one_out():
+    swarm = story(bowls(4, 2), 1)
+    async with swarm.running(2):
+        await until(lambda: rounds_done(swarm, 8))
+        poison(swarm.nodes[1], lambda x: -x)
+        late = await swarm.start(2)
+        await until(lambda: "state_contradicted" in events(late))
+        told = [it.text for it in take_snapshot(late.node).events if it.name == "state_contradicted"]
+        assert told[0].endswith("`starling ban PEER` leaves one out")
+        late.node.policy.ban(swarm.nodes[1].peer_id)
+        await until(lambda: late.node.progress.state == "training")
         assert float((late.vector - swarm.nodes[0].vector).norm()) < 0.5 * float(swarm.nodes[0].vector.norm())
 
 
