@@ -47,7 +47,9 @@ from starling.gossip.exchange.progress import PeerProgress
 from starling.gossip.exchange.wait_rules import Position
 from starling.gossip.wire.schema import Request, Solicit
 
-MAX_DEFERRED = 64  # peers with a deferred request; further ones are rejected as "full"
+MAX_DEFERRED = (
+    64  # peers with a deferred request; a neighbor takes the place of one that is none, others are rejected as "full"
+)
 
 
 @dataclass(slots=True)
@@ -187,7 +189,10 @@ class Rounds(Pace):
             if request.view == self.view and request.round == self.round and peer not in self.links:
                 return Reject("view")
             if len(self._deferred) >= MAX_DEFERRED and peer not in self._deferred:
-                return Reject("full")
+                other = next((each for each in self._deferred if each not in self.links), None)
+                if peer not in self.links or other is None:
+                    return Reject("full")
+                del self._deferred[other]
             self._deferred[peer] = request
             return Defer()
         if peer not in self.links or (self.same_roster and request.view != self.view):

@@ -77,6 +77,15 @@ def test_deferral_is_bounded():
     assert rounds.decide("p0", req(6, seq=2), 1.0) == Defer(), "a deferred request may be replaced"
 
 
+def test_strangers_that_come_first_leave_a_neighbor_its_place():
+    rounds = rounds_at(5, "computing")
+    for i in range(MAX_DEFERRED):
+        assert rounds.decide(f"p{i}", req(6), 1.0) == Defer()
+    assert rounds.decide("b", req(5), 1.0) == Defer()
+    assert rounds.decide("p0", req(6), 1.0) == Reject("full"), "its place was taken"
+    assert rounds.open(5, {"b": 0.5}, VIEW, 2.0) == [DeferredDecision("b", req(5), Accept())]
+
+
 def test_a_link_commits_at_most_once_in_a_round():
     rounds = rounds_at(5, "exchanging")
     for seq in range(MAX_SERVED):
