@@ -1,4 +1,4 @@
-"""Whether a combining rule tolerates the Byzantine members it is set for. Torch-free."""
+"""Check that a combining rule tolerates the number of Byzantine members it is set for. Torch-free."""
 
 from starling.robust.catalogue import RULES
 

@@ -114,9 +114,9 @@ class EvidenceStore:
         if not self.checks[evidence.kind](evidence.peer, evidence.a, evidence.b):
             return False
         key = evidence.kind, evidence.peer
-        for held, most in ((self._proofs, self.limit), (self._convicted, self.convicts)):
-            if len(held) >= most:
-                del held[next(iter(held))]
+        for store, most in ((self._proofs, self.limit), (self._convicted, self.convicts)):
+            if len(store) >= most:
+                del store[next(iter(store))]
         self._proofs[key] = (evidence, now + self.keeps_s)
         self._convicted[key] = now + self.keeps_s
         return True
@@ -161,22 +161,22 @@ class Statements:
         """Store a statement of a member's incarnation, its signature verified -> an earlier one that contradicts it, or None. `round` is
         our own.
         """
-        held = self._held.get(statement.peer, {})
-        for key in [key for key in held if abs(key[1] - round) > self.rounds]:
-            del held[key]
+        stored = self._held.get(statement.peer, {})
+        for key in [key for key in stored if abs(key[1] - round) > self.rounds]:
+            del stored[key]
         if abs(statement.round - round) > self.rounds:
             return None
-        held = self._held.setdefault(statement.peer, {})
-        earlier = held.setdefault((statement.incarnation, statement.round), statement)
+        stored = self._held.setdefault(statement.peer, {})
+        earlier = stored.setdefault((statement.incarnation, statement.round), statement)
         return earlier if earlier.digest != statement.digest else None
 
     def receive(self, sender: str, statement: Attestation, round: int, now: float) -> Attestation | None:
-        """The same for a statement forwarded by `sender`, whose signature is checked first if it is new.
+        """Store a statement forwarded by `sender`, after a check of its signature if it is new; returns as `add` does.
 
         Raises RemoteProtocolError: claim_forged.
         """
-        held = self._held.get(statement.peer, {}).get((statement.incarnation, statement.round))
-        if (held is not None and held.digest == statement.digest) or abs(statement.round - round) > self.rounds:
+        stored = self._held.get(statement.peer, {}).get((statement.incarnation, statement.round))
+        if (stored is not None and stored.digest == statement.digest) or abs(statement.round - round) > self.rounds:
             return None
         if not (self._rations.take(sender, now) and self._all.take(1, now)):
             return None

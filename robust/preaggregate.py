@@ -23,7 +23,6 @@ class Nnm(Tolerant):
     """
 
     def prepare(self, stack: Stack, state: Tensor) -> tuple[Stack, Tensor]:
-        """As `Preparation.prepare`."""
         check_count("nnm", self.f, stack.count, 2 * self.f + 1)
         return stack.mixed(neighborly(between(stack.gram()), self.f)), state
 
@@ -56,7 +55,6 @@ class Bucketing(OneNumber):
     seed: int = 0
 
     def prepare(self, stack: Stack, state: Tensor) -> tuple[Stack, Tensor]:
-        """As `Preparation.prepare`."""
         rounds = [int(number) for number in state[:, 0].tolist()]
         mixing = {number: self._mixing(stack.count - 1, number) for number in set(rounds)}
         return stack.mixed(torch.stack([mixing[number] for number in rounds]).to(stack.own.device)), state + 1

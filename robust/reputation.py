@@ -57,7 +57,7 @@ COMPARED = 3  # smallest number of other peers for that median
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether connections with a peer are allowed, which they are not in quarantine and ban."""
+    """Standing of a peer; connections are refused in quarantine and ban."""
 
     state: Literal["ok", "quarantine", "ban"]
     until: float  # its end, in seconds on the caller's clock; -inf for ok, inf for a permanent ban
@@ -179,13 +179,13 @@ class Reputation:
 
     def decisions(self, now: float) -> tuple[Decision, ...]:
         """Bans in force and trusted peers, to be stored across restarts, sorted by peer id."""
-        kept = []
+        decisions = []
         for peer, entry in sorted(self._entries.items()):
             if entry.trusted:
-                kept.append(Decision(peer, "trust"))
+                decisions.append(Decision(peer, "trust"))
             elif entry.verdict.state == "ban" and now < entry.verdict.until:
-                kept.append(Decision(peer, "ban", entry.verdict.until, entry.bans, entry.why))
-        return tuple(kept)
+                decisions.append(Decision(peer, "ban", entry.verdict.until, entry.bans, entry.why))
+        return tuple(decisions)
 
     def resume(self, decisions: Iterable[Decision], now: float) -> None:
         """Restore the decisions of an earlier run; `until` on the clock of `now`."""
@@ -253,7 +253,7 @@ class Reputation:
         entry.earned_at = max(entry.earned_at, now)
 
     def _unusual(self, entry: _Entry) -> bool:
-        """Whether a peer is clipped far more often than the median of the others."""
+        """Tell if a peer is clipped far more often than the median of the others."""
         if entry.clipped is None or entry.clipped <= UNUSUAL:
             return False
         others = [e.clipped for e in self._entries.values() if e is not entry and e.clipped is not None]

@@ -83,14 +83,14 @@ def draw(
     if k < 0 or per_prefix < 0:
         raise ValueError(f"k and per_prefix must be >= 0, got {k} and {per_prefix}")
     taken: list[str] = []
-    held: Counter[str] = Counter()
+    per: Counter[str] = Counter()
     for peer in _shuffled(candidates, _numbers(source) if isinstance(source, int) else source):
         if len(taken) == k:
             break
-        mine = prefixes.get(peer, ()) if per_prefix else ()
-        if all(held[prefix] < per_prefix for prefix in mine):
+        own = prefixes.get(peer, ()) if per_prefix else ()
+        if all(per[prefix] < per_prefix for prefix in own):
             taken.append(peer)
-            held.update(mine)
+            per.update(own)
     return tuple(taken)
 
 

@@ -70,7 +70,6 @@ class Inbox(trio.abc.ReceiveChannel[Inbound]):
         self._readers.unpark_all()
 
     async def aclose(self) -> None:
-        """As `close`."""
         self.close()
         await trio.lowlevel.checkpoint()
 

@@ -91,8 +91,8 @@ def rates(scenario: Scenario, count: int) -> NDArray[np.float64]:
 
 def splits(scenario: Scenario, count: int) -> Sequence[tuple[int, int, NDArray[np.bool_]]]:
     """(from round, until round, (N,) on which side each row is) of every partition."""
-    found = []
+    intervals = []
     for split, (begin, end, share) in enumerate(scenario.faults.partitions):
         draws = [derive(scenario.simulate.seed, "partition", split, row) / 2**63 for row in range(count)]
-        found.append((begin, end, np.array(draws) < share))
-    return found
+        intervals.append((begin, end, np.array(draws) < share))
+    return intervals

@@ -15,7 +15,7 @@ from starling.node.rpc import calls
 
 
 class InlineCrew:
-    """All stages of a crew. Raises ConfigError: the manifest cannot be used.
+    """All stages of a crew, run in one process. Raises ConfigError: the manifest cannot be used.
 
     Attributes:
         bytes: of activations, labels and gradients that went between stages so far, in frames' payloads.
@@ -59,7 +59,7 @@ class InlineCrew:
         section, n = self._manifest.crew, len(self.engines)
         cores = [Step(stage, n, count, section.warm_up) for stage in range(n)]
         todo: deque[tuple[int, Command]] = deque((stage, it) for stage, core in enumerate(cores) for it in core.begin())
-        found: tuple[Part, ...] = ()
+        parts: tuple[Part, ...] = ()
         while todo:
             stage, command = todo.popleft()
             core, engine = cores[stage], self.engines[stage]
@@ -78,13 +78,13 @@ class InlineCrew:
                     (sent.to, it) for it in cores[sent.to].arrived(sent.way, sent.micro, sent.payload, sent.labels)
                 )
             elif isinstance(command, Apply):
-                found = command.parts
+                parts = command.parts
             else:
                 summed = engine.handle(calls.Summary())
                 assert isinstance(summed, calls.Summed)
                 part = Part(summed.squares, summed.loss, summed.value, summed.samples, summed.fine)
                 todo.extend((to, it) for to in range(n) for it in cores[to].part(stage, part))
-        return found
+        return parts
 
 
 def _call(crew: int, step: int, task: Compute, evaluate: bool) -> calls.Request:

@@ -1,4 +1,4 @@
-"""Where the runs of a sweep are computed: any `concurrent.futures.Executor`. Torch-free.
+"""Executors that compute the runs of a sweep: any `concurrent.futures.Executor`. Torch-free.
 
 `Processes` is the default of the command line. `cluster` is dask's, for those who outgrow one machine.
 """
@@ -31,7 +31,7 @@ class _Lane:
 
     pool: ProcessPoolExecutor
     link: worker.Link
-    theirs: worker.Link
+    child_end: worker.Link
 
     def close(self, *, wait: bool) -> None:
         """The process ends at once."""
@@ -42,7 +42,7 @@ class _Lane:
 class Processes(Executor):
     """Up to `jobs` processes, each the only one of a pool of its own: one that dies takes only its own run with it.
 
-    Processes are started by `spawn`, with `threads` threads of numeric libraries, and kept for later runs. They end when this object is
+    Processes are started by `spawn`, with `threads` threads of numeric libraries, and reused by later runs. They end when this object is
     shut down, and by themselves if the process that made it is killed. Ctrl-C reaches only the process that made it.
     """
 
@@ -55,7 +55,7 @@ class Processes(Executor):
         self._submitters = ThreadPoolExecutor(jobs)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """As every executor. A process that dies makes its future raise GossipError."""
+        """Schedule a call; if its process dies, its future raises GossipError."""
         return self._submitters.submit(self._run, fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -72,21 +72,21 @@ class Processes(Executor):
         """Progress since the last call."""
         with self._lock:
             links = [] if self._closed else [lane.link for lane in self._lanes]
-        found: list[Report] = []
+        reports: list[Report] = []
         for link in links:
             try:
                 while link.poll():
-                    found.append(link.recv())
+                    reports.append(link.recv())
             except (EOFError, OSError):  # the process has died: its run says so
                 continue
-        return found
+        return reports
 
     def _run(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         lane = self._idle.get()
         try:
             lane = lane or self._start()
             future = lane.pool.submit(fn, *args, **kwargs)
-            lane.theirs.close()  # the process has it now
+            lane.child_end.close()  # the process has it now
             return future.result()
         except BrokenExecutor as error:
             with self._lock:
@@ -100,9 +100,9 @@ class Processes(Executor):
 
     def _start(self) -> _Lane:
         context = get_context("spawn")
-        ours, theirs = context.Pipe(duplex=True)
-        args = (theirs, self._threads)
-        lane = _Lane(ProcessPoolExecutor(1, context, worker.initialise, args), ours, theirs)
+        parent_end, child_end = context.Pipe(duplex=True)
+        args = (child_end, self._threads)
+        lane = _Lane(ProcessPoolExecutor(1, context, worker.initialise, args), parent_end, child_end)
         # Blocked in this thread and in the process that it starts next: Ctrl-C reaches all processes of a terminal. Not before: the
         # first pool starts multiprocessing's resource tracker, which unblocks the signal in the thread that made it.
         platform.block_interrupt()

@@ -16,14 +16,14 @@ from starling.node.simulate.matrix.problem import Problem
 from starling.node.simulate.results import Outcome, Row, reached
 
 Seen = Callable[[int, Tensor], None]
-"""Called at each evaluation with the rounds done and the honest models (n, d), which must not be changed or kept."""
+"""Called at each evaluation with the rounds done and the honest models (n, d), which must not be changed or stored."""
 
 NOT_FINITE = "not_finite"  # what a ValueError says where numbers are no longer finite, as in the core
 
 
 @dataclass(slots=True)
 class Measure:
-    """Rows of one run."""
+    """Measurements of one run."""
 
     problem: Problem | None  # knows the metric; None without a model: then the metric is Ξ² over what it was at first
     sample: int  # nodes measured where measuring is not cheap, evenly spread; 0: all
@@ -33,7 +33,6 @@ class Measure:
 
     @property
     def metric(self) -> str:
-        """Its name."""
         return "consensus_error" if self.problem is None else self.problem.metric
 
     def add(
@@ -71,7 +70,7 @@ class Measure:
         self, *, parameters: int, byzantine: NDArray[np.bool_], counts: dict[str, int], diverged: int | None, undone: int,
         target: float, wall_s: float,
     ) -> Outcome:  # fmt: skip
-        """What the run found; arguments as of `Outcome`, `byzantine` (N,)."""
+        """Return the outcome of the run; arguments as of `Outcome`, `byzantine` (N,)."""
         higher = self.problem is not None and self.problem.higher_is_better
         return Outcome(
             metric=self.metric, higher_is_better=higher, parameters=parameters, rows=tuple(self.rows),

@@ -24,7 +24,7 @@ _LEGEND_LINES = 30  # beside a panel; more take another column
 
 
 def check(path: Path | None) -> None:
-    """Whether a picture can be drawn and written there, before hours of computing.
+    """Check that a plot can be drawn and written there, before hours of computing.
 
     Raises ConfigError: matplotlib is missing, or the name does not say a format.
     """

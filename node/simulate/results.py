@@ -1,4 +1,4 @@
-"""What a simulation found, and how it is written down. Torch-free: the command line reads it.
+"""Results of a simulation and their formats. Torch-free: the command line reads it.
 
 Equal scenarios give equal bytes of JSON and CSV but for the key "wall", which holds times of this machine's clock.
 """
@@ -100,7 +100,7 @@ AXES = {"rounds": "round", "bytes": "bytes_per_node", "seconds": "seconds"}
 
 
 def reached(rows: Sequence[Row], target: float, *, higher_is_better: bool) -> Reached | None:
-    """Where the mean metric first was at the target or beyond it; 0 is no target."""
+    """Return where the mean metric first was at the target or better; None if it never was, or the target is 0."""
     for row in rows if target else ():
         if row.mean >= target if higher_is_better else row.mean <= target:
             return Reached(round=row.round, seconds=row.seconds, bytes_per_node=row.bytes_per_node)
@@ -148,7 +148,7 @@ def to_csv_over_seeds(finished: Sequence[Finished], group: Sequence[str] = ()) -
 
 
 def _csv(lines: Iterable[Sequence[object]]) -> str:
-    """None is empty."""
+    """Return lines as CSV; None is an empty field."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue()
@@ -167,7 +167,7 @@ def _keys(finished: Iterable[Finished]) -> list[str]:
 
 
 def check_group(labels: Iterable[Mapping[str, Scalar]], group: Sequence[str]) -> None:
-    """Whether every key of `group` is a label of some run. Raises ConfigError: one is not."""
+    """Check that every key of `group` is a label of some run. Raises ConfigError: one is not."""
     known = dict.fromkeys(key for each in labels for key in each)
     for key in group:
         if key not in known:

@@ -1,4 +1,4 @@
-"""Whether a scenario can be simulated, as far as keys say without torch; checked before anything starts."""
+"""Check that a scenario can be simulated, as far as its keys say without torch; called before anything starts."""
 
 import math
 from pathlib import Path
@@ -89,7 +89,7 @@ def check_one(scenario: Scenario) -> list[str]:
 
 
 def _check_rows(scenario: Scenario) -> None:
-    """Whether rows of an array can do what whole nodes do."""
+    """Check that the matrix engine supports what the scenario asks of nodes."""
     if averaged(manifest(scenario)):
         raise ConfigError(
             "task.buffers: rows of an array have no buffers of their own, must be local; try `--set simulate.engine=virtual`"
@@ -114,7 +114,7 @@ def check_files(task: TaskSection) -> None:
 
 
 def _check_members(scenario: Scenario) -> None:
-    """Whether mixing and overlay stand as many members as there will be."""
+    """Check that mixing and overlay support the number of members there will be."""
     nodes, faults, agreed = scenario.simulate.nodes, scenario.faults, manifest(scenario)
     changes = bool(faults.crash or faults.leave or faults.join)
     if changes and MIXERS.facts(scenario.mix.kind, trusted=True).static:
@@ -155,7 +155,7 @@ def _check_whole(scenario: Scenario) -> None:
 
 
 def _check_kappa(scenario: Scenario) -> list[str]:
-    """Whether flows of so many nodes die out -> warnings. A manifest does not know how many there will be."""
+    """Check that flows of so many nodes decay -> warnings. A manifest does not know how many nodes there will be."""
     mix, nodes = scenario.mix, scenario.simulate.nodes
     most = steady_kappa(nodes)
     if mix.kind != "pet" or averages_memories(scenario) or mix.kappa is None or mix.kappa < most:
@@ -193,7 +193,7 @@ def _check_attack(scenario: Scenario) -> list[str]:
         raise ConfigError("attack.kind: without a model there is nothing to attack; try `--set simulate.model=true`")
     if scenario.mix.kind in {"sparse_outer", "seeds"}:
         raise ConfigError(
-            f"attack.kind: attacks on what all are told are not simulated, got {attack.kind or 'bad nodes'} with mix={scenario.mix.kind}; "
+            f"attack.kind: attacks on broadcast messages are not simulated, got {attack.kind or 'bad nodes'} with mix={scenario.mix.kind}; "
             "try `--set mix.kind=gather`"
         )
     target = ATTACKS.facts(attack.kind, trusted=True).targets if attack.kind else ""

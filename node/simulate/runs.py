@@ -1,4 +1,4 @@
-"""All runs of a sweep, computed by an executor, and what they found together. Torch-free unless they are computed in this process."""
+"""Run a sweep through an executor and collect its outcomes. Torch-free unless runs are computed in this process."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
@@ -33,7 +33,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What `starling.simulate` returns: the runs of a scenario that finished, in the order of its sweep.
+    """Outcomes of a scenario's finished runs, in the order of its sweep; `starling.simulate` returns them.
 
     Args:
         scenario: with its sweep.
@@ -70,7 +70,7 @@ class Runs:
         Args:
             path: png, svg or pdf to write; None: nothing is written.
             x: "rounds", "bytes" or "seconds"; None: a panel for each.
-            group: keys of the sweep that lines are told apart by; empty: all that vary.
+            group: keys of the sweep that label the lines; empty: all that vary.
 
         Returns:
             The `matplotlib.figure.Figure`.
@@ -87,7 +87,7 @@ class Runs:
         return figure
 
     def to_json(self) -> str:
-        """As `starling simulate --json` prints it; docs/schemas/simulate.json is its schema."""
+        """Return the JSON that `starling simulate --json` prints; docs/schemas/simulate.json is its schema."""
         return results.to_json(msgspec.to_builtins(self.scenario), self.finished, self.planned).decode()
 
     def to_csv(self) -> str:
@@ -97,7 +97,7 @@ class Runs:
 
 @dataclass(slots=True)
 class Sweep:
-    """Runs under way."""
+    """A sweep that is running."""
 
     cells: Sequence[Cell]
     executor: Executor | None = None  # None: this process, one run after the other. The caller shuts it down
@@ -131,7 +131,7 @@ class Sweep:
             self._show("done", number)
 
     def runs(self, scenario: Scenario) -> Runs:
-        """What there is, in the order of the sweep."""
+        """Return the outcomes so far, in the order of the sweep."""
         finished = tuple(self.finished[number] for number in sorted(self.finished))
         failed = tuple(self.failed[number] for number in sorted(self.failed))
         return Runs(scenario, len(self.cells), finished, failed)

@@ -33,7 +33,7 @@ PER_NODE_TASKS = ("quadratic", "diagonal", "logistic")
 
 
 class SimulateSection(Section, frozen=True):
-    """How many nodes, and how they are simulated."""
+    """Number of nodes and how they are simulated."""
 
     nodes: Annotated[int, Meta(ge=2, le=100_000)] = 16
     """Nodes that begin."""
@@ -62,7 +62,7 @@ class SimulateSection(Section, frozen=True):
 
 
 class FaultsSection(Section, frozen=True):
-    """What goes wrong."""
+    """Faults of nodes and messages."""
 
     loss: Share = 0.0
     """Probability that a message is lost."""
@@ -87,7 +87,7 @@ class FaultsSection(Section, frozen=True):
 
 
 class AttackSection(Section, frozen=True):
-    """Who lies, and how. What nodes are worth is then said of the honest alone."""
+    """The attack and the nodes that carry it out. Metrics are then those of honest nodes."""
 
     kind: Annotated[str, Meta(max_length=64)] = ""
     """A name in starling.robust.attacks.catalogue; docs/simulating.md lists them. "": the bad nodes behave, to compare with."""
@@ -100,7 +100,7 @@ class AttackSection(Section, frozen=True):
 
 
 class NetworkSection(Section, frozen=True):
-    """What takes how long, in virtual seconds."""
+    """Durations of steps and transfers, in virtual seconds."""
 
     step_s: Positive = 0.01
     """One local step of a node that is no straggler."""
@@ -124,7 +124,7 @@ class SweepSection(Section, frozen=True):
 
 
 class ShardsSection(PartitionSection, frozen=True):
-    """How data are split among nodes."""
+    """Split of the data among nodes."""
 
     shards: Count = 0
     """How many parts are cut. 0: one for each node that there will ever be. Node i has part i, over again where there are more nodes."""
@@ -157,7 +157,7 @@ class Scenario(Section, frozen=True):
 
 
 def without_faults(scenario: Scenario) -> bool:
-    """No loss, churn, straggler or attack: then no exchange may miss its deadline."""
+    """Tell if there is no loss, churn, straggler or attack: then no exchange may miss its deadline."""
     return (
         msgspec.structs.replace(scenario.faults, tries=FaultsSection().tries) == FaultsSection()
         and not scenario.attack.kind
@@ -174,7 +174,7 @@ def joiners(scenario: Scenario) -> int:
 
 
 def manifest(scenario: Scenario) -> Manifest:
-    """What the swarm of a scenario agrees on. All nodes begin together, so that the quorum is all of them.
+    """Return the manifest of a scenario's swarm. All nodes begin together, so the quorum is all of them.
 
     It names no preset, which is about admission too: no simulated node is refused.
     """

@@ -1,4 +1,4 @@
-"""From one scenario with a grid to its runs."""
+"""Expand a scenario with a grid into its runs."""
 
 import itertools
 import math
@@ -42,7 +42,7 @@ def read(file: Path | None, given: Sequence[str] = ()) -> tuple[Scenario, tuple[
 
 
 def cells(scenario: Scenario, again: Callable[[Sequence[str]], Scenario] | None = None) -> tuple[Cell, ...]:
-    """All runs, the last key of the file changing fastest and seeds fastest of all.
+    """Return all runs, the last key of the file changing fastest and seeds fastest of all.
 
     `again` makes the scenario anew with more assignments: a preset in the grid gives values to the keys that were not given, which a
     scenario no longer knows. Without it such a preset is only a name.
@@ -55,17 +55,17 @@ def cells(scenario: Scenario, again: Callable[[Sequence[str]], Scenario] | None 
     count = math.prod(map(len, axes))
     if count > MAX_CELLS:
         raise ConfigError(f"sweep: must be at most {MAX_CELLS} runs, got {count}; try fewer values")
-    found = []
+    result = []
     for combination in itertools.product(*axes):
         labels = {key: value for part in combination for key, value in part.items()}
         given = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in labels.items()]
         try:
             begun = scenario if again is None or _PRESET not in labels else again([f"{_PRESET}={labels[_PRESET]}"])
             alone = msgspec.structs.replace(begun, sweep=SweepSection())
-            found.append(Cell(labels, toml.apply_set(alone, given)))
+            result.append(Cell(labels, toml.apply_set(alone, given)))
         except ConfigError as error:
             raise ConfigError(f"sweep.grid: {error}") from error
-    return tuple(found)
+    return tuple(result)
 
 
 def flat(grid: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

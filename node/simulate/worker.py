@@ -1,4 +1,4 @@
-"""What an executor runs: one simulation, or the checks that need torch. Torch-free until called, so that the submitter stays so.
+"""Functions that an executor runs: a simulation, or the checks that need torch. Torch-free until called, so that the submitter stays so.
 
 In a process of `starling.node.simulate.executors.Processes` progress goes through the pipe that `initialise` was given.
 """
@@ -40,7 +40,7 @@ class Failure(msgspec.Struct, frozen=True):
     config: bool = False  # the settings are to blame, as a ConfigError is
 
     def error(self) -> GossipError:
-        """As an exception."""
+        """Return the failure as an exception."""
         return ConfigError(self.reason) if self.config else GossipError(self.reason)
 
 
@@ -61,7 +61,7 @@ def _end_with(link: Link) -> None:
 
 
 def check(scenarios: Sequence[Scenario]) -> Failure | None:
-    """Whether all runs can be had, as far as needs torch; the first reason why not."""
+    """Check all runs, as far as that needs torch; return the first reason why one cannot be run, else None."""
     failures = (_guarded("check", scenario) for scenario in scenarios)
     return next((failure for failure in failures if failure is not None), None)
 

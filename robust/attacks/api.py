@@ -44,7 +44,7 @@ class Attack(Protocol):
 
     @property
     def targets(self) -> Target:
-        """Where it acts.
+        """Say where the attack acts.
 
         vector: `craft` instead of the vector. tracker: `craft` instead of the tracker, the model is honest. memory: `forged` instead of
         what its optimiser remembers. data: `Poison.poison` on every batch, then `craft`. wire: `Distort.distort` on every payload; `craft`
@@ -70,7 +70,6 @@ class Formula:
     targets: Target = "vector"
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """As `Attack.craft`."""
         return self.message(scene, generator).expand_as(scene.receivers), memory
 
 

@@ -87,7 +87,7 @@ def free_rider(noise: float = 0.0) -> Formula:
 
 @parameters
 class Stale:
-    """Its vector of `lag` rounds ago, signed and well-formed; the common initial vector for lag = 0 or before round `lag`.
+    """Send the vector of `lag` rounds ago, signed and well-formed; the common initial vector for lag = 0 or before round `lag`.
 
     The state is (round, own vector) of the last `lag` rounds.
 
@@ -99,18 +99,17 @@ class Stale:
     targets: ClassVar[Target] = "vector"
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """As `Attack.craft`."""
-        held: tuple[tuple[int, Tensor], ...] = memory or ()
-        old = [vector for sent, vector in held if sent <= scene.round - self.lag]
+        state: tuple[tuple[int, Tensor], ...] = memory or ()
+        old = [vector for sent, vector in state if sent <= scene.round - self.lag]
         message = old[-1] if old else scene.start
-        if self.lag and (not held or held[-1][0] < scene.round):
-            held = (*held, (scene.round, scene.own.clone()))[-self.lag - 1 :]
-        return message.expand_as(scene.receivers), held
+        if self.lag and (not state or state[-1][0] < scene.round):
+            state = (*state, (scene.round, scene.own.clone()))[-self.lag - 1 :]
+        return message.expand_as(scene.receivers), state
 
 
 @dataclass(frozen=True, slots=True)
 class _Imitated:
-    """State of a mimic."""
+    """State of the mimic attack: which honest node is imitated, or the search for it."""
 
     axis: Tensor  # (d,) estimate of the axis of largest honest variance
     seen: int  # rounds of the search so far
@@ -136,29 +135,29 @@ class Mimic:
     targets: ClassVar[Target] = "vector"
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """As `Attack.craft`. Draws d numbers in the first round of a warm-up."""
-        held: _Imitated | None = memory
-        if held is None:
+        """Draw d numbers in the first round of a warm-up."""
+        state: _Imitated | None = memory
+        if state is None:
             axis = torch.randn(scene.own.shape, generator=generator).to(scene.own) if self.warmup else scene.own[:0]
-            held = _Imitated(axis, 0, {}, None if self.warmup else int(scene.members[0]))
-        chosen = held.chosen
+            state = _Imitated(axis, 0, {}, None if self.warmup else int(scene.members[0]))
+        chosen = state.chosen
         if chosen is None:
-            held = self._search(held, scene)
-            chosen = held.chosen if held.chosen is not None else int(scene.members[0])
+            state = self._search(state, scene)
+            chosen = state.chosen if state.chosen is not None else int(scene.members[0])
         rows = (scene.members == chosen).nonzero().flatten()
         message = scene.honest[rows[0]] if len(rows) else mean(scene.honest)
-        return message.expand_as(scene.receivers), held
+        return message.expand_as(scene.receivers), state
 
-    def _search(self, held: _Imitated, scene: Scene) -> _Imitated:
+    def _search(self, state: _Imitated, scene: Scene) -> _Imitated:
         away = scene.honest - mean(scene.honest)
-        turned = away.T @ (away @ held.axis)
-        axis = turned / turned.norm() if turned.norm() > 0 else held.axis / held.axis.norm()
-        axis = axis + held.axis * held.seen / (held.seen + 1) if held.seen else axis
+        turned = away.T @ (away @ state.axis)
+        axis = turned / turned.norm() if turned.norm() > 0 else state.axis / state.axis.norm()
+        axis = axis + state.axis * state.seen / (state.seen + 1) if state.seen else axis
         axis = axis / axis.norm()
-        sums = dict(held.sums)
+        sums = dict(state.sums)
         for member, along in zip(scene.members.tolist(), (away @ axis).tolist(), strict=True):
             sums[member] = sums.get(member, 0.0) + along
-        seen = held.seen + 1
+        seen = state.seen + 1
         chosen = max(sorted(sums), key=lambda member: abs(sums[member])) if seen >= self.warmup else None
         return _Imitated(axis, seen, sums, chosen)
 
@@ -177,7 +176,7 @@ class Sleeper:
     targets: ClassVar[Target] = "vector"
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """As `Attack.craft`: its own vector, later the attack's."""
+        """Send the honest vector before the round at which the attack begins, then what the attack crafts."""
         if scene.rounds == 0 or scene.round < int(self.after * scene.rounds):
             return scene.own.expand_as(scene.receivers), memory
         return self.attack.craft(memory, scene, generator)

@@ -10,7 +10,7 @@ from starling.robust.attacks.api import Attack, Target
 
 @dataclass(frozen=True, slots=True)
 class AttackFacts:
-    """What is known of an attack without importing it.
+    """Facts about an attack that are known without importing it.
 
     Args:
         targets: where it acts, as `Attack.targets`.

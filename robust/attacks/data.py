@@ -38,7 +38,6 @@ class LabelFlip:
         return scene.own.expand_as(scene.receivers), memory
 
     def poison(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """As `Poison.poison`."""
         if self.source < 0:
             return inputs, classes - 1 - labels
         return inputs, _renamed(labels, self.source, self.target, classes)
@@ -70,12 +69,11 @@ class Backdoor:
     targets: ClassVar[Target] = "data"
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """Its step, lengthened, to all."""
+        """Send the update of this round scaled by `boost`, the same to all receivers."""
         boost = self.boost or (scene.nodes - scene.attackers) / scene.attackers
         return (scene.before + boost * (scene.own - scene.before)).expand_as(scene.receivers), memory
 
     def poison(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """As `Poison.poison`."""
         _check_class(self.target, classes)
         count = max(1, round(self.share * len(labels)))
         inputs, labels = self.triggered(inputs, count), labels.clone()
@@ -103,11 +101,10 @@ class Clones:
     targets: ClassVar[Target] = "data"
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """The same to all."""
+        """Send the attackers' common vector to all receivers."""
         return (scene.own if scene.crew is None else scene.crew[0]).expand_as(scene.receivers), memory
 
     def poison(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """As `Poison.poison`."""
         return inputs, _renamed(labels, self.source, self.target, classes)
 
 

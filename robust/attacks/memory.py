@@ -1,4 +1,4 @@
-"""Forged memories of optimisers beside honest models: what steps are divided by, and which way they go.
+"""Attacks that forge the optimiser state: the divisor of steps or their direction, while the model sent is honest.
 
 Shapes: D numbers of the shared vector.
 """
@@ -15,7 +15,7 @@ from starling.robust.attacks.statistics import positive
 
 @dataclass(frozen=True, slots=True)
 class Reversed:
-    """−scale · m: steps of who averages it go uphill. `square` multiplies v: 0 makes steps long, much makes them short for long.
+    """Send −scale · m, so that steps of nodes that average it go uphill, and square · v: 0 makes their steps long, > 1 short.
 
     Args:
         scale: of m, > 0.

@@ -12,7 +12,7 @@ _LEAST_GRADIENT = 1e-9  # a shorter gradient has no direction
 
 
 def mean(honest: Tensor) -> Tensor:
-    """(d,) of (h, d)."""
+    """Return the mean (d,) of the honest vectors (h, d)."""
     return honest.mean(dim=0)
 
 

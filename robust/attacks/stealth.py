@@ -67,7 +67,7 @@ def min_max(direction: str = "std") -> Formula:
 
 
 def min_sum(direction: str = "std") -> Formula:
-    """As `min_max`, while the sum of squared distances to the honest is no more than the largest such sum of an honest one."""
+    """Like `min_max`, but bound the sum of squared distances to the honest vectors by the largest such sum of an honest vector."""
     return _furthest(direction, lambda distances, dim: distances.square().sum(dim=dim))
 
 

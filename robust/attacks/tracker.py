@@ -21,7 +21,7 @@ def constant(scale: float = 10.0) -> Formula:
 
 
 def negative() -> Formula:
-    """−ȳ."""
+    """Send −ȳ, the negated mean of the honest trackers."""
     return Formula(lambda scene, _: -mean(scene.honest), "tracker")
 
 

@@ -33,11 +33,11 @@ class Distorted:
     targets: ClassVar[Target] = "wire"
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """The same to all."""
+        """Send a vector filled with `number` to all receivers."""
         return torch.full_like(scene.own, self.number).expand_as(scene.receivers), memory
 
     def distort(self, payload: bytes) -> bytes:
-        """As `Distort.distort`; bytes shorter than a header stay unchanged."""
+        """Apply `change` to payloads of at least a header's length; shorter ones stay unchanged."""
         return self.change(payload) if len(payload) >= HEADER.size else payload
 
 
@@ -88,7 +88,7 @@ def wrong_dtype() -> Distorted:
 
 
 def _filled(payload: bytes, byte: bytes) -> bytes:
-    """What comes after header and support."""
+    """Fill what comes after the header and the support with `byte`."""
     kind = HEADER.unpack_from(payload)[1]
     start = HEADER.size + {Kind.BLOCKS: BLOCKS.size, Kind.ATOMS: ATOMS.size, Kind.FACTORS: FACTORS.size}.get(kind, 0)
     if kind == Kind.INDICES and len(payload) >= start + LISTING.size:

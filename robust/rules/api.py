@@ -122,7 +122,7 @@ class Composed:
         losses: Losses | None,
         slots: Tensor | None = None,
     ) -> Combined:
-        """As `starling.gossip.api.Rule`. After a pre-aggregation, which mixes peers, none is reported as clipped or excluded.
+        """Combine; after a pre-aggregation, which mixes peers, none is reported as clipped or excluded.
 
         Raises BreakdownExceeded: too few peers for the rule; ValueError: the rule needs losses and there are none.
         """

@@ -33,6 +33,5 @@ class Bridge(Tolerant):
     which: Literal["trimmed_mean", "median", "krum", "bulyan"] = "trimmed_mean"
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         screened, state, excluded = SCREENS[self.which](self.f).reduce(replace(stack, own=context.before), context)
         return screened.add_(context.own - context.before), state, excluded

@@ -26,7 +26,7 @@ class Sac(OneNumber):
     The rule for one peer at a time: a peer moves us by at most κ of our own steps, divided by k + 1. The state is s; 0 before the first
     round, whose step counts fully.
 
-    Source: ours; clipping about the own model is that of He, Karimireddy and Jaggi 2022, ClippedGossip (arXiv:2202.01545).
+    Source: this project; clipping about the own model is that of He, Karimireddy and Jaggi 2022, ClippedGossip (arXiv:2202.01545).
 
     Args:
         kappa: κ, > 0. 3 to 4 works, 2 costs accuracy, 6 is no defense.
@@ -35,7 +35,6 @@ class Sac(OneNumber):
     kappa: Positive = KAPPA
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         step = _running_step(context)
         return _clipped(stack, stack.squares().sqrt(), self.kappa * step, step.to(context.state.dtype))
 
@@ -52,7 +51,6 @@ class CsPlus(OneNumber, Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         distances, step = stack.squares().sqrt(), _running_step(context)
         tau = _cs_threshold(distances, stack.counted, self.f, step)
         return _clipped(stack, distances, tau, step.to(context.state.dtype))
@@ -66,12 +64,11 @@ class CsNnm(OneNumber, Tolerant):
     fails in the first round with more than f. Together they exclude them, and a round with more than f moves us by a bounded step: less
     than √m' thresholds, for any number of Byzantine peers. All clipped vectors count as equally near to us. Absent peers are left out.
 
-    Source: ours. Clipping before selection is Allouah et al. 2024, ARC (arXiv:2405.14778), there about zero; the parts are
+    Source: this project. Clipping before selection is Allouah et al. 2024, ARC (arXiv:2405.14778), there about zero; the parts are
     arXiv:2410.10418, 2302.01772 and 1803.01498.
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         counted, step = stack.counted, _running_step(context)
         distances = stack.squares().sqrt()
         factors = shortened(distances, _cs_threshold(distances, counted, self.f, step))
@@ -99,12 +96,11 @@ class ClippedGossip(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         squares = stack.squares()
         tau = torch.full_like(squares[:, :1], torch.inf)
         if self.f:
-            kept = max(0, stack.count - 1 - self.f)
-            tau = (squares.sort(dim=1).values[:, :kept].sum(dim=1, keepdim=True) / self.f).sqrt()
+            nearest_count = max(0, stack.count - 1 - self.f)
+            tau = (squares.sort(dim=1).values[:, :nearest_count].sum(dim=1, keepdim=True) / self.f).sqrt()
         return _clipped(stack, squares.sqrt(), tau, context.state)
 
 
@@ -121,7 +117,6 @@ class NormBound:
     tau: Positive = 1.0
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         return _clipped(stack, stack.squares().sqrt(), self.tau, context.state)
 
 
@@ -164,9 +159,9 @@ def _clipping(factors: Tensor, places: Tensor) -> Tensor:
     `factors` (R, k) is what clipping leaves of each difference.
     """
     rows, count = places.shape
-    kept = factors.gather(1, places)
+    shares = factors.gather(1, places)
     mixing = factors.new_zeros((rows, count + 1, factors.shape[1] + 1))
     mixing[:, 0, 0] = 1.0
-    mixing[:, 1:, 0] = 1 - kept
-    mixing[:, 1:].scatter_(2, places[:, :, None] + 1, kept[:, :, None])
+    mixing[:, 1:, 0] = 1 - shares
+    mixing[:, 1:].scatter_(2, places[:, :, None] + 1, shares[:, :, None])
     return mixing

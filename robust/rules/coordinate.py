@@ -25,10 +25,9 @@ class Mean:
     @staticmethod
     def check(_agreed: Any) -> list[str]:
         """Rules for the manifest; warnings."""
-        return ["robust.rule: one Byzantine peer of those asked ruins a mean; `--set robust.rule=cs_nnm`"]
+        return ["robust.rule: one Byzantine peer of the peers ruins a mean; `--set robust.rule=cs_nnm`"]
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         weights = torch.full((stack.own.shape[0], stack.count), 1 / stack.count, dtype=torch.float64)
         return stack.combination(weights.to(stack.own.device)), context.state, None
 
@@ -41,7 +40,6 @@ class Median:
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         middle = tuple(sorted(set(_middle(stack.count))))
         return stack.coordinates(network(stack.count, middle), median), context.state, None
 
@@ -54,17 +52,16 @@ class TrimmedMean(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         check_count("trimmed_mean", self.f, stack.count, 2 * self.f + 1)
-        kept = range(self.f, stack.count - self.f)
+        remaining = range(self.f, stack.count - self.f)
 
         def finish(values: Sequence[Tensor], out: Tensor) -> None:
-            out.copy_(values[kept[0]])
-            for index in kept[1:]:
+            out.copy_(values[remaining[0]])
+            for index in remaining[1:]:
                 out.add_(values[index])
-            out.div_(len(kept))
+            out.div_(len(remaining))
 
-        return stack.coordinates(network(stack.count, tuple(kept)), finish), context.state, None
+        return stack.coordinates(network(stack.count, tuple(remaining)), finish), context.state, None
 
 
 @parameters
@@ -75,7 +72,6 @@ class MeaMed(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         check_count("meamed", self.f, stack.count, 2 * self.f + 1)
         return mean_around_median(stack, self.f), context.state, None
 

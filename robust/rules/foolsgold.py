@@ -49,11 +49,10 @@ class FoolsGold:
         ]
 
     def start(self, own: Tensor) -> Tensor:
-        """Empty histories."""
         return own.new_zeros((own.shape[0], MAX_HISTORIES * min(own.shape[1], BUCKETS)))
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`; peers of weight below 1/2 count as excluded."""
+        """Combine; peers of weight below 1/2 count as excluded."""
         state = context.state.clone()
         histories = state.view(len(state), MAX_HISTORIES, -1)
         alphas = torch.ones(stack.present.shape, dtype=torch.float64, device=state.device)

@@ -35,11 +35,10 @@ class CenteredClip:
     iterations: Steps = 1
 
     def start(self, own: Tensor) -> Tensor:
-        """Our own vector."""
         return own.clone()
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`; who was clipped in the last iteration."""
+        """Combine; peers clipped in the last iteration are reported."""
         gram = stack.gram(context.state)
         weights = torch.zeros(gram.shape[:2], dtype=torch.float64, device=gram.device)
         weights[:, -1] = 1.0
@@ -71,7 +70,6 @@ class GeometricMedian:
     iterations: Steps = 64
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         gram = stack.gram()
         away = gram.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt()
         spread = away[:, 1:].median(dim=1, keepdim=True).values.clamp_min(_COINCIDENT)
@@ -100,7 +98,6 @@ class Flag:
     iterations: Steps = 5
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         raw = stack.gram(context.before)
         origin, among = raw[:, :-1, -1:], raw[:, :-1, :-1]
         gram = among - origin - origin.transpose(1, 2) + raw[:, -1:, -1:]
@@ -121,8 +118,8 @@ class Flag:
         roots, values, directions, inside = weights, weights, gram, gram
         for _ in range(self.iterations):
             roots = weights.sqrt()
-            found, vectors = torch.linalg.eigh(gram * roots.unsqueeze(2) * roots.unsqueeze(1))
-            values, directions = found[:, -size:], vectors[:, :, -size:]
+            eigenvalues, vectors = torch.linalg.eigh(gram * roots.unsqueeze(2) * roots.unsqueeze(1))
+            values, directions = eigenvalues[:, -size:], vectors[:, :, -size:]
             inverse = torch.where(values > 1e-9, values.clamp_min(1e-9).rsqrt(), 0.0)  # below: no direction
             directions = directions * inverse.unsqueeze(1) * roots.unsqueeze(2)
             inside = directions.transpose(1, 2) @ gram

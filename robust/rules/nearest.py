@@ -23,11 +23,10 @@ class Nna(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         check_count("nna", self.f, stack.count, self.f + 2)
-        kept = stack.count - 1 - self.f
-        chosen = nearest(stack.squares(), kept).double()
-        weights = torch.cat([torch.ones_like(chosen[:, :1]), chosen], dim=1) / (kept + 1)
+        accepted = stack.count - 1 - self.f
+        chosen = nearest(stack.squares(), accepted).double()
+        weights = torch.cat([torch.ones_like(chosen[:, :1]), chosen], dim=1) / (accepted + 1)
         return stack.combination(weights), context.state, chosen == 0
 
 
@@ -51,7 +50,6 @@ class Balance(OneNumber):
     decay: NonNegative = 0.0
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         limit = self.gamma * torch.exp(-self.decay * context.state.double()) * norms(context.own)
         accepted = stack.squares().sqrt() <= limit
         return stack.combination(_weights(accepted, self.share)), context.state + 1, ~accepted
@@ -76,7 +74,7 @@ class Ubar:
     alpha: Share = 0.5
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`. Raises ValueError: losses are not available."""
+        """Raise ValueError: losses are not available."""
         if context.losses is None:
             raise ValueError("ubar needs the losses of models, which are not known here")
         peers = stack.count - 1

@@ -29,7 +29,6 @@ class Krum(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         check_count("krum", self.f, stack.count, self.f + 2)
         chosen = nearest(scores(between(stack.gram()), self.f), 1)
         return stack.combination(chosen.double()), context.state, None
@@ -43,7 +42,6 @@ class MultiKrum(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         check_count("multi_krum", self.f, stack.count, self.f + 2)
         chosen = nearest(scores(between(stack.gram()), self.f), stack.count - self.f)
         return stack.combination(chosen.double() / (stack.count - self.f)), context.state, ~chosen[:, 1:]
@@ -57,7 +55,6 @@ class Bulyan(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`."""
         check_count("bulyan", self.f, stack.count, 4 * self.f + 1)
         distances = between(stack.gram())
         left = torch.ones(distances.shape[:2], dtype=torch.bool, device=distances.device)
@@ -79,7 +76,7 @@ class Mda(Tolerant):
     """
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """As `Combination.reduce`. Raises ValueError: there are more than MAX_SUBSETS subsets."""
+        """Raise ValueError: there are more than MAX_SUBSETS subsets."""
         check_count("mda", self.f, stack.count, 2 * self.f + 1)
         size = stack.count - self.f
         if math.comb(stack.count, size) > MAX_SUBSETS:

@@ -65,12 +65,12 @@ def network(count: int, wanted: tuple[int, ...]) -> Network:
 
 def _pruned(count: int, wanted: tuple[int, ...]) -> list[tuple[int, int, bool, bool]]:
     """Comparators that a wanted output depends on, and which of their two outputs do."""
-    needed, kept = set(wanted), list[tuple[int, int, bool, bool]]()
+    needed, comparators = set(wanted), list[tuple[int, int, bool, bool]]()
     for low, high in reversed(list(_comparators(count))):
         if low in needed or high in needed:
-            kept.append((low, high, low in needed, high in needed))
+            comparators.append((low, high, low in needed, high in needed))
             needed |= {low, high}
-    return kept[::-1]
+    return comparators[::-1]
 
 
 def _comparators(count: int) -> Iterator[tuple[int, int]]:

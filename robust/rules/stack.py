@@ -149,14 +149,14 @@ class Stack:
         others = weights.to(dtype, copy=True)
         moves = self.own.new_empty(min(CHUNK, out.numel()), dtype=dtype)
         differences = self._differences(row, extra, among=among, wide=wide)
-        for (_, part), ours, target in zip(
+        for (_, part), own_part, target in zip(
             differences, torch.split(self.own[row], CHUNK), torch.split(out, CHUNK), strict=True
         ):
             moved = torch.mv(part.T, others, out=moves[: part.shape[1]])
             if wide:
-                target.copy_(ours + moved)
+                target.copy_(own_part + moved)
             else:
-                torch.add(ours, moved, out=target)
+                torch.add(own_part, moved, out=target)
 
     def _differences(
         self,
@@ -185,16 +185,16 @@ class Stack:
         own = torch.split(self.own[row, within], CHUNK)
         last = None if extra is None else torch.split(extra[row, within], CHUNK)
         part, target = buffer, buffer[:peers]
-        for index, (theirs, ours) in enumerate(zip(received, own, strict=True)):
-            if ours.shape[0] < size:
-                part = buffer[:, : ours.shape[0]]
+        for index, (peer_part, own_part) in enumerate(zip(received, own, strict=True)):
+            if own_part.shape[0] < size:
+                part = buffer[:, : own_part.shape[0]]
                 target = part[:peers]
             if wide:
-                torch.sub(theirs.double(), ours.double(), out=target)
+                torch.sub(peer_part.double(), own_part.double(), out=target)
             else:
-                torch.sub(theirs, ours, out=target)
+                torch.sub(peer_part, own_part, out=target)
             if last is not None:
-                torch.sub(last[index].to(dtype), ours.to(dtype), out=part[peers])
+                torch.sub(last[index].to(dtype), own_part.to(dtype), out=part[peers])
             if far is not None:
                 part.clamp_(-far, far)
             for peer in absent:

@@ -55,7 +55,7 @@ class Flows:
 
     edge: Averaging  # what an exchange does to a flow
     totals: Tensor  # (N, D)
-    most: int  # settled edges that can still be revoked, per row
+    most: int  # closed edges whose flows can still be revoked, per row
     open: EdgeVectors = field(init=False)
     _settled: list[dict[int, Tensor]] = field(init=False)  # by row: the other end -> the flow, oldest first
     _rest: set[int] = field(init=False, default_factory=set)  # rows with flows that can no longer be revoked
@@ -75,7 +75,7 @@ class Flows:
         return after - before
 
     def revoke(self, row: int, pairs: Sequence[Pair]) -> list[int]:
-        """A node is gone: flows of its edges, open (`pairs`) and settled, are deleted -> the rows at the other ends, ascending."""
+        """Delete the flows of a lost node's edges, open (`pairs`) and closed -> the rows at the other ends, ascending."""
         others = set()
         for pair in pairs:
             flow = self.open.pop(pair)
@@ -113,7 +113,7 @@ class Flows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Update:
-    """What some exchanges do to one endpoint each."""
+    """Changes that exchanges make to one endpoint each."""
 
     rows: NDArray[np.int64]  # (h,) of the vectors; a row may come more than once
     ends: Sequence[Pair]  # (h) as rows of the swarm
@@ -123,7 +123,7 @@ class Update:
     known: Tensor | None  # (h, k) the peers' values afterwards, for selectors that compare with them
 
     def of(self, places: NDArray[np.int64]) -> "Update":
-        """Some of them."""
+        """Return the changes at `places`."""
         at = index(places, self.change)
         flow, known = (part if part is None else part[at] for part in (self.flow, self.known))
         return Update(
@@ -138,7 +138,7 @@ class Update:
 
 @dataclass(slots=True)
 class Differences:
-    """What exchanges of differences keep between rounds."""
+    """Exchanges of differences: flows, estimates of peers and pending commits that are stored between rounds."""
 
     codec: ExchangeCodec
     selector: Selector
@@ -152,7 +152,7 @@ class Differences:
     _wishes: dict[Pair, Indices] = field(default_factory=dict)
 
     def exchange(self, batch: Batch, honest: Batch, view: View, unreachable: NDArray[np.int64]) -> Sizes:
-        """All exchanges of a batch: moves the vectors and the flows. `honest` is not needed: attackers apply what they claim."""
+        """Run all exchanges of a batch: move the vectors and the flows. `honest` is not needed: attackers apply what they claim."""
         updates = self._resolved(batch)
         opened = [self.edges.begin(pair) for pair in batch.pairs]
         supports = [self._support(batch, place, each) for place, each in enumerate(opened)]
@@ -175,7 +175,7 @@ class Differences:
             self.memories.apply(self.edges.rank)
 
     def less_pending(self, batch: Batch) -> Batch:
-        """The same, with responders that count as done what they have pending with others, or two of them would overshoot."""
+        """Return the batch with pending updates of responders on other edges applied, or two of them would overshoot."""
         elsewhere = self.pending.elsewhere(batch, 1)
         if not elsewhere:
             return batch
@@ -185,7 +185,7 @@ class Differences:
         return replace(batch, read=(batch.read[0], vectors))
 
     def remove(self, pair: Pair) -> None:
-        """An edge is no more: what is pending counts for the total flow, which is revoked or settled afterwards."""
+        """Remove an edge: its pending updates count for the total flow, which is revoked or closed afterwards."""
         update = self.pending.pop(pair, None)
         if update is not None:
             self._commit([update], None)
@@ -202,7 +202,7 @@ class Differences:
         return batch if borne is None else replace(batch, borne=borne[:, 0].cpu().numpy())
 
     def correction(self, rows: Rows) -> Tensor | None:
-        """(r, D) the sums of the flows of some rows; None where no flows are kept."""
+        """Return the sums (r, D) of the flows of `rows`; None for mixing algorithms without flows."""
         return None if self.flows is None else self.flows.totals[rows]
 
     def _resolved(self, batch: Batch) -> list[Update]:
@@ -212,10 +212,10 @@ class Differences:
         return self._remembered([replace(update, rows=row) for row, update in self.pending.resolve(batch)])
 
     def _support(self, batch: Batch, place: int, opened: Edge) -> Support:
-        """What the initiator chooses, and what the responder wished for the last time."""
+        """Return the coordinates that the initiator selects, joined with those that the responder requested last time."""
         pair = batch.pairs[place]
-        mine = batch.read[0][batch.ends[0, place]]
-        support = self.selector.select(mine, self._known(pair), opened.seed, opened.transactions)
+        own = batch.read[0][batch.ends[0, place]]
+        support = self.selector.select(own, self._known(pair), opened.seed, opened.transactions)
         wish = self._wishes.pop(pair, None)
         if wish is not None and isinstance(support, Indices):
             support = with_wish(support, wish, self.wish_limit)
@@ -232,9 +232,9 @@ class Differences:
         """One group's exchanges -> what they do to both ends."""
         which = group.which
         pairs, rows = [batch.pairs[place] for place in which], batch.ends[:, which]
-        theirs, mine = (group.take(vectors, index(at, vectors)) for vectors, at in zip(batch.read, rows, strict=True))
+        remote, own = (group.take(vectors, index(at, vectors)) for vectors, at in zip(batch.read, rows, strict=True))
         generators = [[self.edges.generator(opened[place]) for place in which] for _ in range(2)]
-        agreed = agree(self.codec, mine, theirs, *generators)
+        agreed = agree(self.codec, own, remote, *generators)
         v = group.spread(agreed)
         thetas = batch.weights[:, which].mean(axis=0)
         change = v * _column(thetas, v)
@@ -250,7 +250,7 @@ class Differences:
             self._wish(batch, group, opened, sizes)
         if self.known is not None:
             rest = agreed * _column(1.0 - thetas, v)
-            known = (theirs + rest, mine - rest)
+            known = (remote + rest, own - rest)
         steps = change, -change
         if self.choose is not None:
             one, other = (self._chosen(self.choose, batch, group, end, step) for end, step in enumerate(steps))
@@ -265,7 +265,7 @@ class Differences:
         )
 
     def _moved(self, batch: Batch, flows: Flows, group: Group, v: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """What the differences v (g, w) of one group do to flows -> (g, w) changes at both ends."""
+        """Apply the differences v (g, w) of one group to the flows -> (g, w) changes at both ends."""
         which = group.which
         ratio, thetas = group.supports[0].ratio(group.dim), batch.weights[:, which].mean(axis=0).tolist()
         gains = np.asarray([flows.edge.gain(theta, ratio, batch.phase) for theta in thetas])
@@ -288,7 +288,7 @@ class Differences:
         return step * choose(rows, torch.stack(models, 1))[:, None].to(step)
 
     def _wish(self, batch: Batch, group: Group, opened: Sequence[Edge], sizes: Sizes) -> None:
-        """What responders wish for the next time, which their responses carry."""
+        """Store the coordinates that responders request for the next exchange; their responses carry them."""
         for place in group.which:
             pair, answer = batch.pairs[place], batch.read[1][batch.ends[1, place]]
             wish = self.selector.select(answer, self._known(pair[::-1]), 0, opened[place].transactions)
@@ -297,7 +297,7 @@ class Differences:
                 sizes[1, place] += len(wish.describe(group.dim))
 
     def _remembered(self, updates: list[Update]) -> list[Update]:
-        """The same; what they tell of the peers is written down for the selector, as `Support.put` does."""
+        """Return the updates, after storing in the selector what they reveal of the peers, as `Support.put` does."""
         for update in updates:
             if update.known is not None and self.known is not None:
                 slots, group = self.known.slots(update.ends), update.group
@@ -324,16 +324,16 @@ class Differences:
 
 
 def agree(
-    exchange_codec: ExchangeCodec, mine: Tensor, theirs: Tensor, asking: Sequence[Generator], answering: Sequence[Generator]
+    exchange_codec: ExchangeCodec, own: Tensor, remote: Tensor, asking: Sequence[Generator], answering: Sequence[Generator]
 ) -> Tensor:  # fmt: skip
-    """What `encode_request`, `decode_request` and `encode_response` result in: the v that both ends of each exchange apply.
+    """Return the v that both ends of each exchange apply: the result of `encode_request`, `decode_request` and `encode_response`.
 
-    Values (g, k): the responders' `mine`, the initiators' `theirs`; requests are rounded by `asking` (g), responses by `answering`.
+    Values (g, k): the responders' `own`, the initiators' `remote`; requests are rounded by `asking` (g), responses by `answering`.
 
     Raises ValueError: "not_finite".
     """
-    check_finite(theirs)
-    difference = mine - through(exchange_codec.request, theirs, asking)
+    check_finite(remote)
+    difference = own - through(exchange_codec.request, remote, asking)
     check_finite(difference)
     for place, clipped in _longer(difference, exchange_codec):
         difference[place] = clipped

@@ -44,7 +44,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundStats:
-    """What a round's exchanges resulted in, in their order."""
+    """Results of a round's exchanges, in their order."""
 
     committed: NDArray[np.bool_]  # (m,) at the initiator, and at the responder unless `unproven`
     unproven: NDArray[np.bool_]  # (m,) the responder does not know yet
@@ -56,7 +56,7 @@ U = TypeVar("U")
 
 
 class Pending(dict[Pair, U]):
-    """What responders have answered and not committed: they do not know yet whether their initiators have."""
+    """Updates that responders have answered but not committed: they do not know yet whether their initiators have."""
 
     def resolve(self, batch: Batch) -> Iterator[tuple[NDArray[np.int64], U]]:
         """Remove those whose responders learn of the commit, by the next exchange of the edge -> (responder's row (1,), update)."""
@@ -65,7 +65,7 @@ class Pending(dict[Pair, U]):
                 yield batch.ends[1, place : place + 1], self.pop(pair)
 
     def elsewhere(self, batch: Batch, *ends: int) -> list[tuple[NDArray[np.int64], U]]:
-        """Those of rows that take part in the batch as one of `ends` (0 initiator, 1 responder), but on another edge."""
+        """Return the pending updates of rows that are in the batch as one of `ends` (0 initiator, 1 responder), but on another edge."""
         at = {pair[end]: (batch.ends[end, k : k + 1], pair) for end in ends for k, pair in enumerate(batch.pairs)}
         return [(at[pair[1]][0], update) for pair, update in self.items() if pair[1] in at and at[pair[1]][1] != pair]
 

@@ -1,6 +1,6 @@
 """Rounds in which every node sends all others one message: every row's message through the codec, then each row's step of all it has.
 
-A message that is lost or late is absent, but its sender counts among the members, as does a peer that is asked in vain.
+A message that is lost or late is absent, but its sender counts among the members, as does a peer whose request fails.
 
 Shapes: N rows, n members, D numbers of the shared vector.
 """
@@ -22,7 +22,7 @@ from starling.node.simulate.matrix.table import States, check_finite
 
 @dataclass(slots=True)
 class Broadcasts(Pulled):
-    """How all rows step."""
+    """Broadcast algorithms for all rows: encode, deliver, step."""
 
     edge: Broadcasting
     codec: BroadcastCodec
@@ -30,9 +30,9 @@ class Broadcasts(Pulled):
     states: States
 
     def exchange(self, batch: Batch, honest: Batch, view: View, unreachable: NDArray[np.int64]) -> Sizes:
-        """All messages of a round, and the step of each row that is alive.
+        """Send all messages of a round and step each row that is alive.
 
-        `unreachable` (N,) is how many more peers each row asks in vain. Raises ValueError: "not_finite": the swarm has diverged.
+        `unreachable` (N,) is the number of failed requests to other peers per row. Raises ValueError: "not_finite": the swarm has diverged.
         """
         vectors, rows = batch.vectors, np.flatnonzero(view.alive)
         check_finite(vectors[index(rows, vectors)])
@@ -41,10 +41,10 @@ class Broadcasts(Pulled):
             message = self.codec.encode(vectors[row], b"\0" * 8)
             sent[row] = self.codec.decode(message, vectors.shape[1], vectors.dtype)[1].to(vectors.device)
             length[row] = len(message)
-        asked = requests(batch, self.edges.rank)
+        requested = requests(batch, self.edges.rank)
         for row in rows.tolist():
-            mine = asked.row == row
-            peers, arrives = np.append(asked.peer[mine], row), np.append(asked.arrives[mine], True)
+            from_row = requested.row == row
+            peers, arrives = np.append(requested.peer[from_row], row), np.append(requested.arrives[from_row], True)
             order = np.argsort(self.edges.rank[peers], kind="stable")
             messages, present = sent[index(peers[order], sent)], torch.from_numpy(arrives[order]).to(vectors.device)
             absent = int(unreachable[row])  # where they stand among the others does not matter: they add nothing

@@ -41,7 +41,7 @@ _LARGEST = 1e12  # number in a vector that nodes accept
 
 
 def attack(section: AttackSection) -> Attack | None:
-    """What Byzantine rows do; None: they behave. Raises ConfigError: a parameter that the attack does not take, or refuses."""
+    """Return the attack of Byzantine rows; None: they behave. Raises ConfigError: a parameter that the attack does not take."""
     return ATTACKS.build("attack.params", section.kind, section.params, trusted=True) if section.kind else None
 
 
@@ -60,7 +60,7 @@ class Byzantine:
     """The attackers of a swarm."""
 
     attack: Attack
-    rows: NDArray[np.bool_]  # (N,) who they are
+    rows: NDArray[np.bool_]  # (N,) true for Byzantine rows
     start: Tensor  # (D,) the shared vector that all began with
     # d: a shared vector is a model (d), then perhaps a tracker (d) and norms, which an attacker on trackers claims to be huge
     dim: int
@@ -107,7 +107,7 @@ def _valid(messages: Tensor) -> Tensor:
 
 
 def falsified(batch: Batch, byzantine: Byzantine, view: View, rank: NDArray[np.int64], quantizer: Quantizer) -> Batch:
-    """The same exchanges, with attackers that read other vectors than their own. What a receiver refuses loses the exchange.
+    """Return the batch with attackers' messages instead of their own vectors. An exchange whose message a receiver refuses is lost.
 
     `rank` (N,) is the place of each row in the order of peer ids, `quantizer` that of requests.
     """
@@ -124,7 +124,7 @@ def falsified(batch: Batch, byzantine: Byzantine, view: View, rank: NDArray[np.i
 
 
 def _met(batch: Batch, byzantine: Byzantine) -> list[tuple[int, dict[int, int]]]:
-    """Each attacker with the honest rows that it exchanges with -> place of their exchange."""
+    """Return each attacker with a dict of honest rows that it exchanges with -> place of their exchange."""
     met: dict[int, dict[int, int]] = {}
     for place, (i, j) in enumerate(batch.pairs):
         if byzantine.rows[i] != byzantine.rows[j]:
@@ -146,7 +146,7 @@ def thresholds(mixer: Mixer, state: Any, rows: Sequence[int]) -> Tensor | None:
 
 
 def poisoned(attack: Attack, rows: NDArray[np.bool_], data: Sequence[Data]) -> list[Data]:
-    """Each row's data; of `rows` (N,) poisoned, where the attack does that.
+    """Return each row's data; that of `rows` (N,) is poisoned if the attack targets data.
 
     Raises ConfigError: the attack needs labels that are not there, or names a class that is not.
     """
@@ -180,7 +180,7 @@ Hits = Callable[[nn.Module, Any], tuple[int, int]]
 
 
 def success(attack: Attack) -> Hits | None:
-    """What is counted of an attack on some samples; None: it has no such aim.
+    """Return a function that counts an attack's successes on samples; None: its success cannot be counted.
 
     Of triggered samples of other classes, how many are classified as the target; of a source class, how many.
     """

@@ -1,4 +1,4 @@
-"""How long rounds take: virtual seconds per node in steps pace, computed from what was computed and sent.
+"""Virtual clocks of nodes in steps pace: durations of rounds, from what was computed and sent.
 
 All nodes do round r "together" in the sense that their exchanges have its number; each has a clock of its own. A round of a pair begins
 when both are done with their local steps, and takes the transfers:
@@ -7,9 +7,9 @@ when both are done with their local steps, and takes the transfers:
 
 A link's rate is the lesser of both ends', each shared evenly by the exchanges it has in the round.
 
-Deadlines are those of `gossip.exchange.wait_rules`: who is ready first waits for the other as long as its adaptive deadline says, and the
-time of two more rounds of its own local steps, of one for who was late the last time, and of MAX_FACTOR more for each round just before in
-which it met nobody. A peer that is ready later than that is late: there is no exchange, and who waited has waited in vain. The same holds
+Deadlines are those of `gossip.exchange.wait_rules`: the end that is ready first waits for the other as long as its adaptive deadline says, and the
+time of two more rounds of its own local steps, of one for a peer that was late the last time, and of MAX_FACTOR more for each round just before in
+which it had no exchange. A peer that is ready later than that is late: there is no exchange, and the wait was in vain. The same holds
 for what was lost, and for a responder that misses a proof. Retries cost no time of their own, and what has begun in time is completed.
 
 Who finds at the beginning of a round that all its peers will have given it up before, sits out: it is still at its local steps of an
@@ -52,7 +52,7 @@ class Clocks:
     _steps: NDArray[np.int64] = field(init=False)
     _missed: NDArray[np.int64] = field(init=False)
     _alone: NDArray[np.int64] = field(init=False)  # (N,) rounds without an exchange before the one under way
-    _late: NDArray[np.int64] = field(init=False)  # (waiter·N + peer) of who was late the last time, ascending
+    _late: NDArray[np.int64] = field(init=False)  # (waiter·N + peer) of peers that were late the last time, ascending
     _ready_s: Seconds = field(init=False)  # of the round under way: (N,) when each is done with its local steps
     _expires_s: Seconds = field(init=False)  # (2, m) when each end gives the other up
     _too_late: NDArray[np.bool_] = field(init=False)  # (m,)
@@ -93,7 +93,7 @@ class Clocks:
         ends_s = self._ends_s(stats)
         first, answered = ready_s <= ready_s[::-1], stats.committed & ~self._too_late
         knows = answered & (initiates | ~stats.unproven)
-        waits = ~knows & (first | ~self._too_late)  # who comes too late learns it at once
+        waits = ~knows & (first | ~self._too_late)  # a late end learns at once that it is late
         until_s = np.where(knows, np.where(initiates, *ends_s[:, None]), np.where(waits, self._expires_s, ready_s))
         self.now_s = self._ready_s.copy()
         np.maximum.at(self.now_s, ends.ravel(), until_s.ravel())
@@ -122,7 +122,7 @@ class Clocks:
         return ends * len(self.now_s) + ends[::-1]
 
     def _away(self, alive: NDArray[np.bool_], ends: NDArray[np.int64], expires_s: Seconds) -> NDArray[np.bool_]:
-        """(N,) who is still busy when the last of its peers gives it up; without peers, when half of the others would."""
+        """Return (N,) rows that are still busy when the last of their peers gives up; without peers, when half of the others would."""
         last_s = np.full(len(self.now_s), -np.inf)
         np.maximum.at(last_s, ends.ravel(), expires_s[::-1].ravel())
         last_s[np.isinf(last_s)] = np.median(expires_s) if expires_s.size else np.inf

@@ -1,6 +1,6 @@
-"""The edges of a swarm: names, incarnations, transaction numbers, and vectors kept per edge or per end of an edge.
+"""The edges of a swarm: names, incarnations, transaction numbers, and vectors stored per edge or per end of an edge.
 
-Shapes: N rows, E numbers kept, h edges or ends.
+Shapes: N rows, E numbers stored, h edges or ends.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ class Edge:
 
 @dataclass(slots=True)
 class Edges:
-    """The open edges."""
+    """The open edges of a swarm, with their seeds, incarnations and transaction numbers."""
 
     peers: Sequence[str]  # (N) peer id of each row
     seed: int
@@ -60,11 +60,11 @@ class Edges:
         return opened
 
     def generator(self, opened: Edge, *labels: str) -> Generator:
-        """What the current transaction rounds by."""
+        """Return the generator that the quantizer draws from in the current transaction."""
         return generator(self.seed, "quantize", opened.name, opened.incarnation, opened.transactions, *labels)
 
     def close(self, pair: Pair) -> None:
-        """In order: the next incarnation starts with no memory."""
+        """Close an edge properly: its next incarnation starts with empty memory."""
         if self.open.pop(pair, None) is not None:
             self._closed[pair] = self._closed.get(pair, 0) + 1
 
@@ -81,7 +81,7 @@ class Edges:
         return sorted((pair for pair in self.open if row in pair), key=lambda pair: int(self.rank[sum(pair) - row]))
 
     def pair(self, one: int, other: int) -> Pair:
-        """The initiator first."""
+        """Return the pair with the initiator first."""
         return (one, other) if self.rank[one] < self.rank[other] else (other, one)
 
 
@@ -98,7 +98,7 @@ class EdgeVectors:
         self.rows = self.initial.new_empty((0, self.initial.numel()))
 
     def __iter__(self) -> Iterator[Pair]:
-        """All that have one."""
+        """Iterate over the pairs that have a vector."""
         return iter(self._slots)
 
     def get(self, key: Pair) -> Tensor | None:
@@ -124,7 +124,7 @@ class EdgeVectors:
         return self.rows[at]
 
     def pop(self, key: Pair) -> Tensor | None:
-        """(E,) what was kept, a copy, which is kept no longer."""
+        """Remove an edge's vector and return a copy of it (E,)."""
         if key not in self._slots:
             return None
         slot = self._slots.pop(key)

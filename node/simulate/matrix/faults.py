@@ -1,4 +1,4 @@
-"""What goes wrong in a round, drawn from a seed: the same crashes, leaves and joins for both engines, and lost exchanges for this one.
+"""Faults of a round, drawn from a seed: the same crashes, leaves and joins for both engines, and lost exchanges for this one.
 
 Shapes: N rows, of which some are alive; m exchanges of a round.
 """
@@ -19,7 +19,7 @@ FEWEST = 2  # nodes that are always left
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Who is gone and who is new, before a round."""
+    """Rows that crash, join or leave before a round."""
 
     crashed: tuple[int, ...] = ()  # rows that fell silent
     joined: tuple[tuple[int, int], ...] = ()  # (row, alive row whose model it takes), in order
@@ -29,7 +29,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExchangeFaults:
-    """What goes wrong with the exchanges of a round. Both (m,) bool."""
+    """Faults of the exchanges of a round. Both (m,) bool."""
 
     lost: NDArray[np.bool_]  # nothing happens at either end
     # the initiator commits, but its proof is lost: the responder commits when the same edge exchanges the next time
@@ -37,7 +37,7 @@ class ExchangeFaults:
 
 
 def no_faults(exchanges: int) -> ExchangeFaults:
-    """Nothing goes wrong."""
+    """Return the faults of a round in which every exchange succeeds."""
     return ExchangeFaults(*np.zeros((2, exchanges), np.bool_))
 
 
@@ -52,7 +52,7 @@ def exchange_faults(faults: FaultsSection, seed: int, round: int, exchanges: int
 
 
 def churn(faults: FaultsSection, seed: int, round: int, alive: Tensor, used: Tensor, fewest: int = FEWEST) -> Change:
-    """Who crashes, joins and leaves before this round; who crashes, or whose model a newcomer takes, does not leave as well.
+    """Draw which rows crash, join and leave before this round; a row that crashes, or whose model a newcomer takes, does not leave.
 
     `alive` and `used` are (N,) bool. A newcomer takes the lowest row never used; without one none joins. At least `fewest` are left.
     """

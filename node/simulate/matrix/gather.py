@@ -42,7 +42,7 @@ class Requests(NamedTuple):
 
 
 def requests(batch: Batch, rank: NDArray[np.int64]) -> Requests:
-    """Each direction of an exchange that has a weight is a request; rank (N,) is each row's place in the order of peer ids."""
+    """Return a request for each direction of an exchange that has a weight; rank (N,) is each row's place in the order of peer ids."""
     end, place = np.nonzero(batch.weights > 0.0)
     row, peer = batch.ends[end, place], batch.ends[1 - end, place]
     order = np.lexsort((rank[peer], row))
@@ -50,56 +50,51 @@ def requests(batch: Batch, rank: NDArray[np.int64]) -> Requests:
 
 
 class Pulled:
-    """Exchanges that change nothing at the node that answers: nothing is kept of an edge, and nothing is pending."""
+    """Exchanges that change nothing at the node that answers: edges have no state, and nothing is pending."""
 
     __slots__ = ()
     pending: ClassVar[Mapping[Pair, object]] = MappingProxyType({})
 
     def less_pending(self, batch: Batch) -> Batch:
-        """The same."""
         return batch
 
-    def resolve(self, batch: Batch) -> None:
-        """Nothing is pending."""
+    def resolve(self, batch: Batch) -> None: ...
 
-    def remove(self, pair: Pair) -> None:
-        """Nothing is kept of an edge."""
+    def remove(self, pair: Pair) -> None: ...
 
     def told(self, batch: Batch, state: Any) -> Batch:
-        """Return the batch."""
         return batch
 
     def correction(self, rows: Rows) -> Tensor | None:
-        """None."""
         return None
 
 
 @dataclass(slots=True)
 class Gathers(Pulled):
-    """What gathering keeps between rounds."""
+    """Exchanges of gathering algorithms, with the states of rules stored between rounds."""
 
     mixer: Gather  # whose rule combines
     codec: ExchangeCodec  # codecs; messages go through `response`
     edges: Edges
     states: States
     losses: LossesOf | None = None  # for rules that look at what a model is worth; None: there are none
-    byzantine: Byzantine | None = None  # who sends each receiver something else
+    byzantine: Byzantine | None = None  # rows that send each receiver another message
     _slots: dict[int, dict[int, int]] = field(default_factory=dict)  # by row: what rules remember of its peers
 
     def exchange(self, batch: Batch, honest: Batch, view: View, unreachable: NDArray[np.int64]) -> Sizes:
-        """All requests of a round: moves the vectors to what the rules make of them, and what rules remember.
+        """Serve all requests of a round: set the vectors to what the rules make of them, and update the rules' states.
 
-        `unreachable` (N,) is how many more requests each row makes in vain, to peers not yet known to be dead.
+        `unreachable` (N,) is the number of requests per row to dead peers that are not yet known to be dead.
 
         Raises ValueError: "not_finite": the swarm has diverged.
         """
-        asked, vectors = requests(batch, self.edges.rank), batch.vectors
-        messages = self._messages(vectors, asked, view.round)
-        false = [] if self.byzantine is None else list(self._falsified(self.byzantine, asked, view))
+        requested, vectors = requests(batch, self.edges.rank), batch.vectors
+        messages = self._messages(vectors, requested, view.round)
+        false = [] if self.byzantine is None else list(self._falsified(self.byzantine, requested, view))
         combined = vectors.clone()
-        for rows, places, absent in _alike(asked, unreachable, vectors.shape[1]):
-            peers = asked.peer[places]
-            received, present = messages[index(peers, vectors)], torch.from_numpy(asked.arrives[places])
+        for rows, places, absent in _alike(requested, unreachable, vectors.shape[1]):
+            peers = requested.peer[places]
+            received, present = messages[index(peers, vectors)], torch.from_numpy(requested.arrives[places])
             present = present.to(vectors.device)
             for where, sent, arrives in false:
                 row, slot = np.nonzero(np.isin(places, where))
@@ -114,9 +109,9 @@ class Gathers(Pulled):
         sizes[1, batch.lost] = 0
         return sizes.astype(np.int64)
 
-    def _messages(self, vectors: Tensor, asked: Requests, round: int) -> Tensor:
-        """(N, D) the message of each row that is asked, as it arrives."""
-        senders = np.unique(asked.peer)
+    def _messages(self, vectors: Tensor, requested: Requests, round: int) -> Tensor:
+        """(N, D) the message of each row that is requested by a peer, as it arrives."""
+        senders = np.unique(requested.peer)
         at = index(senders, vectors)
         check_finite(vectors[at])
         messages = torch.zeros_like(vectors)
@@ -127,13 +122,13 @@ class Gathers(Pulled):
         return Generator().manual_seed(message_seed(self.edges.seed, self.edges.peers[row], round))
 
     def _falsified(
-        self, byzantine: Byzantine, asked: Requests, view: View
+        self, byzantine: Byzantine, requested: Requests, view: View
     ) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
-        """Of each attacker: places (l,) of the honest rows' requests to it, ascending, its messages (l, D), and which arrive (l,) bool."""
-        false = np.flatnonzero(byzantine.rows[asked.peer] & ~byzantine.rows[asked.row])
-        for attacker in np.unique(asked.peer[false]).tolist():
-            places = false[asked.peer[false] == attacker]
-            messages = byzantine.messages(view, attacker, asked.row[places].tolist())
+        """Yield per attacker: ascending places (l,) of honest rows' requests to it, its messages (l, D), and which arrive (l,) bool."""
+        false = np.flatnonzero(byzantine.rows[requested.peer] & ~byzantine.rows[requested.row])
+        for attacker in np.unique(requested.peer[false]).tolist():
+            places = false[requested.peer[false] == attacker]
+            messages = byzantine.messages(view, attacker, requested.row[places].tolist())
             if messages is not None:
                 generators = [self._generator(attacker, view.round) for _ in places]
                 yield places, *transmitted(messages, self.codec.response, generators)
@@ -159,22 +154,22 @@ class Gathers(Pulled):
         if not count:
             return state, None
         kept, slots = state.kept.clone(), present.new_full(present.shape, -1, dtype=torch.int64)
-        for row, (me, asked) in enumerate(zip(rows.tolist(), peers.tolist(), strict=True)):
-            here = present[row, : len(asked)]
-            self._slots[me], kept[row], slots[row, : len(asked)] = assign_slots(
-                self._slots.get(me, {}), asked, here.tolist(), kept[row], count
+        for row, (me, requested) in enumerate(zip(rows.tolist(), peers.tolist(), strict=True)):
+            here = present[row, : len(requested)]
+            self._slots[me], kept[row], slots[row, : len(requested)] = assign_slots(
+                self._slots.get(me, {}), requested, here.tolist(), kept[row], count
             )
         return replace(state, kept=kept), slots
 
 
 def _alike(
-    asked: Requests, unreachable: NDArray[np.int64], width: int
+    requested: Requests, unreachable: NDArray[np.int64], width: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], int]]:
     """Rows (r,) that make equally many requests, of which equally many in vain: rows, places (r, k) among the requests, how many in vain.
 
     At most some million numbers of `width` at a time.
     """
-    rows, first, counts = np.unique(asked.row, return_index=True, return_counts=True)
+    rows, first, counts = np.unique(requested.row, return_index=True, return_counts=True)
     kinds, kind = np.unique(np.stack((counts, unreachable[rows])), axis=1, return_inverse=True)
     for number, (count, absent) in enumerate(kinds.T.tolist()):
         alike = np.flatnonzero(kind.ravel() == number)

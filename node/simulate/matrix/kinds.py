@@ -36,7 +36,7 @@ class RowExchanges(Protocol):
 
     @property
     def pending(self) -> Mapping[Pair, object]:
-        """What responders have answered and not committed."""
+        """Return the updates that responders have answered but not committed."""
 
     def exchange(self, batch: Batch, honest: Batch, view: View, unreachable: NDArray[np.int64]) -> Sizes:
         """Do all exchanges of a batch, which attackers have changed from what `honest` is -> bytes.
@@ -51,7 +51,7 @@ class RowExchanges(Protocol):
         """Commit what responders learn from these exchanges."""
 
     def remove(self, pair: Pair) -> None:
-        """Delete what is kept of an edge that is no more."""
+        """Delete the state of an edge that was closed."""
 
     def told(self, batch: Batch, state: Any) -> Batch:
         """Return the batch of rows with this state, with what exchanges say of it."""
@@ -66,7 +66,7 @@ Forge = Callable[[Batch, View], Batch]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What exchanges are made of, beside the mixing algorithm."""
+    """Parts that exchanges need besides the mixing algorithm."""
 
     codec: ExchangeCodec
     selector: Selector

@@ -36,7 +36,7 @@ class LocalSteps:
     like: Tensor  # (N, d) models
     corrections: Corrections  # where corrections and `weights` meet the optimiser
     weights: Sequence[float] = ()  # of all rows; none: 1 each
-    watched: bool = False  # gradients are kept for attackers to look at
+    watched: bool = False  # gradients are stored for attackers to read
     running_mean: bool = False  # momentum begins with the first gradient, as if all before had been like it; sgd only
     seeds: Seeds | None = None  # steps are along drawn directions, without gradients
     undone: int = 0
@@ -101,7 +101,7 @@ class LocalSteps:
     def _made(
         self, gradients: Tensor, rows: Tensor, round: int, x: Tensor, correct: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """What steps go along before corrections, of the first gradients (r, d) of `rows` at x; their batches are used then."""
+        """Return the directions of steps before corrections, from the first gradients (r, d) of `rows` at x; uses up their batches."""
         section = self.section
         if section.gradient == "optimistic":
             gradients, self._raw[rows] = ahead.optimistic(gradients, self._raw[rows]), gradients
@@ -119,7 +119,7 @@ class LocalSteps:
     def _by_seeds(
         self, seeds: Seeds, rows: Tensor, round: int, step: int, x: Tensor, correct: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """As `Learner` does where the mixing algorithm is `seeds`."""
+        """Return the directions of steps along seeded random directions, as `Learner` does for the mixing algorithm `seeds`."""
         directions = torch.stack([seeds.direction(self.problem.labels[row], round, step, x) for row in rows.tolist()])
         both = torch.stack((x + seeds.epsilon * directions, x - seeds.epsilon * directions), 1)
         scalars = self._ramped(rows, round, x) * slope(self.problem.losses(rows, self._done[rows], both), seeds.epsilon)
@@ -141,7 +141,7 @@ class LocalSteps:
         self._lives[row] += 1
 
     def life(self, row: int) -> tuple[int, int]:
-        """How often a row's memory was emptied, and the local steps that it has done."""
+        """Return how often a row's memory was emptied, and its number of local steps."""
         return int(self._lives[row]), int(self._done[row])
 
     def state_of(self, row: int) -> dict[str, Tensor]:

@@ -38,11 +38,10 @@ class RowState:
 
     @property
     def stepped(self) -> int:
-        """Steps done since."""
+        """Return the number of local steps since this state was made."""
         return self._local.life(self._row)[1] - self._began
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the row's."""
         return self._local.state_of(self._row)
 
     def set_age(self, age: int) -> None:

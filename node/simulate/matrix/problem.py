@@ -1,10 +1,10 @@
-"""What all nodes of a swarm learn, at once: gradients and figures of merit for many models side by side.
+"""Learning problems of all nodes of a swarm at once: gradients and metrics for many models in parallel.
 
 Quadratics have formulas (`Bowls`). Any other task is differentiated (`TorchTask`), through `torch.func` where there are many nodes, else
 one by one. Every batch is drawn as a whole node draws it, from `generator(seed, "batch", node label, local step)`, so both follow one
 trajectory.
 
-Shapes: N rows, of which r or m are asked for, s shards, d parameters.
+Shapes: N rows, of which r or m are requested, s shards, d parameters.
 """
 
 import copy
@@ -47,7 +47,7 @@ class Optimum:
     _best: Tensor = field(init=False, default_factory=lambda: torch.zeros(0))
 
     def of(self, alive: Sequence[int]) -> Tensor:
-        """(d,) float64."""
+        """Return the optimum (d,) float64 of the rows that are alive."""
         if tuple(alive) != self._alive:
             self._alive, self._best = tuple(alive), self.find(alive)
         return self._best
@@ -61,7 +61,7 @@ class Optimum:
 
 @dataclass(slots=True)
 class TorchTask:
-    """Any task."""
+    """Any task of the product, differentiated by torch."""
 
     task: Task
     data: Sequence[Data]  # of each row
@@ -161,7 +161,7 @@ class TorchTask:
 
     @torch.no_grad()
     def success(self, x: Tensor) -> float | None:
-        """How often models x (m, d) do what an attack wants, in [0, 1]; None where it wants nothing that can be counted."""
+        """Return the success rate in [0, 1] of an attack on models x (m, d); None if it cannot be counted."""
         if self.hits is None:
             return None
         done = of = 0
@@ -271,15 +271,14 @@ class Bowls:
         return self.optimum.errors(x[None], alive)[0], float(0.5 * (slopes @ away).mean())
 
     def values(self, x: Tensor, alive: Sequence[int]) -> list[float]:
-        """Errors."""
         return self.optimum.errors(x, alive)
 
     def success(self, x: Tensor) -> None:
-        """There are no samples."""
+        """Return None: there are no samples to attack."""
         return
 
     def _at(self, rows: Tensor) -> Rows:
-        """Where the shards of `rows` lie."""
+        """Return the places of the shards of `rows`."""
         return adjacent(torch.tensor([self.shards[row] for row in rows.tolist()]))
 
     def _slope(self, at: Rows, away: Tensor) -> Tensor:
@@ -354,7 +353,7 @@ def stacked(batches: Sequence[Any]) -> Any:
 
 
 def layout_of(model: nn.Module) -> Layout:
-    """Where a model's parameters lie. Raises ConfigError: it cannot be one flat vector."""
+    """Return where a model's parameters lie in the flat vector. Raises ConfigError: they cannot be one flat vector."""
     try:
         return layout(model)
     except ValueError as error:

@@ -1,7 +1,7 @@
 """The lasting edges of a whole swarm, computed for all nodes at once and only where something changed.
 
-`gossip.overlay.sticky.StickyEdges` is one node's view: each computes the same rings over the living and looks who is beside it. Here the
-rings are computed once for all. All nodes learn of a change at once; those with other peers beside them look in order of peer id, each
+`gossip.overlay.sticky.StickyEdges` is one node's view: each computes the same rings over the living and looks up its neighbors. Here the
+rings are computed once for all. All nodes learn of a change at once; those whose neighbors change look in order of peer id, each
 with the edges that earlier ones opened and closed, until nothing changes.
 
 Shapes: N rows, n of them alive, R rings.
@@ -20,7 +20,7 @@ from starling.node.simulate.matrix.edges import Pair
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a change of members did to the edges. Pairs are (row, row), who acted first."""
+    """Edges opened, closed and lost by a change of members. Pairs are (row, row), the one that acted first in front."""
 
     opened: tuple[Pair, ...]
     closed: tuple[Pair, ...]  # edges that were closed in order
@@ -29,7 +29,7 @@ class Moved:
 
 @dataclass(slots=True)
 class Rings:
-    """Edges of all nodes."""
+    """Edges of all nodes, as the node's membership protocol opens and closes them."""
 
     peers: Sequence[str]  # (N) peer id of each row
     degree: int  # edges to aim for, >= 1; an odd one aims for one more
@@ -39,7 +39,7 @@ class Rings:
     _rings: list[NDArray[np.int64]] = field(init=False)  # (R) all rows in each ring's order
     _living: NDArray[np.bool_] = field(init=False)  # (N,)
     _seats: NDArray[np.int64] = field(init=False)  # (R, N) how many of the living come before each row
-    # (2R, N) the next and the previous living row; -1 for who is not alive
+    # (2R, N) the next and the previous living row; -1 for rows that are not alive
     _beside: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class Rings:
             changed = set[int]()
             for row in sorted(rows, key=self.peers.__getitem__):
                 fresh = [other for other in self.targets(row) if other not in self.edges[row]]
-                for other in fresh:  # who is our target has us for one: it never refuses
+                for other in fresh:  # targets are mutual: a target never refuses
                     self.edges[row].add(other)
                     self.edges[other].add(row)
                 excess = self._excess(row)
@@ -100,7 +100,7 @@ class Rings:
         return opened, closed
 
     def _excess(self, row: int) -> list[int]:
-        """Edges that are no targets beyond what is kept, furthest first."""
+        """Return the edges to close: no targets and beyond the degree, furthest first."""
         excess = len(self.edges[row]) - self.degree - SPARE_EDGES
         if excess <= 0:
             return []

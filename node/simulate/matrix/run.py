@@ -1,6 +1,6 @@
 """One run with all nodes as rows of one array: faults and time beside `starling.node.simulate.matrix.swarm`, evaluated every so often.
 
-steps   rounds in lockstep of their numbers, each node on a clock of its own: who is late for an exchange misses it.
+steps   rounds in lockstep of their numbers, each node on a clock of its own: a late node misses the exchange.
 clock   slots of fixed length: local steps by each node's speed, and visits on the live vectors.
 
 What members do not know yet counts: until a crash has been detected, exchanges with the dead are scheduled, in vain.
@@ -79,11 +79,11 @@ COUNTS = (
 )  # fmt: skip
 """Exchanges that were scheduled ("meetings") and how they ended: committed (of these unproven: the responder did not know at once), lost on
 the network, too late, across a partition, with the dead. Nodes that crashed, left in order and joined. Lasting edges, where there are
-any: opened, closed in order, lost with who went."""
+any: opened, closed properly, lost with a node that left."""
 
 
 class _Run:
-    """State of one run."""
+    """State of one run of the matrix engine."""
 
     def __init__(self, scenario: Scenario, seen: Seen | None) -> None:
         self._scenario = scenario
@@ -128,7 +128,7 @@ class _Run:
         return Swarm(self._peers, x, Dsgd(), exact, Everything(), agreed.seed, alive)
 
     def _learning(self) -> tuple[Swarm, LocalSteps]:
-        """All models at their beginning, and their local steps."""
+        """Return all models at their initial values, and their local steps."""
         scenario, agreed, count = self._scenario, self._agreed, len(self._peers)
         attack = byzantine.attack(scenario.attack)
         learned = problem(agreed, self._peers, attack=attack, byzantine=self.byzantine, own=scenario.simulate.own)
@@ -172,7 +172,7 @@ class _Run:
         return swarm, local
 
     def go(self, progress: Progress) -> int | None:
-        """All rounds -> after how many the swarm diverged, if it did."""
+        """Run all rounds -> number of rounds after which the swarm diverged; None if it did not."""
         pace, faults, swarm = self._scenario.pace, self._scenario.faults, self.swarm
         self._evaluate()
         while self._done < pace.rounds:
@@ -198,7 +198,7 @@ class _Run:
         return replace(now, members=max(1, int(self._members.sum())))
 
     def _round(self, round: int) -> None:
-        """Steps pace."""
+        """Run a round of steps pace."""
         pace, swarm = self._agreed.pace, self.swarm
         alive, members = swarm.alive.numpy(), int(self._members.sum())
         now = stage(self._graph, members, round)
@@ -218,7 +218,7 @@ class _Run:
         self._count(stats)
 
     def _slot(self, slot: int) -> None:
-        """Clock pace."""
+        """Run a slot of clock pace."""
         slot_s = self._agreed.pace.slot_s
         if self._visits is not None:
             visits = self._visits.at(slot)
@@ -273,7 +273,7 @@ class _Run:
         self.swarm.change(Change(closed=tuple(pair for pair in sorted(pairs) if alive[list(pair)].all())))
 
     def _among_living(self, exchanges: Exchanges) -> Exchanges:
-        """Those of two living ends."""
+        """Return the exchanges with two living ends, and count the others."""
         both = np.logical_and(*self.swarm.alive.numpy()[exchanges.ends])
         self.counts["meetings"] += len(both)
         self.counts["dead"] += int((~both).sum())

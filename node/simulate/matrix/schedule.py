@@ -1,4 +1,4 @@
-"""Who exchanges with whom, as arrays over rows: in a round of steps pace by an overlay of those alive, in a slot of clock pace by visits.
+"""Schedule of exchanges as arrays over rows: by the overlay of the living in a round of steps pace, by visits in a slot of clock pace.
 
 Shapes: N rows, n of them alive, m exchanges.
 """
@@ -27,11 +27,10 @@ class Exchanges:
     weights: NDArray[np.float64]  # (2, m) that each of them gives to what it receives
 
     def __len__(self) -> int:
-        """How many."""
         return len(self.ends[0])
 
     def of(self, which: NDArray[np.bool_]) -> "Exchanges":
-        """Some of them."""
+        """Return the exchanges that `which` (m,) selects."""
         return Exchanges(self.ends[:, which], self.weights[:, which])
 
 
@@ -67,16 +66,16 @@ class Schedule:
             order = ranked_at(self.peers, self.salt, round, self.rerank_every)
             self._order, self._epoch = np.array([rows[peer] for peer in order], np.int64), epoch
         self._alive = alive.copy()
-        ranks = self._order[alive[self._order]]  # who is gone leaves the order of the others as it was
+        ranks = self._order[alive[self._order]]  # a departure leaves the order of the others unchanged
         period = self.overlay.period(len(ranks))
         phase = round if period is None else round % period
         if phase in self._known:
             return self._known[phase]
         ranked = by_rank(self.overlay, len(ranks), phase)
-        found = Exchanges(ranks[ranked.ends], ranked.weights)
-        if period is not None and sum(map(len, self._known.values())) + len(found) <= _REMEMBERED:
-            self._known[phase] = found
-        return found
+        exchanges = Exchanges(ranks[ranked.ends], ranked.weights)
+        if period is not None and sum(map(len, self._known.values())) + len(exchanges) <= _REMEMBERED:
+            self._known[phase] = exchanges
+        return exchanges
 
 
 def by_rank(overlay: Overlay, n: int, round: int) -> Exchanges:
@@ -90,7 +89,7 @@ def by_rank(overlay: Overlay, n: int, round: int) -> Exchanges:
 
 
 def _circulant(overlay: Circulant, n: int, round: int) -> Exchanges:
-    """All ranks do the same, so one shift is one stretch of arrays."""
+    """Return the exchanges of a circulant overlay: all ranks have the same shifts, so one shift is one block of arrays."""
     shifts, ranks = overlay.shifts(n, round), np.arange(n)
     parts = [Exchanges(np.zeros((2, 0), np.int64), np.zeros((2, 0)))]
     for shift, weight in shifts.items():
@@ -111,7 +110,7 @@ class SlotSchedule:
     degree: int
     salt: bytes
     theta: float  # mixing weight of every exchange
-    seed: int  # decides who comes first within a slot
+    seed: int  # decides the order within a slot
     rings: Rings = field(init=False)
     _members: NDArray[np.bool_] = field(init=False)
     _visited: dict[tuple[int, int], int] = field(init=False, default_factory=dict)

@@ -1,6 +1,6 @@
 """Swaps of messages, many at a time: `ExchangeCodec` and `starling.gossip.mix.edge_ledger.swap` over the rows of a table.
 
-Shapes: r rows of a table, D numbers of the shared vector, E kept per end of an edge, m swaps, h ends.
+Shapes: r rows of a table, D numbers of the shared vector, E stored per end of an edge, m swaps, h ends.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ class Update:
     received: Tensor  # (h, D) those of the peers
 
     def of(self, places: NDArray[np.int64]) -> "Update":
-        """Some of them."""
+        """Return the updates at `places`."""
         at, ends = index(places, self.mine), [self.ends[place] for place in places]
         return Update(
             self.rows[places], ends, self.give[at], self.take[at], self.mine[at], self.sent[at], self.received[at]
@@ -45,7 +45,7 @@ class Update:
 
 
 class Draw(NamedTuple):
-    """What a message is compressed by."""
+    """Seeds and chance with which a message is compressed."""
 
     sender: int  # row
     seed: int  # of the selector
@@ -55,17 +55,17 @@ class Draw(NamedTuple):
 
 @dataclass(slots=True)
 class Swaps:
-    """What swaps keep between rounds."""
+    """Swaps: public copies and pending commits that are stored between rounds."""
 
     swapping: Swapping
     codec: ExchangeCodec
     selector: Selector
     edges: Edges
-    kept: EdgeVectors  # what each end remembers of its edge (E,)
+    kept: EdgeVectors  # state of each end of an edge (E,)
     pending: Pending[Update] = field(default_factory=Pending)
 
     def exchange(self, batch: Batch, honest: Batch, view: View, unreachable: NDArray[np.int64]) -> Sizes:
-        """All swaps of a batch: moves the vectors and what is kept.
+        """Run all swaps of a batch: move the vectors and the public copies.
 
         Attackers make messages of what `batch` reads, but change what they keep by their true vectors, which `honest` reads.
         """
@@ -93,7 +93,7 @@ class Swaps:
             self._commit(batch.vectors, replace(update, rows=row))
 
     def less_pending(self, batch: Batch) -> Batch:
-        """The same, with ends that count as given what they have pending with others."""
+        """Return the batch with pending updates of its rows on other edges applied."""
         vectors = batch.vectors.clone()
         for row, update in self.pending.elsewhere(batch, 0, 1):
             if update.give > 0.0:
@@ -103,7 +103,6 @@ class Swaps:
         return replace(batch, read=(vectors, vectors))
 
     def remove(self, pair: Pair) -> None:
-        """An edge is no more."""
         self.pending.pop(pair, None)
         self.kept.pop(pair)
         self.kept.pop(pair[::-1])
@@ -130,7 +129,7 @@ class Swaps:
         return messages, sizes
 
     def _drawn(self, sender: int, opened: Edge, round: int) -> Draw:
-        """What a row's message on an edge is drawn by."""
+        """Return the draw of a row's message on an edge."""
         chance = partial(self.edges.generator, opened, self.edges.peers[sender])
         return Draw(sender, opened.seed, opened.transactions, chance)
 
@@ -151,7 +150,7 @@ class Swaps:
         return arrive, sizes
 
     def _conclude(self, vectors: Tensor, update: Update) -> None:
-        """All that is committed of a round."""
+        """Commit all updates of a round."""
         self._commit(vectors, update)
 
     def _commit(self, vectors: Tensor, update: Update) -> None:
@@ -173,7 +172,7 @@ class Commons(Swaps):
     swapping: Common
 
     def _drawn(self, sender: int, opened: Edge, round: int) -> Draw:
-        """By the sender and the round."""
+        """Return a draw that depends on the sender and the round only."""
         seed, peer = self.edges.seed, self.edges.peers[sender]
         return Draw(sender, common_draw.mask_seed(seed, peer), round, partial(common_draw.chance, seed, peer, round))
 

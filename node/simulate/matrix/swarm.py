@@ -4,10 +4,10 @@
 
 Every number comes out of the same mixing, selecting and rounding functions on the same seeds as in a whole node, but sums are taken in
 another order: without faults the models are those of the plain loop (`tests/harness/reference.py`) to a relative 1e-9 in float64 after
-200 rounds, for every mixing algorithm. Faults are data (`node.simulate.matrix.faults`), so is who exchanges with whom
+200 rounds, for every mixing algorithm. Faults are data (`node.simulate.matrix.faults`), so is the schedule of exchanges
 (`node.simulate.matrix.schedule`), and how long it all takes is computed beside it (`node.simulate.matrix.clocks`).
 
-Memory beside x: one copy of the shared vectors; the state of the mixing algorithm; where flows are kept one vector per open edge that was
+Memory besides x: one copy of the shared vectors; the state of the mixing algorithm; with flows one vector per open edge that was
 ever used, and one per node.
 
 Shapes: N rows, n of them alive, d parameters, D numbers of the shared vector, m exchanges.
@@ -187,7 +187,7 @@ class Swarm:
 
     @property
     def settled(self) -> Tensor:
-        """(N, d) what is evaluated and who joins takes over: the anchors, where nodes broadcast, else the models."""
+        """Return the models (N, d) that are evaluated and sent to joining nodes: the outer parameters where nodes broadcast, else x."""
         return self._settled(*self._states.of(slice(None)))
 
     @property
@@ -233,13 +233,13 @@ class Swarm:
         return self.mixer.shared(state, x).clone()
 
     def _exchange(self, batch: Batch, view: View, unreachable: NDArray[np.int64] | None) -> tuple[Batch, Sizes]:
-        """All exchanges of a batch -> the batch as attackers made it, and the sizes."""
+        """Run all exchanges of a batch -> the batch as attackers made it, and the sizes."""
         vain = np.zeros(len(self.peers), np.int64) if unreachable is None else unreachable
         sent = self._forge(batch, view)
         return sent, self.exchanges.exchange(sent, batch, view, vain)
 
     def _batch(self, exchanges: Exchanges, faults: ExchangeFaults | None, phase: Phase) -> Batch:
-        """All exchanges, each initiated by the lesser peer id."""
+        """Return the batch of all exchanges, each initiated by the lesser peer id."""
         faults = no_faults(len(exchanges)) if faults is None else faults
         rank = self.edges.rank[exchanges.ends]
         swapped = rank[1] < rank[0]

@@ -60,7 +60,7 @@ class Group:
     coefficients: bool  # values are not those of the coordinates, but coefficients of the support
 
     def of(self, places: NDArray[np.int64]) -> "Group":
-        """Some of them."""
+        """Return the members of the group at `places`."""
         if len(places) == len(self.which):
             return self
         coordinates = (

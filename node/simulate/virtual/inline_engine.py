@@ -19,7 +19,7 @@ from starling.node.rpc.calls import Evaluate, Evaluated, Reply, Request, Stop, T
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call under way."""
+    """A call that is in progress."""
 
     request: Request
     reply: Reply | None = None

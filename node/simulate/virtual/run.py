@@ -104,7 +104,6 @@ class _Run:
 
     @property
     def counts(self) -> Counter[str]:
-        """See COUNTS."""
         ended = sum((last.stats for last in self.last.values()), Counter[str]())
         return Counter({key: count // 2 for key, count in ended.items()}) + self._churn_counts
 
@@ -132,15 +131,15 @@ class _Run:
             await trio.sleep(self._poll_s)
 
     def _keep_model(self, index: int, virtual: VirtualNode) -> None:
-        """Of a node that has just evaluated itself in a due round. Called often, so it must be cheap."""
+        """Store the model of a node that has just evaluated itself in a due round. Called often, so it must be cheap."""
         measured = virtual.node.progress.value_round
         if measured is not None and self._due and measured >= self._due[0] and measured in self._due:
-            held = self._models.setdefault(measured, {})
-            if index not in held:
-                held[index] = virtual.vector
+            models = self._models.setdefault(measured, {})
+            if index not in models:
+                models[index] = virtual.vector
 
     def _record(self, index: int) -> None:
-        """What a node has sent and done: before it goes, and at evaluations."""
+        """Record a node's traffic and counts: before it leaves, and at evaluations."""
         virtual, last = self.swarm.nodes[index], self.last[index]
         node = virtual.node
         if node.network is not None:
@@ -152,7 +151,7 @@ class _Run:
             last.undone = virtual.engine.undone
 
     def _evaluate(self) -> None:
-        """A row for each due round that all have passed; of who was elsewhere in that round, its model now."""
+        """Add a row for each due round that all nodes have passed; a node without a model of that round counts with its current one."""
         while self._due:
             due, taken = self._due[0], self._models.get(self._due[0], {})
             if self._samples and due != self._due[-1]:  # who sleeps has no model of this round: those who averaged do
@@ -193,7 +192,7 @@ class _Run:
                 raise
             self.diverged, self._due = due, []
             return
-        self._models = {later: held for later, held in self._models.items() if later > due}
+        self._models = {later: models for later, models in self._models.items() if later > due}
 
     def _rules(self) -> list[Rule]:
         """Partitions, losses, and the delays of links."""
@@ -236,5 +235,5 @@ class _Run:
 
 
 def _takes_part(virtual: VirtualNode) -> bool:
-    """Its engine is open and it has begun."""
+    """Tell if a node's engine is open and it trains or has finished."""
     return virtual.node.progress.state in {"training", "finished"}

@@ -50,12 +50,11 @@ class VirtualNode:
 
     @property
     def peer_id(self) -> str:
-        """Its id."""
         return self.node.setup.identity.peer_id
 
     @property
     def vector(self) -> Tensor:
-        """(d,) its live model."""
+        """Return the node's current model (d,)."""
         assert self.engine is not None
         return self.engine.vector
 
@@ -120,7 +119,7 @@ class VirtualSwarm:
     async def start(self, index: int, *, shard: int | None = None, stage: int | None = None) -> VirtualNode:
         """Start one node, for the first time or again after a crash; back when it is on the network.
 
-        In a swarm of crews it takes a `stage`, that of its index unless told.
+        In a swarm of crews it takes `stage`, by default that of its index.
         """
         assert self._nursery is not None
         identity = self.identity(index)
@@ -180,7 +179,7 @@ class VirtualSwarm:
         await virtual.ended.wait()
 
     async def leave(self, index: int) -> None:
-        """The node is asked to stop, says goodbye and is gone."""
+        """Stop a node: it says goodbye and leaves."""
         virtual = self.nodes.pop(index)
         virtual.node.stop()
         await virtual.ended.wait()
@@ -197,8 +196,7 @@ class _Seconds:
 
     swarm: VirtualSwarm
 
-    def prepare(self) -> None:
-        """Nothing."""
+    def prepare(self) -> None: ...
 
     def start(self, stage: int, bootstrap: tuple[str, ...]) -> bool:
         """A node of the same swarm."""
@@ -208,7 +206,7 @@ class _Seconds:
 
 
 async def _inline(work: Callable[[], T]) -> T:
-    """What a thread does in production: to a clock that jumps, a task that waits for a thread is idle."""
+    """Run `work` in the event loop instead of a thread: with an autojump clock, a task that waits for a thread counts as idle."""
     result = work()
     await trio.sleep(WORK_S)
     return result
