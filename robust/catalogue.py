@@ -103,7 +103,7 @@ def rule(
     name: str, params: Mapping[str, Any] | None = None, before: str | None = None, before_params: Mapping[str, Any] | None = None,
     *, trusted: bool = False,
 ) -> Composed:  # fmt: skip
-    """A rule by name, after one of PREAGGREGATIONS if `before` is one; satisfies `starling.gossip.api.Rule`.
+    """Return a rule by name, after one of PREAGGREGATIONS if `before` is one; satisfies `starling.gossip.api.Rule`.
 
     `trusted`: the machine's owner agrees to import what "module:Class" names. Raises ConfigError: unknown name or parameter, or a value
     that is refused.

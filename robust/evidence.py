@@ -32,12 +32,12 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 def claim_of(statement: Attestation) -> Claim:
-    """A statement in the form that is forwarded, without the swarm's id."""
+    """Return a statement in the form that is forwarded, without the swarm's id."""
     return Claim(statement.peer, statement.incarnation, statement.round, statement.digest, statement.signature)
 
 
 def statement_of(claim: Claim, swarm: str) -> Attestation:
-    """The statement in a claim, not yet verified."""
+    """Return the statement in a claim, not yet verified."""
     return Attestation(swarm, claim.peer, claim.incarnation, claim.round, claim.digest, claim.signature)
 
 
@@ -48,7 +48,7 @@ def equivocation(one: Attestation, other: Attestation) -> Evidence:
 
 
 def equivocation_check(swarm: str, verify: Verify) -> Check:
-    """A verifier of equivocation proofs in the swarm with this id."""
+    """Return a verifier of equivocation proofs in the swarm with this id."""
 
     def check(peer: str, a: bytes, b: bytes) -> bool:
         try:

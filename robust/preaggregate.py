@@ -28,7 +28,7 @@ class Nnm(Tolerant):
 
 
 def neighborly(distances: Tensor, f: int) -> Tensor:
-    """(R, m, m) the mixing that makes each vector the mean of its m − f nearest, itself included, f in [0, m).
+    """Return (R, m, m), the mixing that makes each vector the mean of its m − f nearest, itself included, f in [0, m).
 
     Distances (R, m, m) may be monotone functions of these; the diagonal is ignored.
     """

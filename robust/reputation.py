@@ -198,12 +198,12 @@ class Reputation:
     # --- queries ---------------------------------------------------------------------------------
 
     def verdict(self, peer: str, now: float) -> Verdict:
-        """The verdict on a peer now, without side effects."""
+        """Return the verdict on a peer now, without side effects."""
         entry = self._entries.get(peer)
         return entry.verdict if entry is not None and now < entry.verdict.until else OK
 
     def standing(self, peer: str, now: float) -> Standing:
-        """A snapshot of a peer's reputation, without side effects."""
+        """Return a snapshot of a peer's reputation, without side effects."""
         entry = self._entries.get(peer, _Entry())
         verdict, contribution = self.verdict(peer, now), self._contribution(entry, now)
         known = entry.turns >= self.turns and contribution >= ACTIVE

@@ -38,7 +38,8 @@ def overflow(n: int, f: int, s: int, b: int) -> float:
 
 
 def b_hat(n: int, f: int, s: int, nodes: int, rounds: int, epsilon: float) -> int:
-    """The smallest b such that with probability >= 1 − epsilon no node ever draws more than b Byzantine peers; n, f, s as in `overflow`.
+    """Return the smallest b such that with probability >= 1 − epsilon no node ever draws more than b Byzantine peers; n, f, s as in
+    `overflow`.
 
     `nodes` >= 1 honest ones draw in each of rounds >= 1; epsilon in (0, 1). Raises ValueError: out of these bounds.
     """
@@ -58,7 +59,7 @@ def b_hat(n: int, f: int, s: int, nodes: int, rounds: int, epsilon: float) -> in
 
 
 def least_s(n: int, f: int, nodes: int, rounds: int, epsilon: float) -> int:
-    """The smallest odd s with 2·b_hat < s: with probability >= 1 − epsilon no draw of the run has a Byzantine half. Arguments as of
+    """Return the smallest odd s with 2·b_hat < s: with probability >= 1 − epsilon no draw of the run has a Byzantine half. Arguments as of
     `b_hat`.
 
     Raises ValueError: there is no such s, or an argument is out of bounds.
@@ -95,8 +96,8 @@ def draw(
 
 
 def labels(addresses: Iterable[str], operator: str = "") -> frozenset[str]:
-    """The prefixes of a peer: those of all its addresses, multiaddrs, and the label that its operator gives to all of its nodes, "" for
-    none.
+    """Return the prefixes of a peer: those of all its addresses, multiaddrs, and the label that its operator gives to all of its nodes, ""
+    for none.
 
     For a connected peer pass the observed address, as the addresses in its record are its own claim.
     """
@@ -105,8 +106,8 @@ def labels(addresses: Iterable[str], operator: str = "") -> frozenset[str]:
 
 
 def prefix_of(address: str) -> str | None:
-    """The IPv4 /24 or IPv6 /48 of a multiaddr such as "/ip4/1.2.3.4/tcp/4001"; "named" for host names and other protocols, "relayed" for
-    addresses at public relays.
+    """Return the IPv4 /24 or IPv6 /48 of a multiaddr such as "/ip4/1.2.3.4/tcp/4001"; "named" for host names and other protocols,
+    "relayed" for addresses at public relays.
 
     None for malformed and non-public addresses (loopback, private, link-local, shared).
     """
@@ -138,7 +139,7 @@ def _check(n: int, f: int, s: int) -> None:
 
 
 def _ways(n: int, f: int, s: int) -> Iterator[tuple[int, int]]:
-    """(x, number of samples of s with exactly x Byzantine), from the largest possible x down to 0."""
+    """Yield (x, number of samples of s with exactly x Byzantine), from the largest possible x down to 0."""
     good, most = n - 1 - f, min(f, s)
     ways = math.comb(f, most) * math.comb(good, s - most)
     for x in range(most, -1, -1):
@@ -156,7 +157,7 @@ def _shuffled(candidates: Sequence[str], source: Source) -> Iterator[str]:
 
 
 def _numbers(seed: int) -> Source:
-    """A stream of integers from a seed."""
+    """Return a stream of integers from a seed."""
     return partial(_number, seed.to_bytes(16, "little", signed=True), count())
 
 

@@ -51,7 +51,7 @@ def _read(files: Iterable[Path]) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The program."""
+    """Run the command line and return its exit code."""
     files = [path for path in (ROOT / "newsfragments").glob("*.md") if path.name != "README.md"]
     if not arguments:
         print(section("Unreleased", _read(files)), end="")

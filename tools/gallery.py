@@ -143,7 +143,7 @@ def run(example: Example) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program."""
+    """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition(".")[0] if __doc__ else None)
     parser.add_argument("names", nargs="*", metavar="NAME")
     named = parser.parse_args(arguments).names

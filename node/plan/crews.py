@@ -31,7 +31,7 @@ def block_costs(world: World) -> list[float]:
 
 
 class Crews:
-    """Of one world."""
+    """Crews of the machines in a plan file."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -40,22 +40,22 @@ class Crews:
         self._needed = lru_cache(maxsize=1 << 16)(self._bytes)
 
     def among(self, able: list[int]) -> tuple[Crew, ...]:
-        """The crews with the largest sum of steps a second, all of one size, of these machines; none if the model does not fit."""
+        """Return the crews with the largest sum of steps a second, all of one size, of these machines; none if the model does not fit."""
         least, most = self._fewest(able), min(len(able), MOST_STAGES, self._world.model.layers)
-        found: tuple[Crew, ...] = ()
+        best: tuple[Crew, ...] = ()
         tried = 0
         for size in range(max(2, least), most + 1):
             orders = place(able, size, self._rate, self._near)
             crews = tuple(crew for order in orders if (crew := self.crew(order)) is not None)
-            if sum(1.0 / it.step_s for it in crews) > sum(1.0 / it.step_s for it in found):
-                found = crews
-            tried += bool(found)
+            if sum(1.0 / it.step_s for it in crews) > sum(1.0 / it.step_s for it in best):
+                best = crews
+            tried += bool(best)
             if tried > MORE:
                 break
-        return found
+        return best
 
     def crew(self, order: tuple[int, ...]) -> Crew | None:
-        """A crew in that order; None: the model does not fit. Warm-up as far as memory goes."""
+        """Return a crew in that order; None: the model does not fit. Warm-up as far as memory goes."""
         if (ends := self._cut(order)) is None:
             return None
         machines = [self._world.machine[number] for number in order]
@@ -142,5 +142,5 @@ class Crews:
 
 
 def _step_s(pipe: Pipeline, w: int) -> float:
-    """By the formula where the lines are hidden, event by event where memory lets too few micro-batches be under way."""
+    """Return the seconds of a step: by formula if transfers are hidden, by simulation if memory allows too few micro-batches."""
     return predicted(pipe, "1f1b") if w >= warm_up(pipe) else simulated(pipe, "1f1b", w)

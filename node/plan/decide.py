@@ -1,4 +1,4 @@
-"""The plan: who trains the whole model, who could only do it together, who cannot, and what decides how fast it goes."""
+"""The plan: machines that train the whole model alone, in crews, or not at all, and what limits their speed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Bytes of a transformer in training: what is held for each parameter, and what is kept of a forward pass for the backward one.
+"""Memory of a transformer in training: bytes per parameter, and activations that a forward pass stores for the backward pass.
 
 A block has 12 h² parameters (attention 4 h², feed-forward 8 h²), the two tables v h each; norms and biases are less than 1 %.
 Activations are counted as float32. Sources: the counts of Korthikanti et al. 2022 (arXiv:2205.05198) for a block, with what PyTorch
-keeps where attention is fused; `published_floats` is the estimate that planners for crowds of volunteers use.
+stores where attention is fused; `published_floats` is the estimate that planners for crowds of volunteers use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEPT_SCORES = {  # numbers for each score; with dropout its mask and what that l
 
 
 def parameters(model: ModelSection) -> int:
-    """Of the whole model."""
+    """Return the number of parameters of the whole model."""
     return 12 * model.layers * model.hidden**2 + 2 * model.vocab * model.hidden
 
 
@@ -32,11 +32,11 @@ def bytes_per_parameter(train: TrainSection) -> float:
     return MODEL + moments + (of_flows(train.flows, train.degree) if keeps_flows else 0.0) + EXCHANGE
 
 
-def activations(model: ModelSection, train: TrainSection, blocks: int, held: int) -> int:
-    """Bytes that so many blocks keep of `held` micro-batches."""
+def activations(model: ModelSection, train: TrainSection, blocks: int, live: int) -> int:
+    """Return the bytes of activations of `live` micro-batches in so many blocks."""
     scores = KEPT_SCORES[train.scores] * model.sequence * model.heads / model.hidden
-    kept = KEPT_RECOMPUTED if train.recompute else KEPT + scores
-    return round(4 * held * train.micro_batch * model.sequence * model.hidden * kept * blocks)
+    stored = KEPT_RECOMPUTED if train.recompute else KEPT + scores
+    return round(4 * live * train.micro_batch * model.sequence * model.hidden * stored * blocks)
 
 
 def logits(model: ModelSection, train: TrainSection) -> int:
@@ -44,17 +44,17 @@ def logits(model: ModelSection, train: TrainSection) -> int:
     return 8 * train.micro_batch * model.sequence * model.vocab
 
 
-def needed(model: ModelSection, train: TrainSection, first: int, last: int, held: int, reserve: int) -> int:
+def needed(model: ModelSection, train: TrainSection, first: int, last: int, live: int, reserve: int) -> int:
     """Bytes of a machine with blocks `first` to `last`, that one excluded. The first has the input table, the last the output's.
 
     Args:
-        held: micro-batches of which it keeps activations at a time, >= 1.
+        live: micro-batches whose activations are in memory at a time, >= 1.
         reserve: bytes that the process takes without a model.
     """
     tables = (first == 0) + (last == model.layers)
     share = 12 * (last - first) * model.hidden**2 + tables * model.vocab * model.hidden
     head = logits(model, train) if last == model.layers else 0
-    return round(bytes_per_parameter(train) * share) + activations(model, train, last - first, held) + head + reserve
+    return round(bytes_per_parameter(train) * share) + activations(model, train, last - first, live) + head + reserve
 
 
 def published_floats(model: ModelSection, batch: int) -> int:

@@ -1,4 +1,4 @@
-"""Who is in a crew with whom, and in which order: crews wait for nobody but themselves, so the sum of their rates counts.
+"""Assign machines to crews, and order them: crews wait for nobody but themselves, so the sum of their rates counts.
 
 From random partitions, machines of two crews are swapped, or a member and one that is left over, as long as the sum grows. Where DT-FM
 (Yuan et al. 2022, arXiv:2206.01288) averages every step over groups of equal stages and has to match them, members that gossip do not.
@@ -21,7 +21,7 @@ Rate = Callable[[tuple[int, ...]], float]
 def place(
     machines: Sequence[int], size: int, rate: Rate, near: Callable[[int, int], float], seed: int = 0
 ) -> list[tuple[int, ...]]:
-    """Crews of `size` machines, each in order, with the largest sum of rates found; those that cannot train are left out.
+    """Crews of `size` machines, each in order, with the largest sum of rates over random starts; those that cannot train are left out.
 
     Args:
         near: how long the line between two machines is; used to order crews where there are more than EXACT machines.
@@ -36,7 +36,7 @@ def place(
         orders = itertools.permutations(crew) if exact else iter([_nearest(start, crew, near) for start in crew])
         return max((rate(each), each) for each in orders)
 
-    found: list[tuple[float, tuple[int, ...]]] = []
+    chosen: list[tuple[float, tuple[int, ...]]] = []
     for start in range(STARTS):
         mixed = list(machines)
         Random(seed * STARTS + start).shuffle(mixed)  # noqa: S311
@@ -44,8 +44,8 @@ def place(
         while _swap(groups, lambda crew: best(crew)[0]):
             pass
         reached = [it for it in map(best, groups) if it[0] > 0.0]
-        found = max(found, reached, key=lambda crews: sum(it[0] for it in crews))
-    return [crew for _, crew in sorted(found, key=lambda it: (-it[0], it[1]))]
+        chosen = max(chosen, reached, key=lambda crews: sum(it[0] for it in crews))
+    return [crew for _, crew in sorted(chosen, key=lambda it: (-it[0], it[1]))]
 
 
 def _swap(groups: list[tuple[int, ...]], rate: Rate) -> bool:

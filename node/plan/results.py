@@ -1,4 +1,4 @@
-"""What a plan says, machine by machine."""
+"""Results of a plan, machine by machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `starling plan` reads: a model, how it is trained, machines and the lines between them."""
+"""Format of the file that `starling plan` reads: a model, how it is trained, machines and the links between them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ModelSection(Section, frozen=True):
 
 
 class TrainSection(Section, frozen=True):
-    """How it is trained."""
+    """How the model is trained."""
 
     optimizer: Literal["sgd", "momentum", "adamw"] = "adamw"
     """Its moments take 0, 4 or 8 bytes a parameter."""
@@ -72,7 +72,7 @@ class TrainSection(Section, frozen=True):
 
 
 class MachineSection(Section, frozen=True):
-    """One machine."""
+    """A machine of the plan."""
 
     name: Name
     memory_gb: Memory
@@ -86,12 +86,12 @@ class MachineSection(Section, frozen=True):
 
     @property
     def memory_bytes(self) -> int:
-        """The same in bytes."""
+        """Return the memory in bytes."""
         return round(self.memory_gb * GB)
 
 
 class LinkSection(Section, frozen=True):
-    """What was measured between two machines; others are as good as both their lines."""
+    """Measurements between two machines; other pairs get the worse of both machines' values."""
 
     between: tuple[Name, Name]
     ms: Milliseconds
@@ -110,7 +110,7 @@ class Rest(Section, frozen=True):
 
 
 class World(Rest, frozen=True, kw_only=True):
-    """A whole plan file."""
+    """Contents of a plan file."""
 
     model: ModelSection
     train: TrainSection = TrainSection()
@@ -119,7 +119,7 @@ class World(Rest, frozen=True, kw_only=True):
 
 
 def load(path: Path, machines: Path | None = None, links: Path | None = None) -> World:
-    """A plan file; machines and links may have files of their own, which replace what it has.
+    """Return a plan file; machines and links may have files of their own, which replace what it has.
 
     Raises ConfigError: unreadable, a wrong key or value, a machine twice, a link to nobody or to itself, too many machines.
     """
@@ -148,14 +148,14 @@ def _named(path: Path, raw: Mapping[str, Any], fields: Mapping[str, Any]) -> Map
     return raw
 
 
-def _tables(found: object, kind: type[S], name: str) -> tuple[S, ...]:
-    if not isinstance(found, list):
+def _tables(given: object, kind: type[S], name: str) -> tuple[S, ...]:
+    if not isinstance(given, list):
         raise ConfigError(f"{name}: must be tables, each under `[[{name}]]`; {TRY}")
-    return tuple(_whole(each, kind, f"{name}[{number}]") for number, each in enumerate(found))
+    return tuple(_whole(each, kind, f"{name}[{number}]") for number, each in enumerate(given))
 
 
 def _whole(table: object, kind: type[S], where: str) -> S:
-    """A table with all keys that have no default."""
+    """Return a table with all keys that have no default."""
     if not isinstance(table, dict):
         raise ConfigError(f"{where}: must be a table with keys; {TRY}")
     for field in fields_of(kind).values():
@@ -184,7 +184,7 @@ def _checked(world: World) -> World:
 
 
 def line(world: World, a: int, b: int) -> tuple[float, float]:
-    """(seconds one way, bytes a second) from machine a to machine b, places in `world.machine` of which both rates are given."""
+    """Return (seconds one way, bytes a second) from machine a to machine b, places in `world.machine` of which both rates are given."""
     one, other = world.machine[a], world.machine[b]
     assert one.up_mbit is not None
     assert other.down_mbit is not None

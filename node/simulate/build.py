@@ -29,7 +29,7 @@ def rows(scenario: Scenario) -> int:
 
 
 def identities(agreed: Manifest, count: int) -> tuple[str, tuple[str, ...]]:
-    """The swarm id and `count` peer ids: those that whole nodes of this seed have."""
+    """Return the swarm id and `count` peer ids: those that whole nodes of this seed have."""
     swarm = VirtualSwarm(agreed, seed=agreed.seed)
     return swarm.swarm, tuple(swarm.identity(index).peer_id for index in range(count))
 
@@ -57,21 +57,21 @@ def exchange(
 
 
 def byzantine(scenario: Scenario, count: int) -> NDArray[np.bool_]:
-    """(N,) which rows are Byzantine: those that are named, or a draw of those that begin."""
+    """Return (N,): which rows are Byzantine: those that are named, or a draw of those that begin."""
     attack = scenario.attack
     named = attack.rows or _lowest(scenario, "bad", scenario.simulate.nodes, attack.nodes).nonzero()[0]
     return np.isin(np.arange(count), named)
 
 
 def step_s(scenario: Scenario, count: int) -> NDArray[np.float64]:
-    """(N,) seconds of a local step; of a share of the rows, by draw, longer."""
+    """Return (N,), seconds of a local step; of a share of the rows, by draw, longer."""
     faults = scenario.faults
     slow = _lowest(scenario, "straggler", count, round(faults.straggler_share * count))
     return scenario.network.step_s * np.where(slow, faults.straggler_factor, 1.0)
 
 
 def _lowest(scenario: Scenario, label: str, rows: int, count: int) -> NDArray[np.bool_]:
-    """(rows,) the `count` rows with the lowest draws."""
+    """Return (rows,), the `count` rows with the lowest draws."""
     draws = np.array([derive(scenario.simulate.seed, label, row) for row in range(rows)], dtype=np.uint64)
     chosen = np.zeros(rows, dtype=bool)
     chosen[np.argsort(draws, kind="stable")[:count]] = True
@@ -79,7 +79,7 @@ def _lowest(scenario: Scenario, label: str, rows: int, count: int) -> NDArray[np
 
 
 def rates(scenario: Scenario, count: int) -> NDArray[np.float64]:
-    """(N,) bytes a second of each node's link; inf where unlimited."""
+    """Return (N,), bytes a second of each node's link; inf where unlimited."""
     network = scenario.network
     if network.rates:
         return np.resize(np.array(network.rates, dtype=np.float64), count)
@@ -90,7 +90,7 @@ def rates(scenario: Scenario, count: int) -> NDArray[np.float64]:
 
 
 def splits(scenario: Scenario, count: int) -> Sequence[tuple[int, int, NDArray[np.bool_]]]:
-    """(from round, until round, (N,) on which side each row is) of every partition."""
+    """Return (from round, until round, (N,) on which side each row is) of every partition."""
     intervals = []
     for split, (begin, end, share) in enumerate(scenario.faults.partitions):
         draws = [derive(scenario.simulate.seed, "partition", split, row) / 2**63 for row in range(count)]

@@ -49,7 +49,7 @@ class InlineCrew:
         return loss
 
     def evaluate(self, batches: int) -> float:
-        """The metric over the first held-out batches."""
+        """Return the metric over the first held-out batches."""
         last = self._through(True, batches)[-1]
         for engine in self.engines:
             engine.handle(calls.Abandon())

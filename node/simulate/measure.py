@@ -79,7 +79,7 @@ class Measure:
         )  # fmt: skip
 
     def line(self) -> str:
-        """The latest in a few words."""
+        """Return the latest in a few words."""
         row = self.rows[-1]
         return f"{self.metric.replace('_', ' ')} {row.mean:.4g}, {row.alive} nodes"
 

@@ -37,7 +37,8 @@ def check(path: Path | None) -> None:
 def figure(
     finished: Sequence[Finished], title: str, target: float, *, x: str | None = None, group: Sequence[str] = ()
 ) -> Figure:
-    """The picture of at least one run, against `x`, a name in `results.AXES`; None: a panel for each. `group` as of `results.variants`.
+    """Return the picture of at least one run, against `x`, a name in `results.AXES`; None: a panel for each. `group` as of
+    `results.variants`.
 
     A target that is not 0 is a line across it. Raises ConfigError: `x` or `group` names nothing that is there.
     """

@@ -108,7 +108,7 @@ def reached(rows: Sequence[Row], target: float, *, higher_is_better: bool) -> Re
 
 
 def to_json(scenario: dict[str, Any], finished: Sequence[Finished], planned: int) -> bytes:
-    """The JSON of runs, in the sweep's order, of a scenario given as settings; fewer than `planned` after an interruption.
+    """Return the JSON of runs, in the sweep's order, of a scenario given as settings; fewer than `planned` after an interruption.
 
     Numbers that are not finite become null.
     """

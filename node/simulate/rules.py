@@ -167,7 +167,7 @@ def _check_kappa(scenario: Scenario) -> list[str]:
 
 
 def _check_attack(scenario: Scenario) -> list[str]:
-    """The attackers exist and their attack is possible here -> warnings."""
+    """Check that the attackers exist and their attack is possible here -> warnings."""
     attack, nodes = scenario.attack, scenario.simulate.nodes
     if attack.kind:
         ATTACKS.check(attack.kind, "attack.kind")

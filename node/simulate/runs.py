@@ -163,7 +163,7 @@ class Sweep:
 
 
 def _outcome(future: Future[Outcome | Failure]) -> Outcome | Failure:
-    """A future that is done; executors report a lost worker by exceptions of their own."""
+    """Return a future that is done; executors report a lost worker by exceptions of their own."""
     try:
         return future.result()
     except (GossipError, BrokenExecutor, CancelledError, OSError) as error:

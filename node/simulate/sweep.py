@@ -33,7 +33,7 @@ def title(labels: Mapping[str, Scalar]) -> str:
 
 
 def read(file: Path | None, given: Sequence[str] = ()) -> tuple[Scenario, tuple[Cell, ...]]:
-    """The scenario of a TOML file, None: of the defaults, with what is `given` as `--set` takes it, "preset=open" too; and its runs.
+    """Return the scenario of a TOML file, None: of the defaults, with what is `given` as `--set` takes it, "preset=open" too; and its runs.
 
     Raises ConfigError: unreadable, not TOML, or as `cells`.
     """
@@ -78,7 +78,7 @@ def flat(grid: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _axis(key: str, values: object) -> list[dict[str, Scalar]]:
-    """The settings that one key of the grid goes through."""
+    """Return the settings that one key of the grid goes through."""
     if not isinstance(values, list | tuple) or not values:
         raise ConfigError(f"sweep.grid: {key}: must be a list of values, got {values!r}; try `{key} = [1, 2]`")
     names = [name.strip() for name in key.split(",")]

@@ -76,7 +76,7 @@ def run(number: int, scenario: Scenario, report: Progress | None = None) -> Outc
 
 
 def _guarded(name: str, *arguments: object) -> Any:
-    """The result of a function of `engines`, or its failure: exceptions of many types do not survive pickling."""
+    """Return the result of a function of `engines`, or its failure: exceptions of many types do not survive pickling."""
     try:
         return getattr(importlib.import_module("starling.node.simulate.engines"), name)(*arguments)  # imports torch
     except GossipError as error:

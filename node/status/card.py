@@ -9,7 +9,7 @@ _DATA = (
 
 
 def card(name: str, *, swarm: str, task: str, form: str, status: StatusSnapshot | None) -> str:
-    """The page. `status` is the node's, now or its last one; None where the node left none.
+    """Return the page. `status` is the node's, now or its last one; None where the node left none.
 
     Args:
         name: of the model.

@@ -1,4 +1,4 @@
-"""What `starling doctor` says of one thing. A leaf: the command line prints it, the terminal UI and the web page draw it."""
+"""Result of one check of `starling doctor`. A leaf: the command line prints it, the terminal UI and the web page draw it."""
 
 from typing import Literal
 

@@ -38,14 +38,14 @@ class ControlError(Exception):
 
 
 class NotRunning(ControlError):
-    """No node runs in that directory."""
+    """Raised when no node runs in that directory."""
 
     def __init__(self, run_dir: Path) -> None:
         super().__init__(f"no node is running in {run_dir}; start it with `starling run --dir {typed(run_dir)}`")
 
 
 def typed(path: Path | str) -> str:
-    """A path or another word as it must be typed in a shell, for messages that name the next command."""
+    """Return a path or another word as it must be typed in a shell, for messages that name the next command."""
     return shlex.quote(str(path))
 
 
@@ -64,7 +64,7 @@ def socket_address(run_dir: Path, name: str = SOCKET_NAME) -> Iterator[str]:
 
 
 def connect(run_dir: Path) -> socket.socket:
-    """A non-blocking connection to the node in `run_dir`.
+    """Return a non-blocking connection to the node in `run_dir`.
 
     Raises NotRunning: nothing listens there; ControlError: something listens, but cannot be reached.
     """
@@ -111,7 +111,6 @@ class _Lines:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
         self._socket.close()
 
     def receive(self, timeout_s: float) -> list[bytes]:
@@ -152,7 +151,7 @@ class _Lines:
 
 
 class Watch(_Lines):
-    """A running node's snapshots as they come. Never blocks unless asked to: fit for a UI's own loop.
+    """A running node's snapshots as they come. Never blocks without a timeout: fit for a UI's own loop.
 
     Raises ControlError: it cannot be reached.
     """
@@ -161,7 +160,7 @@ class Watch(_Lines):
         super().__init__(run_dir, {"op": "watch"})
 
     def poll(self, timeout_s: float = 0.0) -> StatusSnapshot | None:
-        """The newest snapshot that arrived since the last call; None if there is none within `timeout_s`.
+        """Return the newest snapshot that arrived since the last call; None if there is none within `timeout_s`.
 
         Raises ControlError: the node went away, refused, or has another version.
         """

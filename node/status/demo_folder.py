@@ -1,4 +1,4 @@
-"""Where a demo keeps its nodes: a folder of run directories node-0, node-1 …, and ALONE beside them."""
+"""Folder of a demo's nodes: run directories node-0, node-1 …, and ALONE."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ _PREFIX = "node-"
 
 
 def place(folder: Path, number: int) -> Path:
-    """The run directory of a node, whether it is there yet or not."""
+    """Return the run directory of a node, whether it is there yet or not."""
     return folder / f"{_PREFIX}{number}"
 
 
 def nodes(folder: Path) -> dict[int, Path]:
-    """The run directories that are there, by number and in its order; none where `folder` is no demo's."""
-    found = ((path.name.removeprefix(_PREFIX), path) for path in folder.glob(f"{_PREFIX}*") if path.is_dir())
-    return dict(sorted((int(number), path) for number, path in found if number.isdecimal()))
+    """Return the run directories that are there, by number and in its order; none where `folder` is no demo's."""
+    folders = ((path.name.removeprefix(_PREFIX), path) for path in folder.glob(f"{_PREFIX}*") if path.is_dir())
+    return dict(sorted((int(number), path) for number, path in folders if number.isdecimal()))

@@ -1,4 +1,4 @@
-"""What a node left behind when its process ended: `final.json` in the run directory. A leaf: imports only `starling.node.status.snapshot`.
+"""Final status of a node whose process ended: `final.json` in the run directory. A leaf: imports only `starling.node.status.snapshot`.
 
 One JSON object, written when the last round is done and again when the process ends; removed when a node starts in that directory. So if it
 is there and no node answers on the control socket, it says how the last run ended:
@@ -22,7 +22,7 @@ Ended = Literal["finished", "left", "failed"]
 
 
 class FinalStatus(msgspec.Struct, frozen=True):
-    """How a run ended, and the node's last status."""
+    """End of a run, and the node's last status."""
 
     ended: Ended
     """finished: all rounds are done. left: stopped before, in order. failed: `reason` says why."""
@@ -34,12 +34,12 @@ class FinalStatus(msgspec.Struct, frozen=True):
 
 
 def encode(final: FinalStatus) -> str:
-    """The file's text."""
+    """Return the file's text."""
     return msgspec.json.encode(final).decode() + "\n"
 
 
 def load(run_dir: Path) -> FinalStatus | None:
-    """How the last run in `run_dir` ended; None if it is not known: it never ran, still runs, or was killed.
+    """Return how the last run in `run_dir` ended; None if it is not known: it never ran, still runs, or was killed.
 
     Raises ValueError: the file is damaged or of another version; one line that names it.
     """

@@ -20,12 +20,12 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def count(value: int | None) -> str:
-    """1234567 -> 1,234,567."""
+    """Format a count: 1234567 -> 1,234,567."""
     return MISSING if value is None else f"{value:,}"
 
 
 def figure(value: float | None) -> str:
-    """A loss or metric, four significant digits at most."""
+    """Format a loss or metric, four significant digits at most."""
     if value is None or not math.isfinite(value):
         return MISSING
     if value and not 1e-4 <= abs(value) < 1e5:
@@ -40,7 +40,7 @@ def others(named: Iterable[tuple[str, float | None]]) -> str:
 
 
 def small(value: float | None) -> str:
-    """A figure that may be far below one: 0.934, 0.0123, 5.1e-04."""
+    """Format a figure that may be far below one: 0.934, 0.0123, 5.1e-04."""
     if value is None or not math.isfinite(value) or value == 0 or abs(value) >= 0.1:
         return figure(value)
     return f"{value:.4f}" if abs(value) >= 0.00995 else f"{value:.1e}"
@@ -58,7 +58,7 @@ def size(value: float | None) -> str:
 
 
 def rate(bytes_per_s: float | None) -> str:
-    """Bytes per second."""
+    """Format bytes per second."""
     return MISSING if bytes_per_s is None else f"{size(bytes_per_s)}/s"
 
 
@@ -70,7 +70,7 @@ def speed(per_s: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """The two largest units at most: 3 s, 2 min 5 s, 1 h 4 min, 3 d 2 h."""
+    """Format the two largest units at most: 3 s, 2 min 5 s, 1 h 4 min, 3 d 2 h."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
     whole = max(0, int(seconds))
@@ -82,7 +82,7 @@ def duration(seconds: float | None) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """The largest unit alone, for a narrow column."""
+    """Format the largest unit alone, for a narrow column."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
     whole = max(0, int(seconds))
@@ -90,7 +90,7 @@ def age(seconds: float | None) -> str:
 
 
 def latency(seconds: float | None) -> str:
-    """A round trip: 0.8 ms, 12 ms, 1.3 s."""
+    """Format a round trip: 0.8 ms, 12 ms, 1.3 s."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
     if seconds >= 0.9995:
@@ -100,14 +100,14 @@ def latency(seconds: float | None) -> str:
 
 
 def privacy(epsilon: float | None, delta: float | None) -> str:
-    """What a node's data have cost: 1.23 (δ 1e-05). A dash where nothing is noised; ∞, which JSON cannot say, where δ stands alone."""
+    """Format a node's privacy loss: 1.23 (δ 1e-05). A dash without noise; ∞ for a δ alone, as JSON has no infinity."""
     if delta is None:
         return MISSING
     return f"{'∞' if epsilon is None else figure(epsilon)} (δ {delta:.0e})"
 
 
 def reached(state: str, relays: Collection[str]) -> str:
-    """How members reach a node of this `reachability`; "" while that is not known."""
+    """Say how members reach a node of this `reachability`; "" while that is not known."""
     match state:
         case "reachable":
             return "members can dial this node"
@@ -119,7 +119,7 @@ def reached(state: str, relays: Collection[str]) -> str:
 
 
 def short(text: str, width: int = ID_WIDTH) -> str:
-    """A name or peer id in at most `width` cells, >= 4: its two ends, or of a peer id its end alone.
+    """Format a name or peer id in at most `width` cells, >= 4: its two ends, or of a peer id its end alone.
 
     All peer ids begin alike, and commands take the end of one: `starling ban …abcdefg`.
     """
@@ -137,21 +137,21 @@ def labels(texts: Mapping[str, str], width: int = NAME_WIDTH) -> dict[str, str]:
     Names are cut to `width` cells, >= 4, and peer ids to ID_WIDTH; those that would look alike keep as much more as tells them apart.
     Texts that are equal even in full, or differ in unprintable characters alone, are numbered.
     """
-    found: dict[str, str] = {}
+    unique: dict[str, str] = {}
     left = dict(sorted(texts.items()))
     extra = 0
     while left:
         cut = {
             key: short(text, (ID_WIDTH if text.startswith(ID_PREFIX) else width) + extra) for key, text in left.items()
         }
-        count = Counter([*found.values(), *cut.values()])
-        found |= {key: label for key, label in cut.items() if count[label] == 1}
+        count = Counter([*unique.values(), *cut.values()])
+        unique |= {key: label for key, label in cut.items() if count[label] == 1}
         whole = [key for key, label in cut.items() if count[label] > 1 and label == clean(texts[key])]
         for key in whole:
-            found[key] = _numbered(cut[key], found.values())
-        left = {key: text for key, text in left.items() if key not in found}
+            unique[key] = _numbered(cut[key], unique.values())
+        left = {key: text for key, text in left.items() if key not in unique}
         extra += 2
-    return found
+    return unique
 
 
 def _numbered(label: str, taken: Collection[str]) -> str:
@@ -165,17 +165,17 @@ def rounds(round: int, total: int) -> str:
 
 
 def share(part: float | None) -> str:
-    """0.25 -> 25 %."""
+    """Format a share: 0.25 -> 25 %."""
     return MISSING if part is None or not math.isfinite(part) else f"{part:.0%}".replace("%", " %")
 
 
 def cores(busy: float | None) -> str:
-    """Of a processor: 1.2 cores."""
+    """Format a number of busy processor cores: 1.2 cores."""
     return MISSING if busy is None or not math.isfinite(busy) else f"{busy:.2g} core{'' if busy == 1 else 's'}"
 
 
 def bar(part: float | None, width: int) -> str:
-    """A share as a bar of so many cells; empty where it is not known."""
+    """Format a share as a bar of so many cells; empty where it is not known."""
     if part is None or not math.isfinite(part):
         return ""
     full = round(min(1.0, max(0.0, part)) * width)
@@ -183,14 +183,14 @@ def bar(part: float | None, width: int) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A place in a recording: 02:05, 1:02:05."""
+    """Format a place in a recording: 02:05, 1:02:05."""
     minutes, second = divmod(max(0, int(seconds)), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute:02}:{second:02}"
 
 
 def ended(counts: Exchanges) -> str:
-    """How exchanges ended."""
+    """Format the numbers of exchanges by their outcome."""
     return f"{counts.committed:,} done, {counts.aborted:,} aborted, {counts.busy:,} busy, {counts.timeout:,} timed out"
 
 

@@ -11,9 +11,9 @@ HIDDEN: Final = ("time", "level", "event", "text", "peer_id", "run_id")
 
 
 def log_line(event: Mapping[str, object], when: str, figure: Callable[[object], str] = str) -> str:
-    """When, what, and the other fields of an event in brackets, written by `figure`; without control characters."""
+    """Return time, name and the other fields of an event in brackets, formatted by `figure`; without control characters."""
     mark, name = MARKS.get(str(event.get("level")), "  "), event.get("event", "–")
-    words = f"{name}: {event['text']}" if "text" in event else str(name)
+    text = f"{name}: {event['text']}" if "text" in event else str(name)
     fields = " ".join(f"{key}={figure(value)}" for key, value in event.items() if key not in HIDDEN)
-    line = f"{when} {mark}{words}" + (f"  [{fields}]" if fields else "")
+    line = f"{when} {mark}{text}" + (f"  [{fields}]" if fields else "")
     return "".join(character if character.isprintable() else "·" for character in line)

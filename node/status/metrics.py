@@ -65,7 +65,7 @@ _OF_PEER: Final = declared(PeerStatus)
 
 
 def exposition(snapshot: StatusSnapshot, accept: str = "") -> tuple[bytes, str]:
-    """The answer to a scrape: body and content type; OpenMetrics where the Accept header names it, else the older text format."""
+    """Return the answer to a scrape: body and content type; OpenMetrics where the Accept header names it, else the older text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(snapshot))
     if "application/openmetrics-text" in accept:
@@ -75,7 +75,7 @@ def exposition(snapshot: StatusSnapshot, accept: str = "") -> tuple[bytes, str]:
 
 
 def health(snapshot: StatusSnapshot) -> tuple[bool, str]:
-    """Whether the node has no problem, and one line with its state and problem."""
+    """Tell if the node has no problem, and return one line with its state and problem."""
     well = snapshot.problem is None and snapshot.state != "failed"
     return well, f"{snapshot.state}: {snapshot.problem}" if snapshot.problem is not None else snapshot.state
 
@@ -115,7 +115,7 @@ def _collected(snapshot: StatusSnapshot) -> Iterator[Metric]:
         "starling_exchanges", "Exchanges by how they ended, both ends counted.", labels=["outcome"]
     )
     last: dict[str, Exemplar] = {
-        each.outcome: found for each in snapshot.transactions if (found := _exemplar(each)) is not None
+        each.outcome: exemplar for each in snapshot.transactions if (exemplar := _exemplar(each)) is not None
     }
     for outcome, count in ends.items():
         exchanges.add_metric([outcome], count, exemplar=last.get(outcome))
@@ -128,7 +128,7 @@ def _collected(snapshot: StatusSnapshot) -> Iterator[Metric]:
 
 
 def _exemplar(ended: Transaction) -> Exemplar | None:
-    """An exchange that began, for a counter; None for one that is too long to be named, or whose seconds are not known."""
+    """Return an exchange that began, for a counter; None for one that is too long to be named, or whose seconds are not known."""
     labels = {"peer": ended.peer, "round": str(ended.round), "number": str(ended.number)}
     if ended.seconds is None or sum(len(name) + len(value) for name, value in labels.items()) > MAX_EXEMPLAR:
         return None

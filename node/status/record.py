@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def earlier(path: Path) -> Path:
-    """Where the part of a record goes that was written before `path` was rotated."""
+    """Return the path of the part of a record that was written before `path` was rotated."""
     return path.with_name(path.name + ".1")
 
 
@@ -64,14 +64,16 @@ class Curve:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """Oldest first."""
+        """Return the points, oldest first."""
         if self._last is None or self._kept[-1] is self._last:
             return tuple(self._kept)
         return (*self._kept, self._last)
 
 
 def line(before: StatusSnapshot | None, now: StatusSnapshot) -> bytes:
-    """The line that follows the one of `before`, newline included: whole where a file begins (None), or the node was started again."""
+    """Return the line that follows the one of `before`, newline included: whole where a file begins (None), or the node was
+    started again.
+    """
     if before is None or _is_restart(before, now):
         return encode(now)
     new = {name: _appended(getattr(before, name), getattr(now, name)) for name in LISTS}
@@ -86,33 +88,33 @@ def _is_restart(before: StatusSnapshot | None, now: StatusSnapshot) -> bool:
 
 
 def _appended(before: tuple[T, ...], now: tuple[T, ...]) -> tuple[T, ...]:
-    """What was added to a bounded list: `now` begins with the longest end of `before` that is still in it."""
+    """Return what was added to a bounded list: `now` begins with the longest end of `before` that is still in it."""
     for dropped in range(len(before)):
-        kept = before[dropped:]
-        if now[: len(kept)] == kept:
-            return now[len(kept) :]
+        tail = before[dropped:]
+        if now[: len(tail)] == tail:
+            return now[len(tail) :]
     return now
 
 
 def load(path: Path) -> list[StatusSnapshot]:
-    """The snapshots of a `record.jsonl`, whole again, oldest first; at least one.
+    """Return the snapshots of a `record.jsonl`, whole again, oldest first; at least one.
 
     Curves, events and transactions are those since the node's start, bounded as in a snapshot. What was written before the file was begun
     anew (NAME.1) comes first, if it is there. A torn last line is left out.
 
     Raises ValueError: it cannot be read, or is no record; one line that names the file.
     """
-    found: list[StatusSnapshot] = []
+    snapshots: list[StatusSnapshot] = []
     before = earlier(path)
     for part in (before, path) if before.exists() else (path,):
         try:
             with part.open("rb") as file:
-                found.extend(_whole(_lines(part, file)))
+                snapshots.extend(_whole(_lines(part, file)))
         except OSError as error:
             raise ValueError(f"{part}: cannot be read: {error.strerror}; try `ls -l {part}`") from error
-    if not found:
+    if not snapshots:
         raise ValueError(f"{path}: holds no whole snapshot, so it is no record, or one that has only just begun")
-    return found
+    return snapshots
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[StatusSnapshot]:

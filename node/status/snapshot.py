@@ -16,17 +16,17 @@ VERSION = SNAPSHOT.newest
 
 
 def gauge(name: str, text: str, *, zero_is_absent: bool = False) -> Meta:
-    """A metric that may fall: its name without `starling_`, with its unit, and one line for Prometheus and the JSON Schema."""
+    """Return a metric that may fall: its name without `starling_`, with its unit, and one line for Prometheus and the JSON Schema."""
     return Meta(description=text, extra={"kind": "gauge", "name": f"starling_{name}", "zero_is_absent": zero_is_absent})
 
 
 def counter(name: str, text: str) -> Meta:
-    """A metric that only rises; Prometheus adds `_total` to its name."""
+    """Return a metric that only rises; Prometheus adds `_total` to its name."""
     return Meta(description=text, extra={"kind": "counter", "name": f"starling_{name}", "zero_is_absent": False})
 
 
 class Exchanges(msgspec.Struct, frozen=True):
-    """How this node's exchanges ended, both ends counted."""
+    """Numbers of this node's exchanges by outcome, both ends counted."""
 
     committed: int = 0
     aborted: int = 0
@@ -128,7 +128,7 @@ class Transaction(msgspec.Struct, frozen=True):
     """Of payloads."""
     bytes_received: int = 0
     clip: float | None = None
-    """Share of the difference that was kept after clipping, 0 to 1: 1 is not clipped; None where it is not known."""
+    """Share of the difference that clipping left, 0 to 1: 1 is not clipped; None where it is not known."""
     seconds: float | None = None
     """From the first frame about it to the end."""
     waited_s: float | None = None
@@ -275,7 +275,7 @@ class StatusSnapshot(msgspec.Struct, frozen=True):
 
 
 class EngineFigures(msgspec.Struct, frozen=True):
-    """What the engine measures, carried whole to the status. Names are those of `StatusSnapshot` and `Resources`.
+    """Measurements of the engine, copied to the status. Names are those of `StatusSnapshot` and `Resources`.
 
     The loss is the mean of the local steps since the last figures: None without a step, nan if none has a loss, as where a step left
     the finite numbers, or no data are used any more.
@@ -297,7 +297,7 @@ def encode(snapshot: StatusSnapshot) -> bytes:
 
 
 def decode(line: bytes) -> StatusSnapshot:
-    """The snapshot in a line. Raises ValueError: not a snapshot, or of another version."""
+    """Return the snapshot in a line. Raises ValueError: not a snapshot, or of another version."""
     try:
         snapshot = msgspec.json.decode(line, type=StatusSnapshot)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -1,1 +1,1 @@
-"""What can be learned: models, data, losses and figures of merit."""
+"""Tasks: models, data, losses and metrics."""

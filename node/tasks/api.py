@@ -1,4 +1,4 @@
-"""What a task is: a model, its data, a loss and a figure of merit. Typed, installed locally, never received from a peer."""
+"""Interface of tasks: a model, its data, a loss and a metric. Typed, installed locally, never received from a peer."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from starling.node.config.schema import PartitionSection
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Of a node's samples.
+    """Where a node's samples come from.
 
     Args:
         path: the volunteer's own data, or None for the task's built-in data.
@@ -32,13 +32,13 @@ class Data(Protocol):
 
     @property
     def samples(self) -> int:
-        """Training samples held here."""
+        """Number of this node's training samples."""
 
     def batch(self, size: int, generator: Generator) -> Any:
-        """A random training batch in the form `Task.loss` takes. The generator lives on the CPU."""
+        """Return a random training batch in the form `Task.loss` takes. The generator lives on the CPU."""
 
     def held_out(self, size: int) -> Iterator[Any]:
-        """The test split in batches, always in the same order, equal on all nodes with built-in data."""
+        """Return the test split in batches, always in the same order, equal on all nodes with built-in data."""
 
 
 @runtime_checkable
@@ -50,18 +50,20 @@ class Sampled(Protocol):
         """Samples that can be drawn, no two of which have a part in common."""
 
     def take(self, index: Tensor) -> Any:
-        """Those samples, (m,) int64 on the CPU in [0, units), as `Task.loss` takes them: tensors with a leading m, or tuples of such."""
+        """Return the samples `index`, (m,) int64 on the CPU in [0, units), as `Task.loss` takes them: tensors with a leading m, or tuples
+        of such.
+        """
 
 
 @runtime_checkable
 class Noted(Protocol):
     """Data that have something to tell the node's owner, such as samples that cannot be read."""
 
-    notes: list[str]  # each a line; emptied by who reports them
+    notes: list[str]  # each a line; whoever reports them empties the list
 
 
 def taken_notes(*given: object) -> tuple[str, ...]:
-    """The notes of those that have some, which are emptied."""
+    """Return the notes of those that have some, which are emptied."""
     taken: list[str] = []
     for each in given:
         if isinstance(each, Noted):
@@ -93,7 +95,7 @@ class Generative(Protocol):
         """Their text; what is none, such as half a character, is replaced."""
 
     def logits(self, model: nn.Module, tokens: Tensor) -> Tensor:
-        """(m, t) int64 -> (m, t, v): of the token that follows each, for tokens that `decode` knows."""
+        """Map (m, t) int64 -> (m, t, v): of the token that follows each, for tokens that `decode` knows."""
 
 
 @runtime_checkable
@@ -101,16 +103,16 @@ class Staged(Protocol):
     """A task whose model is a row of blocks, so that a crew can hold it in parts; `model` is an `nn.Sequential` of them."""
 
     def blocks(self, generator: Generator) -> Iterator[nn.Module]:
-        """The blocks in order, each made when it is asked for, so that no machine needs room for all; all chance from `generator`."""
+        """Return the blocks in order, each made when requested, so that no machine needs memory for all; all chance from `generator`."""
 
     def parted(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """What the first block takes, and the labels (m, …), int64 or float32: both travel, the labels to the last stage."""
+        """Return the first block's input and the labels (m, …), int64 or float32: both travel, the labels to the last stage."""
 
     def loss_of(self, output: Tensor, labels: Tensor) -> Tensor:
         """Scalar training loss of what the last block gives, (m, …); `loss` is this."""
 
     def score_of(self, output: Tensor, labels: Tensor) -> tuple[float, float, int]:
-        """As `score`, of what the last block gives."""
+        """Return the same as `score`, for an output of the last block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +133,13 @@ class Result:
 
 
 class Meter(Protocol):
-    """Measures one model on the held-out samples: it is given every batch of them, then asked once."""
+    """Measures one model on the held-out samples: `update` takes every batch, then `compute` is called once."""
 
     def update(self, model: nn.Module, batch: Any, samples: int) -> None:
         """Take in a batch of so many samples. `model` is in evaluation mode, and no gradients are computed."""
 
     def compute(self) -> Result:
-        """The figures of all samples together. Raises ConfigError: they cannot be computed."""
+        """Return the figures of all samples together. Raises ConfigError: they cannot be computed."""
 
 
 @runtime_checkable
@@ -145,12 +147,12 @@ class Metered(Protocol):
     """A task whose metric is no mean over samples, or that has several: it is measured by a meter instead of by `score`."""
 
     def meter(self) -> Meter:
-        """A meter for one evaluation."""
+        """Return a meter for one evaluation."""
 
 
 @runtime_checkable
 class Weighed(Protocol):
-    """A task that says what its loss is a mean of, by which parts of a batch are weighted; of others it is found by measuring."""
+    """A task that says what its loss is a mean of, by which parts of a batch are weighted; for others it is measured."""
 
     @property
     def weight(self) -> Callable[[Any], float] | None:
@@ -162,7 +164,7 @@ class Counted(Protocol):
     """Data that know how many samples a held-out batch has, which its tensors need not say."""
 
     def counted(self, size: int) -> Iterator[tuple[Any, int]]:
-        """The batches of `held_out`, each with its number of samples."""
+        """Return the batches of `held_out`, each with its number of samples."""
 
 
 @runtime_checkable
@@ -196,10 +198,10 @@ class Task(Protocol):
 
     @property
     def higher_is_better(self) -> bool:
-        """Which way the metric improves."""
+        """Tell if larger values of the metric are better."""
 
     def model(self, generator: Generator) -> nn.Module:
-        """A fresh model, all of its chance from `generator`: every node starts with the same one.
+        """Return a fresh model, all of its chance from `generator`: every node starts with the same one.
 
         Trainable parameters are exchanged; buffers stay on the node (`starling.node.tasks.evaluate`).
         """
@@ -208,7 +210,7 @@ class Task(Protocol):
         """Load and cut. Raises ConfigError if the path is missing or not what this task reads."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Scalar training loss."""
+        """Return the scalar training loss."""
 
     def score(self, model: nn.Module, batch: Any) -> tuple[float, float, int]:
-        """(sum of the metric, sum of the loss, samples) over a held-out batch."""
+        """Return (sum of the metric, sum of the loss, samples) over a held-out batch."""

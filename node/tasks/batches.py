@@ -9,17 +9,17 @@ from starling.node.tasks.trees import children, leaves, rebuilt, tensors
 
 
 def samples(batch: Any) -> int | None:
-    """How many samples a batch has, the length of all its tensors; None: it has none, of different lengths, or objects that hold some."""
+    """Return the number of samples of a batch, the length of all its tensors; None: lengths differ, or it holds objects, or nothing."""
     lengths = set(_lengths(batch))
     return lengths.pop() or None if len(lengths) == 1 else None
 
 
 def _lengths(tree: Any) -> Iterator[int]:
-    """Of all tensors; 0 for what cannot be cut: a number, and an object, also a dataclass, whose tensors need not be of samples."""
+    """Yield the lengths of all tensors; 0 for what cannot be cut: a number or an object, whose tensors need not be of samples."""
     if isinstance(tree, Tensor):
         yield tree.shape[0] if tree.ndim else 0
-    elif isinstance(tree, Mapping | tuple | list) and (held := children(tree)) is not None:
-        for each in held:
+    elif isinstance(tree, Mapping | tuple | list) and (members := children(tree)) is not None:
+        for each in members:
             yield from _lengths(each)
     elif hasattr(tree, "to") or next(tensors(tree), None) is not None:
         yield 0
@@ -40,9 +40,9 @@ def cut(batch: Any, size: int) -> tuple[list[Any], list[int]]:
 def _part(tree: Any, begin: int, end: int, count: int | None) -> Any:
     if isinstance(tree, Tensor):
         return tree[begin:end]
-    held = children(tree)
-    if held is None:
+    members = children(tree)
+    if members is None:
         return tree
     if isinstance(tree, list) and len(tree) == count and not any(isinstance(each, Tensor) for each in leaves(tree)):
         return tree[begin:end]
-    return rebuilt(tree, [_part(each, begin, end, count) for each in held])
+    return rebuilt(tree, [_part(each, begin, end, count) for each in members])

@@ -37,12 +37,12 @@ class Point(nn.Module):
         self.x = nn.Parameter(torch.zeros(dim, dtype=dtype))
 
     def forward(self) -> Tensor:
-        """-> (d,)."""
+        """Return the point x (d,)."""
         return self.x
 
 
 class Convex:
-    """What the problems share."""
+    """Code that the convex problems share."""
 
     __slots__ = ()
     metric: ClassVar[str] = "error"
@@ -52,7 +52,7 @@ class Convex:
     dtype: str
 
     def model(self, generator: Generator) -> nn.Module:
-        """The point 0; draws nothing."""
+        """Return the point 0; draws nothing."""
         return Point(self.dim, DTYPES[self.dtype])
 
     def check(self, source: Source) -> None:
@@ -75,22 +75,22 @@ class Bowl:
     noise: Tensor | None = None  # (d,) error of the gradient, or None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(d,) -> scalar."""
+        """Return the value at x (d,), a scalar."""
         step = x - self.b
         value = 0.5 * torch.dot(step, self.times(step))
         return value if self.noise is None else value + torch.dot(self.noise, x)
 
     def times(self, x: Tensor) -> Tensor:
-        """A x, (d,)."""
+        """Return A x, (d,)."""
         return self.A * x if self.A.dim() == 1 else self.A @ x
 
     def to(self, device: str, dtype: torch.dtype) -> "Bowl":
-        """A copy without noise."""
+        """Return a copy without noise."""
         return Bowl(self.A.to(device, dtype), self.b.to(device, dtype))
 
 
 def gradient_noise(like: Tensor, sigma: float, generator: Generator) -> Tensor:
-    """(d,) of N(0, sigma²), of the dtype and on the device of `like` (d,)."""
+    """Return (d,) of N(0, sigma²), of the dtype and on the device of `like` (d,)."""
     return torch.randn(like.shape, generator=generator, dtype=like.dtype).mul_(sigma).to(like.device)
 
 
@@ -104,13 +104,13 @@ class BowlData:
     samples: ClassVar[int] = 1
 
     def batch(self, size: int, generator: Generator) -> Bowl:
-        """The bowl, with fresh gradient noise N(0, sigma²) in each coordinate; `size` is ignored."""
+        """Return the bowl, with fresh gradient noise N(0, sigma²) in each coordinate; `size` is ignored."""
         if self.sigma == 0.0:
             return self.bowl
         return replace(self.bowl, noise=gradient_noise(self.bowl.b, self.sigma, generator))
 
     def held_out(self, size: int) -> Iterator[Bowl]:
-        """One batch."""
+        """Yield one batch: the whole function."""
         yield self.whole
 
 
@@ -130,16 +130,16 @@ class Quadratic(keys.Quadratic, Convex):
         return batch(model())
 
     def score(self, model: nn.Module, batch: Bowl) -> tuple[float, float, int]:
-        """(error, mean of all f_i above its least value, 1)."""
+        """Return (error, mean of all f_i above its least value, 1)."""
         x = model()
         return _error(x, batch.b), float(batch(x)), 1
 
     def optimum(self, alive: Iterable[int], seed: int) -> Tensor:
-        """(d,) float64: the optimum of the nodes `alive` alone."""
+        """Return (d,) float64: the optimum of the nodes `alive` alone."""
         return self._mean(seed, alive).b
 
     def bowl(self, seed: int, node: int) -> Bowl:
-        """Of one node, without noise, float64."""
+        """Return the function of one node, float64, without noise."""
         kind = type(self).__name__.lower()
         chance, float64 = derived(seed, kind, node), torch.float64
         A = self._axes(torch.logspace(-math.log10(self.condition), 0, self.dim, dtype=float64), chance)
@@ -152,7 +152,7 @@ class Quadratic(keys.Quadratic, Convex):
         return (A + A.T) / 2
 
     def _mean(self, seed: int, nodes: Iterable[int]) -> Bowl:
-        """Of the bowls of `nodes`, but for a constant; they are drawn one at a time."""
+        """Return the mean of the nodes' functions but for a constant; they are drawn one at a time."""
         total, pull, count = torch.zeros(()), torch.zeros(()), 0
         for count, node in enumerate(nodes, 1):  # noqa: B007
             bowl = self.bowl(seed, node)
@@ -180,7 +180,6 @@ class LogisticData:
 
     @property
     def samples(self) -> int:
-        """Samples held here."""
         return self.y.numel()
 
     def batch(self, size: int, generator: Generator) -> Samples:
@@ -212,18 +211,18 @@ class Logistic(keys.Logistic, Convex):
         return LogisticData(z, y, best.to(device, dtype), (every_z, every_y))
 
     def loss(self, model: nn.Module, batch: Samples) -> Tensor:
-        """f_i(w) on the batch."""
+        """Return f_i(w) on the batch."""
         z, y = batch
         w: Tensor = model()
         return softplus(-y * (z @ w)).mean() + 0.5 * self.mu * torch.dot(w, w)
 
     def score(self, model: nn.Module, batch: tuple[Tensor, Samples]) -> tuple[float, float, int]:
-        """(error, mean of all f_i, 1)."""
+        """Return (error, mean of all f_i, 1)."""
         best, everything = batch
         return _error(model(), best), float(self.loss(model, everything)), 1
 
     def optimum(self, alive: Iterable[int], seed: int) -> Tensor:
-        """(d,) float64: the optimum of the nodes `alive` alone."""
+        """Return (d,) float64: the optimum of the nodes `alive` alone."""
         return _newton([self.drawn(seed, node) for node in alive], self.mu)
 
     def drawn(self, seed: int, node: int) -> Samples:
@@ -235,13 +234,13 @@ class Logistic(keys.Logistic, Convex):
         main = 1.0 if node % 2 else -1.0
         mainly = round(self.skew * self.samples)
         wanted = {main: mainly, -main: self.samples - mainly}
-        found: dict[float, list[Tensor]] = {main: [], -main: []}
-        while any(sum(map(len, found[label])) < count for label, count in wanted.items()):
+        drawn: dict[float, list[Tensor]] = {main: [], -main: []}
+        while any(sum(map(len, drawn[label])) < count for label, count in wanted.items()):
             z = torch.randn(self.samples, self.dim, generator=chance, dtype=float64) * scale.exp() + centre
             positive = torch.rand(self.samples, generator=chance, dtype=float64) < torch.sigmoid(z @ truth)
-            found[1.0].append(z[positive])
-            found[-1.0].append(z[~positive])
-        z = torch.cat([torch.cat(found[label])[:count] for label, count in wanted.items()])
+            drawn[1.0].append(z[positive])
+            drawn[-1.0].append(z[~positive])
+        z = torch.cat([torch.cat(drawn[label])[:count] for label, count in wanted.items()])
         y = torch.cat([torch.full((count,), label, dtype=float64) for label, count in wanted.items()])
         return z, y
 
@@ -254,7 +253,7 @@ def _everything(task: Logistic, seed: int) -> tuple[tuple[Samples, ...], Tensor]
 
 
 def _newton(drawn: Sequence[Samples], mu: float) -> Tensor:
-    """(d,) by Newton's method from 0, which converges here as each f_i is a strongly convex logistic loss."""
+    """Return (d,) by Newton's method from 0, which converges here as each f_i is a strongly convex logistic loss."""
     z, y = (torch.cat(parts) for parts in zip(*drawn, strict=True))
     samples, dim = z.shape
     w = torch.zeros(dim, dtype=z.dtype)

@@ -1,4 +1,4 @@
-"""What a loss of the owner's says about its task: whether it has weights of its own, and by which metric models are told apart."""
+"""Facts about an owner's loss function: if it has weights of its own, and which metric suits it."""
 
 import functools
 import itertools
@@ -44,11 +44,11 @@ def _modules(criterion: Any) -> Iterator[nn.Module]:
     else:
         for cell in getattr(criterion, "__closure__", None) or ():
             try:
-                held = cell.cell_contents
+                content = cell.cell_contents
             except ValueError:  # not assigned yet
                 continue
-            if isinstance(held, nn.Module):
-                yield held
+            if isinstance(content, nn.Module):
+                yield content
 
 
 def default_metric(
@@ -86,7 +86,7 @@ def _first(train: Samples) -> tuple[Tensor, Any]:
 
 
 def _classes(batch: Any) -> Tensor | None:
-    """The targets of (x, …, y) where they are a whole number a sample."""
+    """Return the targets of (x, …, y) where they are a whole number a sample."""
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         return None
     target = batch[-1]
@@ -97,7 +97,7 @@ def _classes(batch: Any) -> Tensor | None:
 
 
 def _forward(model: Callable[[], nn.Module], batch: Any) -> tuple[Any, Any]:
-    """A fresh model's output and the target."""
+    """Return a fresh model's output and the target."""
     made = model().eval()
     if isinstance(batch, Mapping):
         return made(**batch), batch
@@ -106,7 +106,7 @@ def _forward(model: Callable[[], nn.Module], batch: Any) -> tuple[Any, Any]:
 
 
 def _tried(criterion: Function, output: Any, target: Any, answers: Tensor, known: Tensor) -> dict[str, Function]:
-    """What the loss says of these answers; `known`: those of all samples, or as many as can be had."""
+    """Return the metrics that suit a loss for these targets. `known`: the targets of all samples, or as many as can be read."""
     if hasattr(output, "logits"):
         return {"accuracy": accuracy}
     if output.ndim == 2 and output.shape[1] > 1 and known.min() >= 0 and known.max() < output.shape[1]:

@@ -31,11 +31,11 @@ TRAINING = 1437  # built-in training samples; the other 360 are the test split
 
 @dataclass(frozen=True, slots=True, init=False)
 class Digits(Classification):
-    """Which digit is it? With the 64-unit MLP d = 4,810.
+    """Classify images of handwritten digits. With the 64-unit MLP d = 4,810.
 
     A volunteer's own data are an .npz file with x: (n, 64) or (n, 8, 8), 0 to 16, and y: (n,), 0 to 9.
 
-    Its keys are those of `starling.node.tasks.keys.Digits`; `model` is kept as `network`: it is the protocol's method.
+    Its keys are those of `starling.node.tasks.keys.Digits`; `model` is stored as `network`, as it names a method of the protocol.
     """
 
     network: str
@@ -47,7 +47,7 @@ class Digits(Classification):
         object.__setattr__(self, "hidden", hidden)
 
     def model(self, generator: Generator) -> nn.Module:
-        """A fresh classifier with He initialisation."""
+        """Return a fresh classifier with He initialisation."""
         return classifier(self.network, (1, SIDE, SIDE), self.hidden, CLASSES, generator)
 
     def blocks(self, generator: Generator) -> Iterator[nn.Module]:
@@ -55,7 +55,7 @@ class Digits(Classification):
         return self.model(generator).children()
 
     def data(self, source: Source, device: str) -> LabelledData:
-        """Our shard of the built-in digits, or all of the volunteer's own. Raises ConfigError if their file does not fit."""
+        """Return our shard of the built-in digits, or all of the volunteer's own. Raises ConfigError if their file does not fit."""
         if source.path is not None:
             return labelled(source, self._shaped(_own(source.path)), None, device)
         train, test = built_in()

@@ -1,7 +1,7 @@
 """One node's samples, drawn one batch at a time from samples of any form.
 
 A sample that cannot be read is replaced by another draw, which follows from the batch's own chance alone, so that a resumed run sees the
-same batches; of the held-out samples it is left out. The owner is told its number once. Shapes: n samples, m samples of a batch.
+same batches; of the held-out samples it is left out. Its number is reported to the owner once. Shapes: n samples, m samples of a batch.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ class Readable:
         self.chance = nullcontext if isinstance(self.samples, Tensors) else seeded  # tensors draw nothing
 
     def take(self, index: Tensor, seed: int) -> Any:
-        """A batch of those, (m,) int64, with chance that is the Dataset's own begun at `seed`.
+        """Return a batch of those, (m,) int64, with chance that is the Dataset's own begun at `seed`.
 
         Raises Unreadable: some could not be read, and are `bad` from here on; ConfigError: most cannot be read.
         """
@@ -57,7 +57,7 @@ class Readable:
         return batch
 
     def replaced(self, index: Tensor, among: Tensor, seed: int) -> Tensor:
-        """(m,) with another draw of `among` in each place of a bad sample. Raises ConfigError: all are bad."""
+        """Return (m,) with another draw of `among` in each place of a bad sample. Raises ConfigError: all are bad."""
         if not self.bad:
             return index
         if not set(among.tolist()) - self.bad:
@@ -71,7 +71,7 @@ class Readable:
         return torch.tensor(numbers)
 
     def without(self, index: Tensor) -> Tensor:
-        """(m,) without the bad ones."""
+        """Return (m,) without the bad ones."""
         return (
             torch.tensor([number for number in index.tolist() if number not in self.bad], dtype=torch.int64)
             if self.bad
@@ -103,7 +103,7 @@ class Drawn:
 
     @property
     def samples(self) -> int:
-        """Training samples held here."""
+        """Number of this node's training samples."""
         return len(self._index)
 
     def batch(self, size: int, generator: Generator) -> Any:
@@ -124,19 +124,18 @@ class Drawn:
 
     @property
     def units(self) -> int:
-        """All training samples."""
         return self.samples
 
     def take(self, index: Tensor) -> Any:
-        """Those samples. Raises ConfigError: one cannot be read."""
+        """Return the samples at `index`. Raises ConfigError: one cannot be read."""
         return moved(self._train.take(self._index[index.cpu()], 0), self._device)
 
     def held_out(self, size: int) -> Iterator[Any]:
-        """The test split in order."""
+        """Return the test split in order."""
         return (batch for batch, _ in self.counted(size))
 
     def counted(self, size: int) -> Iterator[tuple[Any, int]]:
-        """The test split in order, with the number of samples of each batch."""
+        """Yield the test split in order, with the number of samples of each batch."""
         for number, part in enumerate(torch.split(self._test_index, size)):
             index = self._test.without(part)
             while len(index):

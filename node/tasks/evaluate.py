@@ -35,13 +35,13 @@ class SummedScores:
         self.value, self.loss, self.samples = self.value + value, self.loss + loss, self.samples + count
 
     def compute(self) -> Result:
-        """Means over samples."""
+        """Return the means over samples."""
         assert self.samples > 0, "a task's data hold out at least one sample"
         return Result(self.value / self.samples, self.loss / self.samples, self.samples)
 
 
 def meter_of(task: Task) -> Meter:
-    """What measures a task's models."""
+    """Return the meter that evaluates a task's models."""
     return task.meter() if isinstance(task, Metered) else SummedScores(task)
 
 
@@ -71,7 +71,7 @@ def evaluate(task: Task, model: nn.Module, data: Data, batch: int, *, own: bool 
 
 
 def tracking(model: nn.Module) -> list[Any]:
-    """The layers with running statistics, in order: torch's, or others with the same attributes."""
+    """Return the layers with running statistics, in order: torch's, or others with the same attributes."""
     return [
         layer
         for layer in model.modules()
@@ -80,7 +80,7 @@ def tracking(model: nn.Module) -> list[Any]:
 
 
 def estimated(model: nn.Module) -> list[Any]:
-    """Those of them that normalise by the batch in training; a frozen one stays in evaluation mode, with the statistics it came with."""
+    """Return the normalisation layers that use batch statistics in training; frozen ones stay in evaluation mode."""
     layers = tracking(model)
     if not layers:
         return []
@@ -103,7 +103,7 @@ def estimate(task: Task, model: nn.Module, batches: Iterable[Any]) -> Iterator[N
     for layer in layers:
         layer.reset_running_stats()
     for batch in batches:
-        momentum, held = [layer.momentum for layer in layers], [each.clone() for each in _statistics(layers)]
+        momentum, saved = [layer.momentum for layer in layers], [each.clone() for each in _statistics(layers)]
         for layer in layers:
             layer.momentum = 1.0 / (taken + 1)
         with _batch_statistics(model, layers), torch.no_grad():
@@ -115,7 +115,7 @@ def estimate(task: Task, model: nn.Module, batches: Iterable[Any]) -> Iterator[N
         if all(bool(each.isfinite().all()) for each in _statistics(layers)):
             taken += 1
         else:
-            _put_back(_statistics(layers), held)
+            _put_back(_statistics(layers), saved)
         yield
     if not taken:
         _put_back(_statistics(layers), before)
@@ -135,10 +135,10 @@ def _put_back(buffers: Iterable[Tensor], before: Iterable[Tensor]) -> None:
 def comparing(model: nn.Module) -> Iterator[None]:
     """Evaluation mode in which layers normalise by the batch and no statistic changes, for losses of other nodes' parameters."""
     layers = estimated(model)
-    held = [buffer.clone() for buffer in _buffers(layers)]
+    saved = [buffer.clone() for buffer in _buffers(layers)]
     with _batch_statistics(model, layers):
         yield
-    _put_back(_buffers(layers), held)
+    _put_back(_buffers(layers), saved)
 
 
 def _buffers(layers: list[Any]) -> Iterator[Tensor]:
@@ -182,5 +182,5 @@ class TaskLoss(nn.Module):
         self._task = task
 
     def forward(self, batch: Any) -> Tensor:
-        """Scalar."""
+        """Return the scalar loss of the batch."""
         return self._task.loss(self.model, batch)

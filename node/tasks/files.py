@@ -70,8 +70,8 @@ def read_npz(path: Path, needed: Collection[str], optional: Collection[str] = ()
         names = archive.namelist()
         if missing := sorted(name for name in needed if f"{name}.npy" not in names):
             raise ConfigError(f"{path}: has no array {missing[0]!r}, needed are {', '.join(sorted(needed))}")
-        found = [name for name in (*needed, *optional) if f"{name}.npy" in names]
-        return {name: _npy(archive, archive.getinfo(f"{name}.npy")) for name in found}
+        present = [name for name in (*needed, *optional) if f"{name}.npy" in names]
+        return {name: _npy(archive, archive.getinfo(f"{name}.npy")) for name in present}
 
 
 def names_in_npz(path: Path) -> frozenset[str]:

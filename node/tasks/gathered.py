@@ -40,7 +40,7 @@ class Gathered:
         self._pairs.append(pair)
 
     def joined(self) -> tuple[Any, Any]:
-        """(outputs, targets) of all batches. Raises ConfigError: they do not fit together."""
+        """Return (outputs, targets) of all batches. Raises ConfigError: they do not fit together."""
         try:
             outputs, targets = (joined([pair[side] for pair in self._pairs], pads=self._pads) for side in range(2))
         except Unjoined as error:
@@ -70,8 +70,8 @@ def _bare(output: Any) -> Any:
     """Without what is no tensor, such as a cache of keys and values, in outputs with names."""
     if not isinstance(output, Mapping):
         return output
-    kept = {name: each for name, each in output.items() if any(True for _ in tensors(each))}
-    return output if len(kept) == len(output) else type(output)(**kept) if type(output) is not dict else kept
+    named = {name: each for name, each in output.items() if any(True for _ in tensors(each))}
+    return output if len(named) == len(output) else type(output)(**named) if type(output) is not dict else named
 
 
 def _joined(batches: Sequence[Any], name: str, pads: bool) -> Any:
@@ -83,18 +83,18 @@ def _joined(batches: Sequence[Any], name: str, pads: bool) -> Any:
             if not first.ndim
             else torch.cat(_padded(batches, name) if pads else list(batches))
         )
-    held = children(first)
-    if held is None:
+    members = children(first)
+    if members is None:
         return first if len(batches) == 1 else list(batches)
     if isinstance(first, list) and not any(True for _ in tensors(first)):
         return [each for batch in batches for each in batch]
-    names = list(first) if isinstance(first, Mapping) else [name] * len(held)
+    names = list(first) if isinstance(first, Mapping) else [name] * len(members)
     columns = zip(*(children(batch) or [] for batch in batches), strict=True)
     return rebuilt(first, [_joined(column, str(each), pads) for each, column in zip(names, columns, strict=True)])
 
 
 def _padded(batches: Sequence[Tensor], name: str) -> list[Tensor]:
-    """Of one length after the first dimension: labels are padded with `IGNORED`, all else with zeros."""
+    """Pad the batches to one length after the first dimension: labels with `IGNORED`, all else with zeros."""
     longest = [max(sizes) for sizes in zip(*(each.shape[1:] for each in batches), strict=True)]
     if all(list(each.shape[1:]) == longest for each in batches):
         return list(batches)

@@ -30,7 +30,7 @@ class Block(nn.Module):
         self.contract = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(m, t, w) -> (m, t, w). Where heads are shared among processes, `attend` gives those of this one."""
+        """Map (m, t, w) -> (m, t, w). Where heads are shared among processes, `attend` gives those of this one."""
         m, t, w = x.shape
         q, k, v = self.attend(self.norm_1(x)).view(m, t, 3, -1, w // self.heads).permute(2, 0, 3, 1, 4)
         attended = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(m, t, -1)
@@ -51,7 +51,7 @@ class Gpt(nn.Module):
         _draw(self, layers, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(m, t) int64 bytes -> (m, t, 256) logits of the byte that follows each."""
+        """Map (m, t) int64 bytes -> (m, t, 256) logits of the byte that follows each."""
         hidden = self.embed(x) + self.position[: x.shape[1]]
         for block in self.blocks:
             hidden = block(hidden)
@@ -67,13 +67,13 @@ class Embed(nn.Module):
         self.position = nn.Parameter(torch.empty(context, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(m, t) int64 bytes -> (m, t, w)."""
+        """Map (m, t) int64 bytes -> (m, t, w)."""
         hidden: Tensor = self.embed(x) + self.position[: x.shape[1]]
         return hidden
 
 
 class Head(nn.Module):
-    """Its last block: (m, t, w) -> (m, t, 256) logits."""
+    """Last block of the transformer: (m, t, w) -> (m, t, 256) logits."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Head(nn.Module):
         self.table = nn.Linear(width, BYTES, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of the byte that follows each."""
+        """Return the logits of the byte that follows each."""
         logits: Tensor = self.table(self.norm(x))
         return logits
 

@@ -18,14 +18,14 @@ from starling.node.tasks.networks import classifier
 
 @dataclass(frozen=True, slots=True, init=False)
 class Images(Classification):
-    """Which class is in the image?
+    """Classify images.
 
     Data are a folder with `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and, for the test split, the same with
     `t10k` (each plain or with .gz), or an .npz file with x_train, y_train, x_test, y_test, or with x and y. Bytes are taken as
-    shares of 255, floats as they are. An .npz may have the owner of each sample, for a cut by_key: key_train, or key beside x.
+    shares of 255, floats as they are. An .npz may have the owner of each sample, for a cut by_key: key_train, or key next to x.
     Without a test split one sample in ten is held out.
 
-    Its keys are those of `starling.node.tasks.keys.Images`; `model` is kept as `network`: it is the protocol's method.
+    Its keys are those of `starling.node.tasks.keys.Images`; `model` is stored as `network`, as it names a method of the protocol.
     """
 
     network: str
@@ -46,12 +46,14 @@ class Images(Classification):
             object.__setattr__(self, name, getattr(made, name))
 
     def model(self, generator: Generator) -> nn.Module:
-        """A fresh classifier with He initialisation."""
+        """Return a fresh classifier with He initialisation."""
         shape = (self.channels, self.height, self.width)
         return classifier(self.network, shape, self.hidden, self.classes, generator)
 
     def data(self, source: Source, device: str) -> LabelledData:
-        """Our shard of the built-in images, or all of the volunteer's own. Raises ConfigError if there are no images of this size."""
+        """Return our shard of the built-in images, or all of the volunteer's own. Raises ConfigError if there are no images of
+        this size.
+        """
         path = source.path or (Path(self.path).expanduser() if self.path else None)
         if path is None:
             raise ConfigError("task.path: images needs a folder or an .npz file; set it, or start with --data PATH")

@@ -38,7 +38,7 @@ class Size:
 
 
 def _classifier(model: str, shape: tuple[int, int, int], hidden: int, classes: int) -> Size:
-    """Of `starling.node.tasks.networks.classifier`: what a layer gives, that rectified, and its gradient."""
+    """Return the size of `starling.node.tasks.networks.classifier`: per layer its output, its activation and its gradient."""
     channels, height, width = shape
     inputs = math.prod(shape)
     if model == "softmax":
@@ -66,7 +66,6 @@ class Digits:
     hidden: Many = 64
 
     def size(self) -> Size:
-        """Of 8 × 8 pixels and ten classes."""
         return _classifier(self.model, (1, 8, 8), self.hidden, 10)
 
 
@@ -110,7 +109,6 @@ class Synthetic:
     hidden: Many = 32
 
     def size(self) -> Size:
-        """Of 64 features and ten classes."""
         return _classifier(self.model, (1, 8, 8), self.hidden, 10)
 
 
@@ -139,7 +137,7 @@ class Text:
             raise ValueError(f"width must be a multiple of heads = {self.heads}, got {self.width}")
 
     def size(self) -> Size:
-        """Of `starling.node.tasks.gpt.Gpt`: sixteen widths a layer are kept for the gradient, and logits of 256 bytes, twice."""
+        """Return the size of `starling.node.tasks.gpt.Gpt`: sixteen widths a layer for the gradient, and twice the logits of 256 bytes."""
         w, t, logits = self.width, self.context, 2 * 256
         parameters = (256 * (2 - self.tied) + t + 2) * w + self.layers * (12 * w + 13) * w
         return Size(parameters, t * (16 * self.layers * w + logits), t * (8 * w + logits))
@@ -208,7 +206,7 @@ class Logistic:
     dtype: Precision = "float32"
 
     def size(self) -> Size:
-        """The samples of all nodes, as drawn, together, and times their weight."""
+        """Return the samples of all nodes, as drawn, together, and times their weight."""
         return Size(self.dim, fixed=3 * self.nodes * self.samples * self.dim)
 
 

@@ -20,7 +20,7 @@ from starling.node.tasks.partition import cut, take
 
 Batch = tuple[Tensor, Tensor]  # (m, …) float32 samples and (m,) int64 labels
 
-HELD_OUT = 0.1  # share of the samples kept for testing where no test split is given
+HELD_OUT = 0.1  # share of the samples used for testing if there is no test split
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Examples:
     keys: NDArray[Any] | None = None  # (n,) owner of each sample, for a cut by_key; None: unknown
 
     def take(self, indices: NDArray[np.int64]) -> "Examples":
-        """Those samples, copied."""
+        """Return a copy of the samples at `indices`."""
         return Examples(self.x[indices], self.y[indices], None if self.keys is None else self.keys[indices])
 
 
@@ -47,7 +47,7 @@ class LabelledData:
 
     @property
     def samples(self) -> int:
-        """Training samples held here."""
+        """Number of this node's training samples."""
         return self.y.numel()
 
     def batch(self, size: int, generator: Generator) -> Batch:
@@ -56,22 +56,22 @@ class LabelledData:
 
     @property
     def units(self) -> int:
-        """All training samples."""
         return self.samples
 
     def take(self, index: Tensor) -> Batch:
-        """Those samples."""
         index = index.to(self.x.device)
         x = self.x[index]
         return x if x.dtype == torch.float32 else _floats(x), self.y[index]
 
     def held_out(self, size: int) -> Iterator[Batch]:
-        """The test split in order."""
+        """Yield the test split in order."""
         for x, y in zip(torch.split(self.test_x, size), torch.split(self.test_y, size), strict=True):
             yield _floats(x), y
 
     def like_own(self, size: int) -> Iterator[Batch]:
-        """The first test samples of each label, so many that labels have the shares that they have here; all of them where none fits."""
+        """Yield the first test samples of each label, so many that labels have the shares that they have here; all of them where none
+        fits.
+        """
         labels, counts = torch.unique(self.y, return_counts=True)
         there = torch.stack([(self.test_y == label).sum() for label in labels])
         most = (there / counts).min()  # times the samples here
@@ -86,7 +86,7 @@ class LabelledData:
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:
-    """Labelled samples as an attacker learns from them, by (x, y, classes) -> batch; the held-out ones are not changed."""
+    """Labelled samples that an attacker poisons by (x, y, classes) -> batch; held-out samples are not changed."""
 
     data: LabelledData
     classes: int
@@ -94,15 +94,15 @@ class Poisoned:
 
     @property
     def samples(self) -> int:
-        """Training samples held here."""
+        """Number of this node's training samples."""
         return self.data.samples
 
     def batch(self, size: int, generator: Generator) -> Batch:
-        """The honest draw, changed."""
+        """Return the honest draw, changed."""
         return self.change(*self.data.batch(size, generator), self.classes)
 
     def held_out(self, size: int) -> Iterator[Batch]:
-        """The test split in order."""
+        """Return the test split in order."""
         return self.data.held_out(size)
 
 
@@ -119,20 +119,19 @@ class Classification:
         return cross_entropy(model(x), y)
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[float, float, int]:
-        """(correct predictions, summed cross-entropy, samples)."""
+        """Return (correct predictions, summed cross-entropy, samples)."""
         x, y = batch
         return self.score_of(model(x), y)
 
     def parted(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """As they are."""
         return batch
 
     def loss_of(self, output: Tensor, labels: Tensor) -> Tensor:
-        """Of logits (m, classes)."""
+        """Return the mean cross-entropy of logits (m, classes)."""
         return cross_entropy(output, labels)
 
     def score_of(self, output: Tensor, labels: Tensor) -> tuple[float, float, int]:
-        """Of logits (m, classes)."""
+        """Return correct predictions, summed cross-entropy and number of labels, for logits (m, classes)."""
         right = (output.argmax(dim=1) == labels).sum()
         return float(right), float(cross_entropy(output, labels, reduction="sum")), labels.numel()
 
@@ -144,8 +143,8 @@ def labelled(source: Source, train: Examples, test: Examples | None, device: str
     or these data cannot be cut that way.
     """
     if test is None:
-        kept, held = held_out_rows(len(train.y))
-        train, test = train.take(kept), train.take(held)
+        train_rows, test_rows = held_out_rows(len(train.y))
+        train, test = train.take(train_rows), train.take(test_rows)
     if source.path is None:
         parts = cut(source.partition, len(train.y), source.seed, labels=train.y, keys=train.keys)
         train = train.take(take(parts, source.shard))
@@ -172,8 +171,8 @@ def held_out_rows(samples: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if samples < 2:
         raise ConfigError(f"data: {samples} sample is too few, one is needed to train and one to test")
     order = np.random.Generator(np.random.PCG64(derive(0, "held_out"))).permutation(samples)
-    kept = max(1, int(samples * HELD_OUT))
-    return np.sort(order[kept:]), np.sort(order[:kept])
+    tested = max(1, int(samples * HELD_OUT))
+    return np.sort(order[tested:]), np.sort(order[:tested])
 
 
 def _floats(x: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ WINDOW = 512  # samples drawn at least, of which a batch is a neighbourhood by l
 
 
 def like_length(lengths: Tensor, size: int, generator: Generator) -> Tensor:
-    """(size,) indices into `lengths` (n,) > 0: drawn with replacement, each sample equally likely, those of a batch about equally long.
+    """Return (size,), indices into `lengths` (n,) > 0: drawn with replacement, each sample equally likely, those of a batch about equally
+    long.
 
     A window of at least `WINDOW` samples and eight batches is drawn, sorted by length and cut into batches, one of which is taken.
     """

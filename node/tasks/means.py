@@ -1,7 +1,7 @@
-"""What a loss is a mean of: samples, tokens that are not padding, pixels under a mask. It decides how parts of a batch are weighted.
+"""Find out what a loss is a mean of (samples, tokens without padding, pixels under a mask) to weight the parts of a batch.
 
 The loss of a batch is Σ w_i · loss_i over its parts i, with weights that are the parts' shares of what the loss is a mean of. Which numbers
-these are is found by measuring: of all that a batch counts (`counts`), those remain whose shares give the loss of the whole. It is measured
+these are is measured: of all that a batch counts (`counts`), those remain whose shares give the loss of the whole. It is measured
 wherever the remaining ones differ, and now and then.
 """
 
@@ -54,7 +54,7 @@ class Means:
         self._calls = 0
 
     def table(self, parts: Sequence[Any], sizes: Sequence[int]) -> Table:
-        """The numbers of each part of all that the loss may still be a mean of."""
+        """Return the numbers of each part of all that the loss may still be a mean of."""
         if self._weight is not None:
             return {DECLARED: [float(self._weight(part)) for part in parts]}
         rows = [counts(part, size, self._paddings, self._errors) for part, size in zip(parts, sizes, strict=True)]
@@ -63,45 +63,45 @@ class Means:
     def shares(
         self, whole: Any, parts: Sequence[Any], sizes: Sequence[int], loss: Callable[[Any], float] | None
     ) -> list[float]:
-        """Weights of the losses of `parts`, of so many samples, in that of the whole. `loss` is called to find out; None: it cannot be.
+        """Return the weights of the losses of `parts`, of `sizes` samples, in the loss of the whole. `loss` measures; None: no measuring.
 
         Raises NoMean: none gives the loss of the whole.
         """
         if self._errors is None:
             self._paddings |= _paddings(whole)
-        found = {name: _shares(row) for name, row in self.table(parts, sizes).items() if sum(row) > 0.0}
+        table = {name: _shares(row) for name, row in self.table(parts, sizes).items() if sum(row) > 0.0}
         if self._weight is None and (self._errors is None or SUM in self._errors):
-            found[SUM] = [1.0] * len(parts)
-        if not found:  # a batch without one target
+            table[SUM] = [1.0] * len(parts)
+        if not table:  # a batch without one target
             return _shares(sizes)
         self._calls += 1
-        rows = list(found.values())
+        rows = list(table.values())
         doubtful = not all(_alike(rows[0], other) for other in rows[1:])
         if loss is not None and len(parts) > 1 and (doubtful or self._calls & (self._calls - 1) == 0):
-            self._compare(found, loss(whole), [loss(part) for part in parts])
-        return found[self.best(found)]
+            self._compare(table, loss(whole), [loss(part) for part in parts])
+        return table[self.best(table)]
 
     def best(self, among: Collection[str]) -> str:
-        """The name of what it most likely is."""
+        """Return the name of what the loss most likely is a mean of."""
         errors = self._errors or {}
         remaining = [name for name in among if self._errors is None or name in errors]
         return min(remaining or among, key=lambda name: errors.get(name, 0.0))
 
     @property
     def adds_up(self) -> bool:
-        """Whether it is a sum over samples, and no mean."""
+        """Tell if the loss is a sum over samples instead of a mean."""
         return self._errors is not None and self.best(self._errors) == SUM
 
-    def _compare(self, found: Table, whole: float, parts: Sequence[float]) -> None:
+    def _compare(self, table: Table, whole: float, parts: Sequence[float]) -> None:
         if not math.isfinite(whole):
             return
         scale = max(abs(whole), *(abs(part) for part in parts if math.isfinite(part)), 1e-12)
-        errors = {name: abs(weighted(shares, parts) - whole) / scale for name, shares in found.items()}
+        errors = {name: abs(weighted(shares, parts) - whole) / scale for name, shares in table.items()}
         nearest = min(errors, key=lambda name: (math.isnan(errors[name]), errors[name]))
         if not errors[nearest] <= CLEAR * self._tolerance:
             raise NoMean(
                 f"the loss of a batch is no mean of the losses of its parts: it is {whole:.5g}, and weighted by {nearest} they give "
-                f"{weighted(found[nearest], parts):.5g}; say what it is a mean of, with starling.task(weight=…)",
+                f"{weighted(table[nearest], parts):.5g}; say what it is a mean of, with starling.task(weight=…)",
                 between=min(parts) <= whole <= max(parts),
             )
         bound = max(self._tolerance, errors[nearest])
@@ -117,7 +117,7 @@ def weighted(shares: Sequence[float], losses: Sequence[float]) -> float:
 def counts(
     batch: Any, samples: int, paddings: Collection[int] = (0, IGNORED), only: Collection[str] | None = None
 ) -> dict[str, float]:
-    """All that a loss of this batch may be a mean of, by name; `only` these.
+    """Return every number that a loss of this batch may be a mean over, by name; `only` these names.
 
     Of each tensor: its numbers; of whole numbers and of masks those that are no padding; of tokens the same without the first of each
     row, as targets are shifted; and the sum of lengths, (m,) whole numbers.
@@ -171,7 +171,7 @@ def _is_mask(tensor: Tensor) -> bool:
 
 
 def _paddings(batch: Any) -> set[int]:
-    """What most rows of tokens end with."""
+    """Return the tokens that most rows end with."""
     ends = (
         tensor[..., -1] for _, tensor in _named(batch, "") if tensor.ndim > 1 and tensor.numel() and _is_whole(tensor)
     )
@@ -182,9 +182,9 @@ def _named(tree: Any, path: str) -> Iterator[tuple[str, Tensor]]:
     if isinstance(tree, Tensor):
         yield path or "the batch", tree
         return
-    held = children(tree) or []
-    names = list(tree) if isinstance(tree, Mapping) else range(len(held))
-    for name, each in zip(names, held, strict=True):
+    members = children(tree) or []
+    names = list(tree) if isinstance(tree, Mapping) else range(len(members))
+    for name, each in zip(names, members, strict=True):
         yield from _named(each, f"{path}.{name}" if path else str(name))
 
 

@@ -1,7 +1,7 @@
-"""What measures the models of `starling.task`: every figure is of all held-out samples together.
+"""Metrics of the models of `starling.task`, each over all held-out samples together.
 
 Metrics are functions of all outputs and targets, or objects that are updated by batches and computed once, as those of torchmetrics. The
-first decides; the others are told beside it. The loss is weighted by what it is a mean of (`starling.node.tasks.means`).
+first decides; the others are reported with it. The loss is weighted by what it is a mean of (`starling.node.tasks.means`).
 """
 
 import copy
@@ -32,10 +32,10 @@ class Figure(Protocol):
     """One metric of one evaluation."""
 
     def update(self, output: Any, target: Any) -> None:
-        """Take in a batch."""
+        """Add a batch."""
 
     def compute(self) -> dict[str, float]:
-        """By name; "" is the metric's own."""
+        """Return the values by name; "" is the metric's own."""
 
 
 class Updated:
@@ -56,21 +56,20 @@ class Updated:
 
 
 class Accuracy:
-    """The share of answers that are right, of those that are asked for: `IGNORED` labels are not."""
+    """Share of correct answers, without samples whose label is `IGNORED`."""
 
     def __init__(self, right: Function) -> None:
         self._right, self._sum, self._count = right, 0.0, 0
 
     def update(self, output: Any, target: Any) -> None:
-        """Count a batch."""
         labels = _labels(target)
         labels = labels if labels.is_floating_point() else labels.long()
-        asked = labels != IGNORED
-        self._sum += float((self._right(output, labels) & asked).sum())
-        self._count += int(asked.sum())
+        counted = labels != IGNORED
+        self._sum += float((self._right(output, labels) & counted).sum())
+        self._count += int(counted.sum())
 
     def compute(self) -> dict[str, float]:
-        """In [0, 1]; not a number without an answer asked for."""
+        """Return the share of correct labels in [0, 1]; nan if there are none."""
         return {"": self._sum / self._count if self._count else math.nan}
 
 
@@ -81,10 +80,9 @@ class OfAll:
         self._name, self._function, self._gathered = name, function, gathered
 
     def update(self, output: Any, target: Any) -> None:
-        """Nothing: they are gathered once for all."""
+        """Do nothing: outputs are gathered once for all metrics."""
 
     def compute(self) -> dict[str, float]:
-        """What it gives."""
         return _named(self._name, self._function(*self._gathered.joined()))
 
 
@@ -92,7 +90,7 @@ class MeanLoss:
     """The loss of all samples.
 
     It is computed of all outputs at once while these are small, unless it grows with their number. Else it is the mean of the batches'
-    losses, weighted by what it is a mean of, which is found by joining the first rows of batches.
+    losses, weighted by what it is a mean of, which is measured by joining the first rows of batches.
     """
 
     def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
@@ -153,7 +151,7 @@ class MeanLoss:
             self._device = next((str(tensor.device) for tensor in tensors(output)), "cpu")
 
     def compute(self) -> float:
-        """Not a number without one batch that has a loss."""
+        """Return the mean loss; nan if no batch has one."""
         if not self._sums:
             return math.nan
         if self._kept is not None:
@@ -191,7 +189,7 @@ class WholeMeter:
         return OfAll(name, metric, self._gathered)
 
     def update(self, model: nn.Module, batch: Any, samples: int) -> None:
-        """Take in a batch. Raises ConfigError: more is to be gathered than there is room for."""
+        """Add a batch. Raises ConfigError: there is more to gather than fits in memory."""
         output, target = self._forward(model, batch)
         self._samples += samples
         self._loss.update(model, batch, samples, output, target, self._again)
@@ -201,7 +199,7 @@ class WholeMeter:
             each.update(output, target)
 
     def compute(self) -> Result:
-        """All figures; where the first metric names what it gives, also under that name. Raises ConfigError: one is none, or no number."""
+        """Return the values of all metrics; named values of the first also under their names. Raises ConfigError: one is no number."""
         loss = self._loss.compute()
         if not self._figures:
             return Result(loss, loss, self._samples)
@@ -214,7 +212,7 @@ class WholeMeter:
 
 
 def is_object(metric: Any) -> bool:
-    """Whether a metric is updated by batches and computed once."""
+    """Tell if a metric is an object that is updated by batches and computed once."""
     return callable(getattr(metric, "update", None)) and callable(getattr(metric, "compute", None))
 
 

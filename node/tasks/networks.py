@@ -10,19 +10,19 @@ from torch import Generator, nn
 
 
 def classifier(network: str, shape: tuple[int, int, int], hidden: int, classes: int, generator: Generator) -> nn.Module:
-    """An "mlp" or a "cnn" for images of `shape` (channels, height, width); the former takes them flat."""
+    """Return an "mlp" or a "cnn" for images of `shape` (channels, height, width); the former takes them flat."""
     if network == "cnn":
         return cnn(*shape, hidden, classes, generator)
     return mlp(math.prod(shape), hidden, classes, generator)
 
 
 def mlp(features: int, hidden: int, classes: int, generator: Generator) -> nn.Module:
-    """(m, features) -> (m, classes): one hidden layer with ReLU; d = (features + 1) · hidden + (hidden + 1) · classes."""
+    """Map (m, features) -> (m, classes): one hidden layer with ReLU; d = (features + 1) · hidden + (hidden + 1) · classes."""
     return he_init(nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes)), generator)
 
 
 def cnn(channels: int, height: int, width: int, hidden: int, classes: int, generator: Generator) -> nn.Module:
-    """(m, channels, height, width) -> (m, classes): two 3×3 convolutions, each halving the image, and one hidden layer."""
+    """Map (m, channels, height, width) -> (m, classes): two 3×3 convolutions, each halving the image, and one hidden layer."""
     pixels = math.ceil(height / 4) * math.ceil(width / 4)
     layers = nn.Sequential(
         nn.Conv2d(channels, 16, 3, stride=2, padding=1),

@@ -43,16 +43,16 @@ class Made:
 
     @property
     def loss_name(self) -> str:
-        """Of the function; "" for the standard loss."""
+        """Return the loss function's name; "" for the standard loss."""
         return "" if self.criterion is None else getattr(self.criterion, "__name__", type(self.criterion).__name__)
 
     def model(self, generator: Generator) -> nn.Module:
-        """A fresh model; global generators are seeded from `generator` for it, and restored."""
+        """Return a fresh model; global generators are seeded from `generator` for it, and restored."""
         with seeded(int(torch.randint(2**62, (), generator=generator))):
             return self.make()
 
     def data(self, source: Source, device: str) -> Data:
-        """A shard of the training samples, or all of the node's own. Raises ConfigError: they cannot be read or cut."""
+        """Return a shard of the training samples, or all of the node's own. Raises ConfigError: they cannot be read or cut."""
         train, test = self._splits(source.path)
         labels = train.labels
         keys = None if self.keys is None or source.path is not None else np.asarray(self.keys)
@@ -63,10 +63,10 @@ class Made:
             return labelled(source, pair, None if test is None else _examples(test), device)
         index = np.arange(len(train))
         if test is None:
-            index, held = held_out_rows(len(train))
+            index, test_index = held_out_rows(len(train))
             test = train
         else:
-            held = np.arange(len(test))
+            test_index = np.arange(len(test))
         if source.path is None:
             here = {name: each[index] for name, each in (("labels", labels), ("keys", keys)) if each is not None}
             index = index[take(cut(source.partition, len(index), source.seed, **here), source.shard)]
@@ -76,7 +76,7 @@ class Made:
         lengths = None if known is None else torch.from_numpy(known[index])
         if isinstance(train, Tensors) and isinstance(test, Tensors):
             train, test = (Tensors(moved(split.tree, device)) for split in (train, test))
-        return Drawn(train, torch.from_numpy(index), test, torch.from_numpy(held), device, lengths)
+        return Drawn(train, torch.from_numpy(index), test, torch.from_numpy(test_index), device, lengths)
 
     def _splits(self, path: Path | None) -> tuple[Samples, Samples | None]:
         train, test = self.train, self.test
@@ -94,18 +94,17 @@ class Made:
         return samples_of("train", train), None if test is None else samples_of("test", test)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Scalar training loss."""
         return self._loss(*forward(model, batch))
 
     def score(self, model: nn.Module, batch: Any) -> tuple[float, float, int]:
-        """(sum of the metric, sum of the loss, samples) of this batch alone."""
+        """Return (sum of the metric, sum of the loss, samples) of this batch alone."""
         meter, count = self.meter(), rows(batch)
         meter.update(model, batch, count)
         result = meter.compute()
         return result.value * count, result.loss * count, count
 
     def meter(self) -> Meter:
-        """Measures over all held-out samples at once."""
+        """Return a meter over all held-out samples at once."""
         return WholeMeter(forward, self._loss, self.loss, self.metrics)
 
     def _loss(self, output: Any, target: Any) -> Tensor:
@@ -115,7 +114,9 @@ class Made:
 
 
 def forward(model: nn.Module, batch: Any) -> tuple[Any, Any]:
-    """The model's output and the target: of (x, …, y) model(x, …) and y, of a dict model(**batch) and the dict, else model(x) and x."""
+    """Return the model's output and the target: of (x, …, y) model(x, …) and y, of a dict model(**batch) and the dict, else model(x) and
+    x.
+    """
     if isinstance(batch, Mapping):
         return model(**batch), batch
     if isinstance(batch, tuple | list) and len(batch) > 1 and children(batch) is not None:
@@ -146,7 +147,7 @@ def task(
     metrics: str | Metric | Mapping[str, Metric] | None = None, higher_is_better: bool | None = None, keys: Any = None,
     lengths: Any = None, version: str | int = "", weight: Callable[[Any], float] | None = None,
 ) -> Made:  # fmt: skip
-    """A task from its parts. Return it from a function of a module, and name that: `task.kind = "my_task:digits"`.
+    """Return a task from its parts. Return it from a function of a module, and name that: `task.kind = "my_task:digits"`.
 
     A batch that is a tuple (x, …, y) is used as `loss(model(x, …), y)`, one that is a dict as `loss(model(**batch), batch)`, a tensor as
     `loss(model(x), x)`.
@@ -163,7 +164,7 @@ def task(
             `loss` of the model's output.
         metrics: "accuracy", or one or several by name, the first of which decides: functions of all outputs and targets of the held-out
             samples at once, on the CPU, or objects with update(output, target), compute() and reset(), as those of torchmetrics. None:
-            accuracy where the loss is one of classes, or of one logit for 0 and 1, found by trying it on a few samples with labels that are
+            accuracy where the loss is one of classes, or of one logit for 0 and 1, determined on a few samples with labels that are
             whole numbers; else the loss (also where `train` is a function or a path: labels are not known in time).
         higher_is_better: of the first of `metrics`; None: as the object says, else yes.
         keys: (n,) owner of each training sample, for partition = by_key.
@@ -172,7 +173,7 @@ def task(
         version: of the task; nodes with another one than the founder's are refused, as are other names of loss and metric, and other
             parameters of the model.
         weight: a batch -> how many of what the loss is a mean of it has (tokens, pixels), by which parts of a batch are weighted where it
-            does not fit into memory; None: it is found by measuring.
+            does not fit into memory; None: it is measured.
 
     Raises:
         ConfigError: the loss has trainable weights of its own, samples are empty, ragged or no numbers, or an argument is of another kind.
@@ -201,7 +202,7 @@ def task(
 
 
 def _metrics(given: Any) -> dict[str, Any]:
-    """By name."""
+    """Return the metrics by name."""
     if given is None:
         return {}
     if isinstance(given, str):
@@ -219,18 +220,18 @@ def _metrics(given: Any) -> dict[str, Any]:
 
 
 def _lengths(given: Any, samples: int | None) -> NDArray[np.int64]:
-    found = np.asarray(given)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or len(found) != (samples or len(found)):
+    lengths = np.asarray(given)
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or len(lengths) != (samples or len(lengths)):
         raise ConfigError(
-            f"lengths: must be {samples or 'n'} whole numbers > 0, one a sample, got {found.dtype} of shape {found.shape}"
+            f"lengths: must be {samples or 'n'} whole numbers > 0, one a sample, got {lengths.dtype} of shape {lengths.shape}"
         )
-    if len(found) and int(found.min()) < 1:
-        raise ConfigError(f"lengths: sample {int(found.argmin())} has {found.min()}, each must be > 0")
-    return found.astype(np.int64)
+    if len(lengths) and int(lengths.min()) < 1:
+        raise ConfigError(f"lengths: sample {int(lengths.argmin())} has {lengths.min()}, each must be > 0")
+    return lengths.astype(np.int64)
 
 
 def _lazy(given: Any) -> bool:
-    """Whether samples are made by a function of a path."""
+    """Tell if samples are made by a function of a path."""
     return callable(given) and not hasattr(given, "__getitem__") and not hasattr(given, "dataset")
 
 

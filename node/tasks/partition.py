@@ -1,4 +1,4 @@
-"""How samples are cut into shards: pure functions from labels or keys to one array of sample numbers per shard.
+"""Cut samples into shards: pure functions from labels or keys to one array of sample numbers per shard.
 
 Each sample lies in exactly one shard. No shard is empty, and none of a Dirichlet cut has fewer than `floor(n, s)` samples: surplus is
 moved out of the largest shards, never copied. Equal arguments give equal cuts on every machine. More shards than samples: ValueError.
@@ -48,7 +48,7 @@ def dirichlet(labels: Sequence[int] | Indices, shards: int, alpha: float, seed: 
 
 
 def by_label(labels: Sequence[int] | Indices, shards: int, seed: int) -> list[Indices]:
-    """The most different cut: label number l goes whole to shard l mod s; with more shards than labels, labels are split."""
+    """Return the most different cut: label number l goes whole to shard l mod s; with more shards than labels, labels are split."""
     _check(len(labels), shards)
     chance = _chance(seed, "by_label")
     return _level(_deal([chance.permutation(group) for group in _groups(labels)], shards), 1)

@@ -21,7 +21,7 @@ _TARGETS = ("label", "target", "y")  # names of the target's column; else it is 
 
 
 def read(path: Path) -> tuple[Pair, Pair | None]:
-    """(x, y) to train on, and to test on if the file has both: x (n, d) or (n, …), y (n,).
+    """Return (x, y), to train on, and to test on if the file has both: x (n, d) or (n, …), y (n,).
 
     .npz: x_train, y_train, x_test, y_test, or x and y. .csv: numbers, with a header or without; .parquet: numeric columns; of both the
     target is the column label, target or y, else the last. .libsvm, .svm, .txt: `target index:value …` from index 1; targets −1 and 1
@@ -49,10 +49,10 @@ def read(path: Path) -> tuple[Pair, Pair | None]:
 
 def _npz(path: Path) -> tuple[Pair, Pair | None]:
     if "x_train" not in names_in_npz(path):
-        found = read_npz(path, ("x", "y"))
-        return (found["x"], found["y"]), None
-    found = read_npz(path, ("x_train", "y_train", "x_test", "y_test"))
-    return (found["x_train"], found["y_train"]), (found["x_test"], found["y_test"])
+        arrays = read_npz(path, ("x", "y"))
+        return (arrays["x"], arrays["y"]), None
+    arrays = read_npz(path, ("x_train", "y_train", "x_test", "y_test"))
+    return (arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])
 
 
 def _lines(path: Path) -> Iterator[str]:

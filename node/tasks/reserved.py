@@ -19,35 +19,33 @@ class Reserved:
     """Satisfies `starling.node.tasks.api.Data` and `Owned`; local steps never see what is `aside`."""
 
     data: Data
-    kept: torch.Tensor  # (u,) int64 of the units that are trained on
+    training: torch.Tensor  # (u,) int64 of the units that are trained on
     aside: Any  # a batch of the others
 
     @property
     def samples(self) -> int:
-        """Training samples held here, without those set aside."""
-        return round(self.data.samples * len(self.kept) / (len(self.kept) + self._away))
+        """Number of this node's training samples, without those set aside."""
+        return round(self.data.samples * len(self.training) / (len(self.training) + self._away))
 
     @property
     def _away(self) -> int:
         assert isinstance(self.data, Sampled)
-        return self.data.units - len(self.kept)
+        return self.data.units - len(self.training)
 
     def batch(self, size: int, generator: Generator) -> Any:
-        """`size` of the kept ones, drawn with replacement."""
+        """Return `size` training samples, drawn with replacement."""
         assert isinstance(self.data, Sampled)
-        return self.data.take(self.kept[torch.randint(len(self.kept), (size,), generator=generator)])
+        return self.data.take(self.training[torch.randint(len(self.training), (size,), generator=generator)])
 
     def held_out(self, size: int) -> Iterator[Any]:
-        """As all nodes have them."""
         return self.data.held_out(size)
 
     def counted(self, size: int) -> Iterator[tuple[Any, int]]:
-        """The same, with their numbers of samples."""
+        """Yield the held-out batches with their numbers of samples."""
         return held_out(self.data, size)
 
     @property
     def notes(self) -> list[str]:
-        """Of the data."""
         return self.data.notes if isinstance(self.data, Noted) else []
 
     def like_own(self, size: int) -> Iterator[Any]:
@@ -56,7 +54,7 @@ class Reserved:
 
 
 def data_of(task: Task, source: Source, device: str, share: float = 0.0) -> Data:
-    """A node's data, with this share of its units, one at least, set aside; 0: none.
+    """Return a node's data, with this share of its units, one at least, set aside; 0: none.
 
     Raises ConfigError: as `Task.data`; or single samples cannot be drawn, or there are fewer than two.
     """

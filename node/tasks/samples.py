@@ -30,21 +30,20 @@ from starling.gossip.errors import ConfigError
 from starling.node.tasks.trees import leaves, mapped, rebuilt, tensors
 
 LABELS = ("labels", "label")  # keys of a batch that is a dict
-TARGETS = ("label", "target", "mask")  # words in keys of what is no input, so that bytes are no picture
+TARGETS = ("label", "target", "mask")  # parts of keys that mark targets, so that their bytes are not read as pixels
 
 
 class Samples(Protocol):
     """n samples, any of which can be had at once."""
 
-    def __len__(self) -> int:
-        """n, the samples."""
+    def __len__(self) -> int: ...
 
     @property
     def labels(self) -> NDArray[np.int64] | None:
         """(n,) of classes, to cut samples by; None if there are none."""
 
     def take(self, index: Tensor) -> Any:
-        """A batch of those, (m,) int64. Raises ConfigError: it cannot be had."""
+        """Return a batch of those, (m,) int64. Raises ConfigError: it cannot be had."""
 
 
 def rows(batch: Any) -> int:
@@ -85,7 +84,6 @@ class Tensors:
         return None
 
     def take(self, index: Tensor) -> Any:
-        """Rows of every tensor."""
         match self.tree:
             case Tensor() as x:
                 return _shares(x[index])
@@ -119,11 +117,11 @@ class Mapped:
         return _labels(getattr(self.dataset, "targets", getattr(self.dataset, "labels", None)), len(self))
 
     def take(self, index: Tensor) -> Any:
-        """Those samples, collated. Raises Unreadable: some cannot be had; Unlike: they do not fit together."""
+        """Return the samples, collated. Raises Unreadable: some cannot be read; Unlike: they do not fit together."""
         numbers = index.tolist()
-        found = self._fetched(numbers)
+        samples = self._fetched(numbers)
         try:
-            return self.collate(found)
+            return self.collate(samples)
         except Exception as error:
             shown = ", ".join(map(str, numbers[:4]))
             raise Unlike(
@@ -134,10 +132,10 @@ class Mapped:
     def _fetched(self, numbers: list[int]) -> list[Any]:
         if callable(several := getattr(self.dataset, "__getitems__", None)):
             with suppress(Exception):  # then one by one, which names the bad ones
-                found = list(several(numbers))
-                if not any(sample is None for sample in found):
-                    return found
-        found, failed = [], {}
+                samples = list(several(numbers))
+                if not any(sample is None for sample in samples):
+                    return samples
+        samples, failed = [], {}
         for number in numbers:
             if number in failed:
                 continue
@@ -148,18 +146,18 @@ class Mapped:
             except Exception as error:  # noqa: BLE001 — anybody's code
                 failed[number] = _line(error)
             else:
-                found.append(sample)
+                samples.append(sample)
                 if sample is None and self.collate is default_collate:
                     failed[number] = "it is None"
         if failed:
             raise Unreadable(self.name, failed)
-        return found
+        return samples
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """The global generators of torch, numpy and Python begin at `seed`, and are afterwards as they were: for code of other people."""
-    kept = torch.default_generator.get_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    """Seed the global generators of torch, numpy and Python for foreign code, and restore them afterwards."""
+    states = torch.default_generator.get_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
@@ -168,9 +166,9 @@ def seeded(seed: int) -> Iterator[None]:
     try:
         yield
     finally:
-        torch.default_generator.set_state(kept[0])
-        random.setstate(kept[1])
-        np.random.set_state(kept[2])  # noqa: NPY002
+        torch.default_generator.set_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])  # noqa: NPY002
 
 
 def samples_of(name: str, given: Any) -> Samples:
@@ -211,7 +209,7 @@ def samples_of(name: str, given: Any) -> Samples:
 
 
 def _nest(given: Any) -> bool:
-    """Whether this is arrays, or a nest of them."""
+    """Tell if this is arrays, or a nest of them."""
     return isinstance(given, Tensor | np.ndarray | Mapping) or (
         isinstance(given, Sequence) and not isinstance(given, str)
     )
@@ -243,9 +241,9 @@ def _tensor(name: str, given: Any) -> Tensor:
     return torch.tensor(array)
 
 
-def _labels(found: Any, samples: int) -> NDArray[np.int64] | None:
+def _labels(values: Any, samples: int) -> NDArray[np.int64] | None:
     try:
-        labels = np.asarray(found)
+        labels = np.asarray(values)
     except ValueError:
         return None
     return labels.astype(np.int64) if labels.shape == (samples,) and labels.dtype.kind in "iu" else None

@@ -1,6 +1,6 @@
 """The task of a swarm that its members' own training scripts train: the engine knows parameters alone, and none of this is ever computed.
 
-What asks for a model, samples or a loss all the same is a node or a command without a script, and is told so.
+A node or command without the script that still asks for a model, samples or a loss gets a ConfigError that says so.
 """
 
 from typing import Any, NoReturn

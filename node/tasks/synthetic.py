@@ -35,7 +35,7 @@ class Synthetic(Classification):
 
     Partition `dirichlet` is the split above; the others are those of all tasks.
 
-    Its keys are those of `starling.node.tasks.keys.Synthetic`; `model` is kept as `network`: it is the protocol's method.
+    Its keys are those of `starling.node.tasks.keys.Synthetic`; `model` is stored as `network`, as it names a method of the protocol.
     """
 
     network: str
@@ -56,7 +56,7 @@ class Synthetic(Classification):
         return layer
 
     def data(self, source: Source, device: str) -> LabelledData:
-        """Our part. Raises ConfigError if a path is given, or the samples cannot be cut that way."""
+        """Return our part. Raises ConfigError if a path is given, or the samples cannot be cut that way."""
         if source.path is not None:
             raise ConfigError(f"data: synthetic draws its own samples and reads no files, got {source.path}")
         train, test = drawn()

@@ -41,11 +41,11 @@ class TextData:
 
     @property
     def samples(self) -> int:
-        """Windows side by side in the training text held here."""
+        """Number of disjoint windows in this node's training text."""
         return max(1, self.text.numel() // self.test.shape[1])
 
     def batch(self, size: int, generator: Generator) -> Tensor:
-        """(size, t) int64: windows that begin anywhere but never span two stretches."""
+        """Return (size, t) int64: windows that begin anywhere but never span two stretches."""
         return self._read(self.windows, torch.randint(int(self.windows[-1]), (size,), generator=generator), 1)
 
     @property
@@ -54,11 +54,11 @@ class TextData:
         return int(self._disjoint()[-1])
 
     def take(self, index: Tensor) -> Tensor:
-        """Those of the disjoint windows, (m, t) int64."""
+        """Return the windows `index` of the disjoint ones, (m, t) int64."""
         return self._read(self._disjoint(), index, self.test.shape[1])
 
     def _disjoint(self) -> Tensor:
-        """(r,) running total of the disjoint windows within stretches."""
+        """Return (r,), running total of the disjoint windows within stretches."""
         windows = torch.diff(self.windows, prepend=self.windows.new_zeros(1))
         return torch.cumsum((windows + self.test.shape[1] - 1) // self.test.shape[1], 0)
 
@@ -71,7 +71,7 @@ class TextData:
         return self.text[begin[:, None] + window].long()
 
     def held_out(self, size: int) -> Iterator[Tensor]:
-        """(≤ size, t) int64, in order."""
+        """Yield (≤ size, t) int64, in order."""
         for windows in torch.split(self.test, size):
             yield windows.long()
 
@@ -89,13 +89,12 @@ class Text(keys.Text):
     higher_is_better: ClassVar[bool] = False
 
     def model(self, generator: Generator) -> nn.Module:
-        """A fresh transformer."""
         if self.tied:
             return Gpt(self.context, self.width, self.layers, self.heads, generator)
         return nn.Sequential(*self.blocks(generator))
 
     def blocks(self, generator: Generator) -> Iterator[nn.Module]:
-        """Of the one that is not tied. Raises ConfigError: it is."""
+        """Yield the blocks of an untied transformer. Raises ConfigError: it is tied."""
         if self.tied:
             raise ConfigError(
                 "task.tied: must be false in a crew, as a tied table would be on the first machine and the last; "
@@ -104,15 +103,15 @@ class Text(keys.Text):
         return blocks(self.context, self.width, self.layers, self.heads, generator)
 
     def parted(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """(m, t) -> all bytes but the last, all but the first."""
+        """Map (m, t) -> all bytes but the last, all but the first."""
         return batch[:, :-1], batch[:, 1:]
 
     def data(self, source: Source, device: str) -> TextData:
-        """Our shard of the built-in text, or all of the volunteer's own. Raises ConfigError if it is missing or too short."""
+        """Return our shard of the built-in text, or all of the volunteer's own. Raises ConfigError if it is missing or too short."""
         return self.windows(source, device)
 
     def windows(self, source: Source, device: str, encode: Encode | None = None) -> TextData:
-        """The same, in tokens that `encode` makes of each file instead of bytes; `context` counts tokens then."""
+        """Return the data in tokens that `encode` makes of each file, else in bytes; `context` counts tokens then."""
         path = source.path or (Path(self.path).expanduser() if self.path else None)
         if path is None:
             raise ConfigError("task.path: text needs a file or a folder; set it, or start with --data PATH")
@@ -140,35 +139,35 @@ class Text(keys.Text):
         return self.loss_of(model(x), y)
 
     def loss_of(self, output: Tensor, labels: Tensor) -> Tensor:
-        """Of (m, t, 256) logits."""
+        """Return the mean cross-entropy of logits (m, t, 256)."""
         return cross_entropy(output.reshape(-1, BYTES), labels.reshape(-1))
 
     def score(self, model: nn.Module, batch: Tensor) -> tuple[float, float, int]:
-        """(bits, nats, bytes predicted)."""
+        """Return (bits, nats, bytes predicted)."""
         x, y = self.parted(batch)
         return self.score_of(model(x), y)
 
     def score_of(self, output: Tensor, labels: Tensor) -> tuple[float, float, int]:
-        """Of (m, t, 256) logits."""
+        """Return bits, nats and number of bytes, for logits (m, t, 256)."""
         logits = output.reshape(-1, BYTES)
         nats = float(cross_entropy(logits, labels.reshape(-1), reduction="sum"))
         return nats / math.log(2), nats, logits.shape[0]
 
     def encode(self, text: str) -> list[int]:
-        """Bytes of UTF-8."""
+        """Return the bytes of UTF-8."""
         return list(text.encode())
 
     def decode(self, tokens: list[int]) -> str:
-        """Text of bytes."""
+        """Return the text of UTF-8 bytes."""
         return bytes(tokens).decode(errors="replace")
 
     def logits(self, model: nn.Module, tokens: Tensor) -> Tensor:
-        """(m, t) -> (m, t, 256)."""
+        """Map (m, t) -> (m, t, 256)."""
         made: Tensor = model(tokens)
         return made
 
     def _blocks(self, ends: list[int]) -> Indices:
-        """(blocks, 3): file, begin, end of each block of training text; a file's last block takes the rest."""
+        """Return (blocks, 3): file, begin, end of each block of training text; a file's last block takes the rest."""
         block = BLOCK_WINDOWS * (self.context + 1)
         rows = [np.empty((0, 3), np.int64)]
         for file, end in enumerate(ends):
@@ -178,7 +177,7 @@ class Text(keys.Text):
         return np.concatenate(rows)
 
     def _test(self, path: Path, files: list[NDArray[Any]], ends: list[int]) -> NDArray[Any]:
-        """(≤ MAX_WINDOWS, t) of the held-out text: windows side by side, so that no byte is predicted twice."""
+        """Return (≤ MAX_WINDOWS, t) of the held-out text: windows side by side, so that no byte is predicted twice."""
         counts = [(len(file) - end - 1) // self.context for file, end in zip(files, ends, strict=True)]
         totals = np.cumsum(counts)
         if not totals[-1]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def children(tree: Any) -> list[Any] | None:
-    """What a tuple, list, dict or dataclass holds; None: this is a leaf, also a tuple that moves itself, as a PackedSequence."""
+    """Return the members of a tuple, list, dict or dataclass; None: a leaf, also a tuple with a method `to`, as a PackedSequence."""
     if isinstance(tree, Mapping):
         return list(tree.values())
     if isinstance(tree, tuple | list):
@@ -19,12 +19,12 @@ def children(tree: Any) -> list[Any] | None:
     return None
 
 
-def rebuilt(tree: Any, held: list[Any]) -> Any:
-    """A nest of the same type that holds these instead of its `children`; itself if they are the same objects."""
-    if all(new is old for new, old in zip(held, children(tree) or (), strict=True)):
+def rebuilt(tree: Any, members: list[Any]) -> Any:
+    """Return a nest of the same type that holds these instead of its `children`; itself if they are the same objects."""
+    if all(new is old for new, old in zip(members, children(tree) or (), strict=True)):
         return tree
     if isinstance(tree, Mapping):
-        named = dict(zip(tree, held, strict=True))
+        named = dict(zip(tree, members, strict=True))
         if type(tree) is dict:
             return named
         made: Any = copy.copy(tree)
@@ -35,26 +35,26 @@ def rebuilt(tree: Any, held: list[Any]) -> Any:
             return named
         return made
     if isinstance(tree, tuple | list):
-        return type(tree)(*held) if hasattr(tree, "_fields") else type(tree)(held)
+        return type(tree)(*members) if hasattr(tree, "_fields") else type(tree)(members)
     made = copy.copy(tree)
-    for field, each in zip(fields(tree), held, strict=True):
+    for field, each in zip(fields(tree), members, strict=True):
         object.__setattr__(made, field.name, each)
     return made
 
 
 def mapped(change: Callable[[Any], Any], tree: Any) -> Any:
-    """The same nest with `change` applied to its leaves."""
-    held = children(tree)
-    return change(tree) if held is None else rebuilt(tree, [mapped(change, each) for each in held])
+    """Return the nest with `change` applied to its leaves."""
+    members = children(tree)
+    return change(tree) if members is None else rebuilt(tree, [mapped(change, each) for each in members])
 
 
 def leaves(tree: Any) -> Iterator[Any]:
     """Every leaf of a nest, in order."""
-    held = children(tree)
-    if held is None:
+    members = children(tree)
+    if members is None:
         yield tree
     else:
-        for each in held:
+        for each in members:
             yield from leaves(each)
 
 
@@ -64,9 +64,9 @@ def tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def moved(tree: Any, device: str) -> Any:
-    """The same on a device: what has a method `to` moves itself, nests are moved leaf by leaf, and all else stays."""
+    """Return the nest on a device: what has a method `to` moves itself, nests are moved leaf by leaf, and all else stays."""
     if callable(to := getattr(tree, "to", None)):
-        found = to(device)
-        return tree if found is None else found
-    held = children(tree)
-    return tree if held is None else rebuilt(tree, [moved(each, device) for each in held])
+        result = to(device)
+        return tree if result is None else result
+    members = children(tree)
+    return tree if members is None else rebuilt(tree, [moved(each, device) for each in members])

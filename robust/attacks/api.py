@@ -53,7 +53,9 @@ class Attack(Protocol):
         ...
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """(r, d) the message to each receiver, and the new state. Inputs are not modified; the messages may be a view (expanded)."""
+        """Return (r, d), the message to each receiver, and the new state. Inputs are not modified; the messages may be a view
+        (expanded).
+        """
         ...
 
 
@@ -89,5 +91,5 @@ class Distort(Attack, Protocol):
     """An attack on the bytes of a payload."""
 
     def distort(self, payload: bytes) -> bytes:
-        """The payload of an honest vector -> what is sent instead."""
+        """Return the payload of an honest vector -> what is sent instead."""
         ...

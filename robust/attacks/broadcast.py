@@ -72,7 +72,7 @@ def foe(epsilon: float = 10.0) -> Formula:
 
 
 def free_rider(noise: float = 0.0) -> Formula:
-    """The result of its last mixing, without a step of its own, plus N(0, noise²) so that it is no exact echo.
+    """Return the result of its last mixing, without a step of its own, plus N(0, noise²) so that it is no exact echo.
 
     Args:
         noise: standard deviation, >= 0.

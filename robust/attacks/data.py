@@ -34,7 +34,7 @@ class LabelFlip:
             raise ValueError(f"source and target must both be classes or both be -1, got {self.source}, {self.target}")
 
     def craft(self, memory: Any, scene: Scene, generator: Generator) -> tuple[Tensor, Any]:
-        """The vector it trained, to all."""
+        """Return the vector it trained, to all."""
         return scene.own.expand_as(scene.receivers), memory
 
     def poison(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -81,7 +81,9 @@ class Backdoor:
         return inputs, labels
 
     def triggered(self, inputs: Tensor, count: int) -> Tensor:
-        """(m, …) with the trigger on the first `count` samples. The share of these classified as `target` is the attack's success."""
+        """Return (m, …) with the trigger on the first `count` samples. The share of these classified as `target` is the attack's
+        success.
+        """
         marked = inputs.clone()
         marked.view(len(inputs), -1)[:count, : self.width] = self.value
         return marked

@@ -17,7 +17,7 @@ def mean(honest: Tensor) -> Tensor:
 
 
 def deviation(honest: Tensor) -> Tensor:
-    """(d,) standard deviation of each coordinate, with h − 1; 0 where h = 1."""
+    """Return (d,), standard deviation of each coordinate, with h − 1; 0 where h = 1."""
     return honest.std(dim=0) if len(honest) > 1 else torch.zeros_like(honest[0])
 
 
@@ -29,7 +29,7 @@ def radius(honest: Tensor) -> Tensor:
 
 
 def uphill(scene: Scene) -> Tensor:
-    """(d,) unit vector along the gradient; 0 where there is none."""
+    """Return (d,), unit vector along the gradient; 0 where there is none."""
     length: Tensor = scene.gradient.norm()
     return scene.gradient / length.clamp_min(_LEAST_GRADIENT)
 
@@ -42,7 +42,7 @@ def gradient_norm(scene: Scene) -> Tensor:
 
 
 def agreed_direction(scene: Scene) -> Tensor:
-    """(d,) a random unit vector that all attackers share, the same in every round."""
+    """Return (d,), a random unit vector that all attackers share, the same in every round."""
     drawn = torch.randn(scene.own.numel(), generator=generator(scene.seed, "attack", "direction"))
     unit: Tensor = drawn / drawn.norm()
     return unit.to(scene.own)

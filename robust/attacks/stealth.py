@@ -72,7 +72,7 @@ def min_sum(direction: str = "std") -> Formula:
 
 
 def _furthest(direction: str, measure: Callable[[Tensor, int], Tensor]) -> Formula:
-    """The largest step from μ with a measure of its distances from the honest that some honest vector reaches."""
+    """Return the largest step from μ with a measure of its distances from the honest that some honest vector reaches."""
     if direction not in DIRECTIONS:
         raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {direction!r}")
 

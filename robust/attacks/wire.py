@@ -52,7 +52,7 @@ def huge() -> Distorted:
 
 
 def bomb() -> Distorted:
-    """A few bytes that claim to be the list of all coordinates but one, of a vector of 2**40 numbers."""
+    """Return a few bytes that claim to be the list of all coordinates but one, of a vector of 2**40 numbers."""
 
     def grown(payload: bytes) -> bytes:
         version, _, code, _ = HEADER.unpack_from(payload)
@@ -73,12 +73,12 @@ def bad_indices() -> Distorted:
 
 
 def wrong_length() -> Distorted:
-    """The last byte is missing."""
+    """Cut off the last byte."""
     return Distorted(lambda payload: payload[:-1])
 
 
 def wrong_dtype() -> Distorted:
-    """The values claim to be of another codec."""
+    """Claim another codec for the values."""
 
     def renamed(payload: bytes) -> bytes:
         version, kind, code, dim = HEADER.unpack_from(payload)

@@ -30,7 +30,7 @@ class Combination(Protocol):
     """A rule: combines the vectors of a stack. May also be `Stateful` or `Remembering`."""
 
     def reduce(self, stack: Stack, context: Context) -> Combined:
-        """(R, D) combined vectors, (R, s) new state, and (R, p − 1) bool the peers clipped or excluded, or None.
+        """Return (R, D) combined vectors, (R, s) new state, and (R, p − 1) bool the peers clipped or excluded, or None.
 
         Raises BreakdownExceeded: too few vectors.
         """
@@ -42,7 +42,7 @@ class Stateful(Protocol):
     """A rule or pre-aggregation with state between rounds."""
 
     def start(self, own: Tensor) -> Tensor:
-        """(R, s) state before the first round, from own vectors (R, D)."""
+        """Return (R, s), state before the first round, from own vectors (R, D)."""
         ...
 
 
@@ -81,7 +81,7 @@ class Preparation(Protocol):
     """A pre-aggregation: a linear map of the vectors before a rule, which keeps our own first. May also be `Stateful`."""
 
     def prepare(self, stack: Stack, state: Tensor) -> tuple[Stack, Tensor]:
-        """The mixed stack and (R, s) new state."""
+        """Return the mixed stack and (R, s) new state."""
         ...
 
 
@@ -107,7 +107,7 @@ class Composed:
         return self.rule.memory_slots if isinstance(self.rule, Remembering) else 0
 
     def start(self, own: Tensor) -> Tensor:
-        """(…, s) state of the rule, then of the pre-aggregation."""
+        """Return (…, s), state of the rule, then of the pre-aggregation."""
         flat = own.reshape(-1, own.shape[-1])
         state = torch.cat([_start(self.rule, flat), _start(self.first, flat)], dim=1)
         return state.view(*own.shape[:-1], state.shape[1])

@@ -121,7 +121,9 @@ class NormBound:
 
 
 def _clipped(stack: Stack, distances: Tensor, tau: Tensor | float, state: Tensor) -> Combined:
-    """Our own vector moved by 1/(k + 1) of every difference, clipped to tau, (R, 1) or one for all; who was clipped to less than half."""
+    """Return our own vector moved by 1/(k + 1) of every difference, clipped to tau, (R, 1) or one for all; who was clipped to less than
+    half.
+    """
     factors = shortened(distances, tau)
     others = factors / stack.count
     own = 1 - others.sum(dim=1, keepdim=True)
@@ -129,7 +131,7 @@ def _clipped(stack: Stack, distances: Tensor, tau: Tensor | float, state: Tensor
 
 
 def _cs_threshold(distances: Tensor, counted: Tensor, f: int, step: Tensor) -> Tensor:
-    """(R, 1) float64 threshold of `CsPlus`, from distances (R, k) float64 of the peers `counted` (R, k), f of them Byzantine.
+    """Return (R, 1) float64, threshold of `CsPlus`, from distances (R, k) float64 of the peers `counted` (R, k), f of them Byzantine.
 
     `step` (R, 1) is the running mean of the lengths of our own steps.
     """
@@ -148,13 +150,14 @@ def _expected(there: Tensor, f: int) -> Tensor:
 
 
 def _running_step(context: Context) -> Tensor:
-    """(R, 1) float64 running mean of the lengths of our own steps, this round's included."""
+    """Return (R, 1) float64, running mean of the lengths of our own steps, this round's included."""
     length, mean = norms(context.own, context.before), context.state.double()
     return torch.where(mean > 0, _DECAY * mean + (1 - _DECAY) * length, length)
 
 
 def _clipping(factors: Tensor, places: Tensor) -> Tensor:
-    """(R, m', k + 1) mixing of all vectors into the clipped ones of present peers, of indices `places` (R, k'); our own stays first.
+    """Return (R, m', k + 1), mixing of all vectors into the clipped ones of present peers, of indices `places` (R, k'); our own stays
+    first.
 
     `factors` (R, k) is what clipping leaves of each difference.
     """

@@ -77,7 +77,7 @@ class MeaMed(Tolerant):
 
 
 def mean_around_median(stack: Stack, dropped: int) -> Tensor:
-    """(R, D) the mean of the values of a coordinate that are nearest to its median, all but `dropped` of them.
+    """Return (R, D), the mean of the values of a coordinate that are nearest to its median, all but `dropped` of them.
 
     In ascending order the nearest values are adjacent, so only their first index is searched. Moving the window from s to s + 1 pays if
     the value that enters is nearer than the one that leaves; if it does not pay at s, it does not at any later index.

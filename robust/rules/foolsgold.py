@@ -76,7 +76,7 @@ class FoolsGold:
 
 
 def similarity(histories: Tensor) -> Tensor:
-    """(…, K, s) finite -> (…, K, K) float64 cosines, clamped at 0; 0 on the diagonal and for an empty history."""
+    """Map (…, K, s) finite -> (…, K, K) float64 cosines, clamped at 0; 0 on the diagonal and for an empty history."""
     wide = histories.double()
     largest = wide.abs().amax(dim=-1, keepdim=True)
     wide = wide / torch.where(largest > 0, largest, 1.0)  # squares of float64 may overflow; those of this do not
@@ -87,7 +87,7 @@ def similarity(histories: Tensor) -> Tensor:
 
 
 def weights(alike: Tensor) -> Tensor:
-    """(…, K, K) similarities in [0, 1], 0 on the diagonal -> (…, K) weights in [0, 1], one of which is 1 unless all are 0.
+    """Map (…, K, K) similarities in [0, 1], 0 on the diagonal -> (…, K) weights in [0, 1], one of which is 1 unless all are 0.
 
     v_i = max_j cs_ij;  cs_ij <- cs_ij · v_i/v_j where v_i < v_j;  α_i = 1 − max_j cs_ij, divided by the largest;
     then ln(α_i/(1 − α_i)) + 1/2, clamped to [0, 1].

@@ -111,7 +111,7 @@ class Flag:
         return stack.combination(weights, context.before), context.state, None
 
     def _projected_mean(self, gram: Tensor) -> Tensor:
-        """(R, m) coefficients of the mean projection on the u_j, from their products (R, m, m)."""
+        """Return (R, m), coefficients of the mean projection on the u_j, from their products (R, m, m)."""
         count = gram.shape[1]
         size = count // 2 + 1  # ⌈(m + 1)/2⌉
         weights = torch.ones_like(gram[:, 0])

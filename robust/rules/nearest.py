@@ -92,6 +92,6 @@ class Ubar:
 
 
 def _weights(accepted: Tensor, share: float) -> Tensor:
-    """(R, k) bool -> (R, m) weights: `share` for our own vector and the rest evenly for the accepted; 1 for our own without any."""
+    """Map (R, k) bool -> (R, m) weights: `share` for our own vector and the rest evenly for the accepted; 1 for our own without any."""
     others = (1 - share) * accepted.double() / accepted.sum(dim=1, keepdim=True).clamp_min(1)
     return torch.cat([1 - others.sum(dim=1, keepdim=True), others], dim=1)

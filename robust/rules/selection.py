@@ -96,7 +96,8 @@ class Mda(Tolerant):
 
 
 def scores(distances: Tensor, f: int, left: Tensor | None = None) -> Tensor:
-    """(R, m) Krum's scores by squared distances (R, m, m), f vectors of m assumed Byzantine; of those not in `left` (R, m), infinity.
+    """Return (R, m) Krum's scores by squared distances (R, m, m), f vectors of m assumed Byzantine; of those not in `left` (R, m),
+    infinity.
 
     `left` has as many in every row.
     """

@@ -38,7 +38,7 @@ class Network:
 
 @lru_cache(maxsize=64)
 def network(count: int, wanted: tuple[int, ...]) -> Network:
-    """The network for `count` rows of which the order statistics `wanted` (0 is the smallest) are needed."""
+    """Return the network for `count` rows of which the order statistics `wanted` (0 is the smallest) are needed."""
     wires, free, steps = list(range(count)), list[int](), list[tuple[bool, int, int, int]]()
     top = count
 

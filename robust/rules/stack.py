@@ -49,7 +49,7 @@ class Stack:
         return self.present.new_ones((self.own.shape[0], self.count - 1))
 
     def mixed(self, mixing: Tensor) -> Stack:
-        """The vectors mixed by (R, q, p), whose rows sum to 1."""
+        """Return the vectors mixed by (R, q, p), whose rows sum to 1."""
         return replace(self, mixing=mixing if self.mixing is None else _product(mixing, self.mixing))
 
     def only(self, rows: Tensor) -> Stack:
@@ -62,8 +62,8 @@ class Stack:
         )
 
     def gram(self, extra: Tensor | None = None) -> Tensor:
-        """(R, p, p) float64 products of the differences to the first vector, whose row and column are 0; with one `extra` (R, D) as the
-        last, p + 1.
+        """Return (R, p, p) float64, products of the differences to the first vector, whose row and column are 0; with one `extra` (R, D)
+        as the last, p + 1.
         """
         gram = self._gram(extra)
         if self.mixing is None:
@@ -74,7 +74,7 @@ class Stack:
         return (mixed + mixed.mT) / 2  # symmetric to the bit, for ties
 
     def squares(self) -> Tensor:
-        """(R, p − 1) float64 squared distances from the first vector to the others."""
+        """Return (R, p − 1) float64, squared distances from the first vector to the others."""
         if self.mixing is not None:
             return self.gram().diagonal(dim1=1, dim2=2)[:, 1:].clamp_min(0)
         total = torch.zeros(self.present.shape, dtype=torch.float64, device=self.own.device)
@@ -85,7 +85,7 @@ class Stack:
         return total
 
     def combination(self, weights: Tensor, extra: Tensor | None = None) -> Tensor:
-        """(R, D) the sum weighted by (R, p) float64 that sum to 1; (R, p + 1) with an extra vector (R, D)."""
+        """Return (R, D), the sum weighted by (R, p) float64 that sum to 1; (R, p + 1) with an extra vector (R, D)."""
         if self.mixing is not None:
             weights = _product(weights.unsqueeze(1), _extended(self.mixing, extra)).squeeze(1)
         combined = torch.empty_like(self.own, memory_format=torch.contiguous_format)
@@ -96,8 +96,8 @@ class Stack:
         return combined
 
     def coordinates(self, network: Network, finish: Callable[[Sequence[Tensor], Tensor], None]) -> Tensor:
-        """(R, D) a function of the p sorted values of each coordinate: `finish` takes rows (those that the network computes) and the output
-        to write.
+        """Return (R, D), a function of the p sorted values of each coordinate: `finish` takes rows (those that the network computes) and
+        the output to write.
         """
         reduced = torch.empty_like(self.own, memory_format=torch.contiguous_format)
         scratch = self.own.new_empty((network.scratch, self._largest()))
@@ -108,7 +108,7 @@ class Stack:
         return reduced
 
     def vectors(self) -> Tensor:
-        """(R, p, D) all vectors, in memory."""
+        """Return (R, p, D), all vectors, in memory."""
         stored = self.own.new_empty((self.own.shape[0], self.count, self.own.shape[1]))
         for rows, columns, values in self._blocks(stored):
             if self.mixing is None:
@@ -248,12 +248,12 @@ class Stack:
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """(R, a, c) of (R, a, b) and (R, b, c), row by row for equal bits."""
+    """Return (R, a, c) of (R, a, b) and (R, b, c), row by row for equal bits."""
     return torch.stack([first.clone() @ second.clone() for first, second in zip(left, right, strict=True)])
 
 
 def _extended(mixing: Tensor, extra: Tensor | None) -> Tensor:
-    """The mixing (R, p + 1, m + 1) that does not change the extra vector."""
+    """Return the mixing (R, p + 1, m + 1) that does not change the extra vector."""
     if extra is None:
         return mixing
     rows, mixed, count = mixing.shape

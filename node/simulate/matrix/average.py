@@ -222,7 +222,7 @@ class Differences:
         return support
 
     def _known(self, end: Pair) -> Tensor | None:
-        """(D,) what this end knows of the other's vector."""
+        """Return (D,): what this end knows of the other's vector."""
         if self.known is None:
             return None
         known = self.known.get(end)
@@ -278,7 +278,7 @@ class Differences:
         return flow, -flow
 
     def _chosen(self, choose: Choose, batch: Batch, group: Group, end: int, step: Tensor) -> Tensor:
-        """(g, w) what the ends take of a step (g, w)."""
+        """Return (g, w): what the ends take of a step (g, w)."""
         at, models = batch.ends[end, group.which], []
         for share in SHARES:
             moved = batch.vectors[index(at, batch.vectors)].clone()
@@ -315,7 +315,7 @@ class Differences:
                 add(self.flows.totals, rows, update.group.coordinates, update.flow)
 
     def _sizes(self, group: Group) -> NDArray[np.int64]:
-        """(2, g) of requests and of responses without a wish. Listed coordinates differ in how well they code."""
+        """Return (2, g) of requests and of responses without a wish. Listed coordinates differ in how well they code."""
         differ = isinstance(group.supports[0], Indices)
         each = group.supports if differ else group.supports[:1]
         requests = [codec.size(support, self.codec.request, group.dim) for support in each]
@@ -360,5 +360,5 @@ def _longer(v: Tensor, exchange_codec: ExchangeCodec) -> list[tuple[int, Tensor]
 
 
 def _column(numbers: NDArray[np.float64], like: Tensor) -> Tensor:
-    """(g,) -> (g, 1), rounded as torch rounds a number that multiplies a tensor of that dtype."""
+    """Map (g,) -> (g, 1), rounded as torch rounds a number that multiplies a tensor of that dtype."""
     return torch.from_numpy(numbers).to(like)[:, None]

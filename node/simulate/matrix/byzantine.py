@@ -71,7 +71,7 @@ class Byzantine:
     _memory: dict[int, Any] = field(default_factory=dict)
 
     def messages(self, view: View, attacker: int, receivers: Sequence[int]) -> Tensor:
-        """(r, D) what `attacker` sends each of `receivers`."""
+        """Return (r, D): what `attacker` sends each of `receivers`."""
         tracker = self.attack.targets == "tracker"
         part = slice(self.dim, 2 * self.dim) if tracker else slice(0, self.dim)
         now = view.now[:, part]
@@ -134,7 +134,7 @@ def _met(batch: Batch, byzantine: Byzantine) -> list[tuple[int, dict[int, int]]]
 
 
 def thresholds(mixer: Mixer, state: Any, rows: Sequence[int]) -> Tensor | None:
-    """(r,) the distances up to which the rules of some rows did not clip in their last round; None: they have no such threshold."""
+    """Return (r,), the distances up to which the rules of some rows did not clip in their last round; None: they have no such threshold."""
     match mixer:
         case Gather(rule=Composed(rule=Sac(kappa=kappa))):
             steps: Tensor = state.kept[list(rows), 0]

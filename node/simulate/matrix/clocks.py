@@ -7,13 +7,14 @@ when both are done with their local steps, and takes the transfers:
 
 A link's rate is the lesser of both ends', each shared evenly by the exchanges it has in the round.
 
-Deadlines are those of `gossip.exchange.wait_rules`: the end that is ready first waits for the other as long as its adaptive deadline says, and the
-time of two more rounds of its own local steps, of one for a peer that was late the last time, and of MAX_FACTOR more for each round just before in
-which it had no exchange. A peer that is ready later than that is late: there is no exchange, and the wait was in vain. The same holds
+Deadlines are those of `gossip.exchange.wait_rules`: the end that is ready first waits for the other as long as its adaptive deadline
+says, and the time of two more rounds of its own local steps, of one for a peer that was late the last time, and of MAX_FACTOR more for
+each round just before in which it had no exchange. A peer that is ready later than that is late: there is no exchange, and the wait was
+in vain. The same holds
 for what was lost, and for a responder that misses a proof. Retries cost no time of their own, and what has begun in time is completed.
 
-Who finds at the beginning of a round that all its peers will have given it up before, sits out: it is still at its local steps of an
-earlier round while `missed` rounds go by. When it is back it does fewer local steps a round, and more again while it keeps up, as
+A node whose peers will all have given up before it is ready sits out: it is still at its local steps of an earlier
+round while `missed` rounds go by. When it is back it does fewer local steps a round, and more again while it keeps up, as
 `starling.node.daemon.training` fits them.
 
 Shapes: N rows, m exchanges of two ends each.
@@ -67,7 +68,7 @@ class Clocks:
     def begin(
         self, steps: int, alive: NDArray[np.bool_], exchanges: Exchanges
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """A round of K = `steps` begins -> local steps (N,) that each row does in it, and (m,) exchanges that are too late for one end."""
+        """Begin a round of K = `steps` -> local steps (N,) that each row does in it, and (m,) exchanges that are too late for one end."""
         ends, wait_s = exchanges.ends, np.array([deadline.wait_s() for deadline in self._deadlines])
         lag_s = steps * self.step_s
         fitted = np.minimum(self._steps, steps)
@@ -118,7 +119,7 @@ class Clocks:
         self._late = self._late[(self._late // n != row) & (self._late % n != row)]
 
     def _codes(self, ends: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(2, m) one number for each end and its peer."""
+        """Return (2, m), one number for each end and its peer."""
         return ends * len(self.now_s) + ends[::-1]
 
     def _away(self, alive: NDArray[np.bool_], ends: NDArray[np.int64], expires_s: Seconds) -> NDArray[np.bool_]:
@@ -129,7 +130,7 @@ class Clocks:
         return alive & (self.now_s > last_s)
 
     def _ends_s(self, stats: RoundStats) -> Seconds:
-        """(2, m) when the initiator and the responder of an exchange that takes place are done with it."""
+        """Return (2, m): when the initiator and the responder of an exchange that takes place are done with it."""
         ends, share = stats.ends, np.bincount(stats.ends[:, ~self._too_late].ravel(), minlength=len(self.now_s))
         rates = (self.bytes_per_s / np.maximum(share, 1))[ends].min(axis=0)
         transfers_s = ((stats.sizes + self.frame_bytes) / rates).sum(axis=0)

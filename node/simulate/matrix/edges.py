@@ -50,7 +50,7 @@ class Edges:
         self.rank[order] = np.arange(len(order))
 
     def begin(self, pair: Pair) -> Edge:
-        """The next transaction of an edge; the first one opens it."""
+        """Return the next transaction of an edge; the first one opens it."""
         opened = self.open.get(pair)
         if opened is None:
             name = edge(*(self.peers[row] for row in pair))
@@ -69,7 +69,7 @@ class Edges:
             self._closed[pair] = self._closed.get(pair, 0) + 1
 
     def remove(self, row: int) -> list[Pair]:
-        """A node is gone -> its edges, which are removed. If it returns, all its edges have a new incarnation."""
+        """Remove the edges of a node that left -> these edges. If it returns, all its edges have a new incarnation."""
         pairs = self.of(row)
         for pair in pairs:
             del self.open[pair]
@@ -77,7 +77,7 @@ class Edges:
         return pairs
 
     def of(self, row: int) -> list[Pair]:
-        """The edges of a row, in order of the other's peer id."""
+        """Return the edges of a row, in order of the other's peer id."""
         return sorted((pair for pair in self.open if row in pair), key=lambda pair: int(self.rank[sum(pair) - row]))
 
     def pair(self, one: int, other: int) -> Pair:
@@ -102,11 +102,11 @@ class EdgeVectors:
         return iter(self._slots)
 
     def get(self, key: Pair) -> Tensor | None:
-        """(E,) a view; None for a new one."""
+        """Return (E,), a view; None for a new one."""
         return self.rows[self._slots[key]] if key in self._slots else None
 
     def slots(self, keys: Sequence[Pair]) -> Tensor:
-        """(h,) the rows of `rows` that belong to `keys`, made where missing."""
+        """Return (h,), the rows of `rows` that belong to `keys`, made where missing."""
         for key in keys:
             if key not in self._slots:
                 if not self._free:
@@ -119,7 +119,7 @@ class EdgeVectors:
         return index([self._slots[key] for key in keys], self.rows)
 
     def read(self, keys: Sequence[Pair]) -> Tensor:
-        """(h, E) of `keys`, a copy."""
+        """Return (h, E) of `keys`, a copy."""
         at = self.slots(keys)
         return self.rows[at]
 

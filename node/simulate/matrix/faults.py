@@ -73,7 +73,7 @@ def churn(faults: FaultsSection, seed: int, round: int, alive: Tensor, used: Ten
 
 
 def _count(rate: float, rng: torch.Generator) -> int:
-    """A whole number whose expectation is `rate`."""
+    """Return a whole number whose expectation is `rate`."""
     return math.floor(rate + float(torch.rand((), dtype=torch.float64, generator=rng)))
 
 

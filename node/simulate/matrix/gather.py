@@ -110,7 +110,7 @@ class Gathers(Pulled):
         return sizes.astype(np.int64)
 
     def _messages(self, vectors: Tensor, requested: Requests, round: int) -> Tensor:
-        """(N, D) the message of each row that is requested by a peer, as it arrives."""
+        """Return (N, D), the message of each row that is requested by a peer, as it arrives."""
         senders = np.unique(requested.peer)
         at = index(senders, vectors)
         check_finite(vectors[at])
@@ -149,7 +149,7 @@ class Gathers(Pulled):
     def _assigned(
         self, rows: NDArray[np.int64], peers: NDArray[np.int64], present: Tensor, state: Gathered
     ) -> tuple[Gathered, Tensor | None]:
-        """The state with cleared memory slots for newcomers, and the slots (r, k) of those present; for rules that have any."""
+        """Return the state with cleared memory slots for newcomers, and the slots (r, k) of those present; for rules that have any."""
         count = self.mixer.rule.memory_slots
         if not count:
             return state, None

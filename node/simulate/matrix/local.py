@@ -112,7 +112,7 @@ class LocalSteps:
         return gradients
 
     def _ramped(self, rows: Tensor, round: int, x: Tensor) -> Tensor:
-        """(r, 1) the rates of `rows`, of the dtype of x."""
+        """Return (r, 1), the rates of `rows`, of the dtype of x."""
         age = (round - self._joined_at[rows]).clamp(max=self.pace.ramp_rounds).tolist()
         return x.new_tensor([self._rates.at(round) * ramp(since, self.pace.ramp_rounds) for since in age])[:, None]
 
@@ -200,7 +200,7 @@ class LocalSteps:
 
 
 def _not_finite(x: Tensor) -> Tensor:
-    """(r,) bool, the rows of x (r, d) that hold a number that is not finite; where there is none, the usual case, in one pass."""
+    """Return (r,) bool, the rows of x (r, d) that hold a number that is not finite; where there is none, the usual case, in one pass."""
     if finite(x):
         return torch.zeros(len(x), dtype=torch.bool)
     return ~torch.isfinite(x).all(dim=1)

@@ -120,13 +120,13 @@ class TorchTask:
 
     @torch.no_grad()
     def losses(self, rows: Tensor, done: Tensor, x: Tensor) -> Tensor:
-        """(r, m) losses of models x (r, m, d) on the batch of each row's (r,) local step after `done` (r,)."""
+        """Return (r, m), losses of models x (r, m, d) on the batch of each row's (r,) local step after `done` (r,)."""
         self._loss.train()
         return self._losses_on([self._batch(*each) for each in zip(rows.tolist(), done.tolist(), strict=True)], x)
 
     @torch.no_grad()
     def aside(self, rows: Tensor, x: Tensor) -> Tensor:
-        """(r, m) losses of models x (r, m, d) on what each row set aside."""
+        """Return (r, m), losses of models x (r, m, d) on what each row set aside."""
         self._loss.train()
         data = [self.data[row] for row in rows.tolist()]
         return self._losses_on([each.aside for each in data if isinstance(each, Reserved)], x)
@@ -141,7 +141,9 @@ class TorchTask:
         return losses.to(x.dtype)
 
     def score(self, x: Tensor, alive: Sequence[int]) -> tuple[float, float]:
-        """(metric, loss) of one model x (d,) on held-out data, with normalisation statistics of the data of all rows `alive`, ascending."""
+        """Return (metric, loss) of one model x (d,) on held-out data, with normalisation statistics of the data of all rows `alive`,
+        ascending.
+        """
         return self._score(x, alive, self.data[0])
 
     def _score(self, x: Tensor, alive: Sequence[int], data: Data, *, own: bool = False) -> tuple[float, float]:
@@ -265,7 +267,7 @@ class Bowls:
         return torch.stack(columns, 1)
 
     def score(self, x: Tensor, alive: Sequence[int]) -> tuple[float, float]:
-        """(error, how much the mean of the living's bowls is above its least value)."""
+        """Return (error, how much the mean of the living's bowls is above its least value)."""
         away = (x.double() - self.optimum.of(alive)).to(x.dtype)
         slopes = self._slope(self._at(torch.tensor(alive)), away.expand(len(alive), -1))
         return self.optimum.errors(x[None], alive)[0], float(0.5 * (slopes @ away).mean())
@@ -294,7 +296,7 @@ def problem(
     manifest: Manifest, labels: Sequence[str], stack_from: int = STACK_FROM, attack: Attack | None = None,
     byzantine: NDArray[np.bool_] | None = None, *, own: bool = False,
 ) -> Problem:  # fmt: skip
-    """The problem of a swarm; row i has shard i, over again where there are more rows than shards.
+    """Return the problem of a swarm; row i has shard i, over again where there are more rows than shards.
 
     `own`: each row's model is measured by held-out samples like its own data.
     `byzantine` (N,) bool are the rows that do what `attack` says: perhaps they learn from other data than they have.

@@ -51,7 +51,7 @@ class Schedule:
         self._alive = np.zeros(len(self.peers), np.bool_)
 
     def at(self, round: int, alive: NDArray[np.bool_]) -> Exchanges:
-        """The exchanges of a round among the rows `alive` (N,).
+        """Return the exchanges of a round among the rows `alive` (N,).
 
         Both weights of a pair are those of the overlay's matrix, 0 where a direction is missing, as
         `starling.gossip.overlay.links.links` sees them.
@@ -79,7 +79,7 @@ class Schedule:
 
 
 def by_rank(overlay: Overlay, n: int, round: int) -> Exchanges:
-    """The exchanges of a round among n members, whose ends are ranks. Raises ValueError: the overlay's kind is undefined for n."""
+    """Return the exchanges of a round among n members, whose ends are ranks. Raises ValueError: the overlay's kind is undefined for n."""
     if isinstance(overlay, Circulant):
         return _circulant(overlay, n, round)
     weights = {(a, b): weight for a in range(n) for b, weight in overlay.row(a, n, round).items()}
@@ -126,7 +126,7 @@ class SlotSchedule:
         return self.rings.change(np.flatnonzero(before & ~members).tolist(), np.flatnonzero(members & ~before).tolist())
 
     def at(self, slot: int) -> Exchanges:
-        """The visits of a slot, in the order in which they happen: at most one that a node makes, few that it answers."""
+        """Return the visits of a slot, in the order in which they happen: at most one that a node makes, few that it answers."""
         rows = np.flatnonzero(self._members)
         order = torch.randperm(len(rows), generator=generator(self.seed, "visits", slot)).numpy()
         served, visiting, pairs = dict.fromkeys(rows.tolist(), 0), dict[int, int](), list[tuple[int, int]]()

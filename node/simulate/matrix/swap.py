@@ -177,7 +177,7 @@ class Commons(Swaps):
         return Draw(sender, common_draw.mask_seed(seed, peer), round, partial(common_draw.chance, seed, peer, round))
 
     def _encoded(self, made: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, NDArray[np.int64]]:
-        """The first of each sender, and those of its others that differ from it."""
+        """Return the first of each sender, and those of its others that differ from it."""
         first = {draw.sender: place for place, draw in reversed(list(enumerate(draws)))}
         places = np.asarray([first[draw.sender] for draw in draws])
         alike = (made == made[index(places, made)]).all(1).cpu().numpy()
@@ -198,7 +198,7 @@ class Commons(Swaps):
                 vectors[row] = mean
 
     def _mean(self, update: Update, at: NDArray[np.int64]) -> Tensor | None:
-        """The mean (D,) of all estimates after the swaps at these places of one row; None if some are missing or differ."""
+        """Return the mean (D,) of all estimates after the swaps at these places of one row; None if some are missing or differ."""
         both = torch.minimum(update.give, update.take)[index(at, update.give), 0]
         if not bool((both > 0.0).all()) or not bool(((1.0 / both).round() == len(at) + 1).all()):
             return None
@@ -217,7 +217,7 @@ class Controls(Commons):
     swapping: Controlling
 
     def correction(self, rows: Rows) -> Tensor:
-        """(r, D) the sums of the flows of some rows, zeros where a row has no edge."""
+        """Return (r, D), the sums of the flows of some rows, zeros where a row has no edge."""
         ends = [
             [pair if pair[0] == row else pair[::-1] for pair in self.edges.of(row)]
             for row in torch.arange(len(self.edges.peers))[rows].tolist()
@@ -226,5 +226,5 @@ class Controls(Commons):
 
 
 def _read(batch: Batch) -> Tensor:
-    """(2m, D) what each initiator reads, then each responder."""
+    """Return (2m, D): what each initiator reads, then each responder."""
     return torch.cat([vectors[index(at, vectors)] for vectors, at in zip(batch.read, batch.ends, strict=True)])

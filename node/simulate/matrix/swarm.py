@@ -211,7 +211,7 @@ class Swarm:
     def _work(
         self, step: Step | None, round: int, numbers: range, rows: NDArray[np.int64], x: Tensor, state: Any
     ) -> tuple[Tensor, Any]:
-        """The local steps of these numbers, of some rows."""
+        """Return the local steps of these numbers, of some rows."""
         before = state
 
         def correct(gradient: Tensor) -> Tensor:
@@ -226,7 +226,7 @@ class Swarm:
         return x, state
 
     def _shared(self) -> Tensor:
-        """(N, D) as they are now, where there are attackers to look at them."""
+        """Return (N, D) as they are now, where there are attackers to look at them."""
         if self.byzantine is None:
             return self._vectors
         x, state = self._states.of(slice(None))

@@ -111,7 +111,7 @@ class Through(Protocol):
         ...
 
     def through(self, values: Tensor, chance: Tensor) -> Tensor:
-        """(…, k) and words (…, draws(k)) -> decode(encode(row)) of each row. Raises ValueError("not_finite")."""
+        """Map (…, k) and words (…, draws(k)) -> decode(encode(row)) of each row. Raises ValueError("not_finite")."""
         ...
 
 
@@ -140,7 +140,7 @@ Rows = slice | Tensor  # adjacent rows, read as a view, or an index of any, read
 
 
 def adjacent(rows: Tensor) -> Rows:
-    """(r,) -> a slice where they follow one another."""
+    """Map (r,) -> a slice where they follow one another."""
     if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows) and bool((rows.diff() == 1).all()):
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows

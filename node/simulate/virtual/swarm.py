@@ -95,7 +95,7 @@ class VirtualSwarm:
         self.chains: dict[int, Chain] = {}  # invitations of nodes, by index
 
     def identity(self, index: int) -> Identity:
-        """The key of a node: the same for the same seed."""
+        """Return the key of a node: the same for the same seed."""
         return Identity.from_seed(
             b"".join(derive(self._seed, "identity", index, part).to_bytes(8, "little") for part in range(4))
         )
@@ -199,7 +199,7 @@ class _Seconds:
     def prepare(self) -> None: ...
 
     def start(self, stage: int, bootstrap: tuple[str, ...]) -> bool:
-        """A node of the same swarm."""
+        """Return a node of the same swarm."""
         del bootstrap
         self.swarm.second(stage)
         return True

@@ -1,4 +1,4 @@
-"""Which hooks of a LightningModule a node calls, and which it refuses by name because it never would.
+"""Hooks of a LightningModule: those that a node calls, and those that it refuses by name because it never would.
 
 A module or data module is refused if it defines a hook that Lightning's `Trainer.fit` calls and `starling.node.tasks.adapters.loop` does
 not. So nothing that it defines is ignored in silence.
@@ -96,23 +96,23 @@ def refuse_ignored(given: Any) -> None:
 
 
 def overrides(given: Any, name: str) -> bool:
-    """Whether a module or data module defines this itself, and does not just inherit it from Lightning or torch."""
+    """Tell if a module or data module defines this itself, and does not just inherit it from Lightning or torch."""
     return _defined(given, name) is not None
 
 
 def own_hooks(given: Any) -> frozenset[str]:
-    """The names of `CALLED` that a module or data module defines itself."""
+    """Return the names of `CALLED` that a module or data module defines itself."""
     return frozenset(name for name in CALLED if overrides(given, name))
 
 
 def library_names(kind: type) -> set[str]:
-    """The public names that Lightning's own classes give a module or data module."""
+    """Return the public names that Lightning's own classes give a module or data module."""
     own = (each for each in _library(kind) if each.__module__.startswith(("lightning", "pytorch_lightning")))
     return {name for each in own for name in vars(each) if not name.startswith("_")}
 
 
 def _defined(given: Any, name: str) -> Any:
-    """What the object, or a class that is not the library's, has under a name; None: nothing."""
+    """Return what the object, or a class that is not the library's, defines under a name; None: nothing."""
     if name in vars(given):
         return vars(given)[name]
     library = _library(type(given))
@@ -123,7 +123,7 @@ def _defined(given: Any, name: str) -> Any:
 
 
 def _library(kind: type) -> tuple[type, ...]:
-    """The classes that come from Lightning and torch."""
+    """Return the classes that come from Lightning and torch."""
     for each in kind.__mro__:
         known = each.__name__ in {"LightningModule", "LightningDataModule"}
         if known and each.__module__.startswith(("lightning.", "pytorch_lightning.")):
@@ -132,7 +132,7 @@ def _library(kind: type) -> tuple[type, ...]:
 
 
 def _is_empty(defined: Any) -> bool:
-    """Whether a function does nothing and returns None or an empty dict, so that to call it or not is the same."""
+    """Tell if a function does nothing and returns None or an empty dict, so that calling it makes no difference."""
     return isinstance(defined, FunctionType) and all(
         each.opname in _NO_EFFECT and not each.argval for each in dis.get_instructions(defined)
     )

@@ -42,13 +42,13 @@ class LanguageModel:
 
     @property
     def metric(self) -> str:
-        """Of bytes or of tokens."""
+        """Return "bits_per_token" with a tokenizer, else "bits_per_byte"."""
         return "bits_per_token" if self.tokenizer else "bits_per_byte"
 
     def model(self, generator: Generator) -> nn.Module:
-        """A fresh model; global generators are seeded from `generator` for it, and restored.
+        """Return a fresh model; global generators are seeded from `generator` for it, and restored.
 
-        Raises ConfigError: it knows fewer tokens than the text has, or looks ahead.
+        Raises ConfigError: it knows fewer tokens than the text has, or attends to later tokens.
         """
         with seeded(int(torch.randint(2**62, (), generator=generator))):
             made = self.make()
@@ -58,7 +58,7 @@ class LanguageModel:
         return made
 
     def data(self, source: Source, device: str) -> TextData:
-        """Our shard of the built-in text, or all of the volunteer's own. Raises ConfigError if it is missing or too short."""
+        """Return our shard of the built-in text, or all of the volunteer's own. Raises ConfigError if it is missing or too short."""
         return self.text.windows(source, device, _encoder(self.tokenizer) if self.tokenizer else None)
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class LanguageModel:
         return loss
 
     def score(self, model: nn.Module, batch: Tensor) -> tuple[float, float, int]:
-        """(bits, nats, tokens predicted)."""
+        """Return (bits, nats, tokens predicted)."""
         tokens = batch[:, 1:].numel()
         nats = float(_nats(model(input_ids=batch[:, :-1]).logits, batch)) * tokens
         return nats / math.log(2), nats, tokens
@@ -89,13 +89,12 @@ class LanguageModel:
         return tokens
 
     def decode(self, tokens: list[int]) -> str:
-        """Their text."""
         if not self.tokenizer:
             return self.text.decode(tokens)
         return str(_tokenizer(self.tokenizer).decode(tokens, skip_special_tokens=False))
 
     def logits(self, model: nn.Module, tokens: Tensor) -> Tensor:
-        """(m, t) -> (m, t, v): v the tokens of the text, of which the model may know more."""
+        """Map (m, t) -> (m, t, v): v the tokens of the text, of which the model may know more."""
         known = _tokenizer(self.tokenizer).get_vocab_size() if self.tokenizer else BYTES
         logits: Tensor = model(input_ids=tokens).logits[..., :known]
         return logits
@@ -121,7 +120,7 @@ def causal_lm(
 
 
 def lora(model: Any, **config: Any) -> Make:
-    """A function that makes `model` with LoRA adapters, of which alone parameters are trained, exchanged and checkpointed.
+    """Return a function that makes `model` with LoRA adapters, of which alone parameters are trained, exchanged and checkpointed.
 
     All nodes must have the same base: a folder's is read at each, a config's is random and of the manifest's seed.
 
@@ -208,12 +207,12 @@ def _check_causal(model: nn.Module) -> None:
 
 
 def _nats(logits: Tensor, batch: Tensor) -> Tensor:
-    """Mean over tokens."""
+    """Return the mean cross-entropy over tokens, in nats."""
     return cross_entropy(logits.reshape(-1, logits.shape[-1]), batch[:, 1:].reshape(-1))
 
 
 def _maker(model: Any) -> Make:
-    """A function that makes the model which a config, a folder or a function stands for."""
+    """Return a function that makes the model which a config, a folder or a function stands for."""
     if isinstance(model, str | Path):
         folder, auto = Path(model), _package("transformers", "transformers").AutoModelForCausalLM
         if not (folder / "config.json").is_file():
@@ -245,10 +244,10 @@ def _encoder(file: str) -> Callable[[Path, NDArray[np.uint8]], NDArray[Any]]:
 
     def encode(path: Path, raw: NDArray[np.uint8]) -> NDArray[Any]:
         try:
-            words = raw.tobytes().decode()
+            text = raw.tobytes().decode()
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path}: is not UTF-8, byte {error.start}: {error.reason}") from error
-        return np.asarray(tokenizer.encode(words, add_special_tokens=False).ids, np.int32)
+        return np.asarray(tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
     return encode
 

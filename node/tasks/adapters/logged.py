@@ -1,4 +1,4 @@
-"""What `self.log` of a LightningModule collects, reduced as Lightning reduces it.
+"""Collect what a LightningModule logs by `self.log`, reduced as Lightning reduces it.
 
 A number that is logged for an epoch becomes the mean over its batches, weighted by their size, or their sum, least or greatest; a metric
 object is computed once, of all batches, and then reset.
@@ -19,7 +19,7 @@ _EVERY_STEP = frozenset({
     "training_step", "on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "on_before_backward", "on_after_backward",
     "on_before_optimizer_step",
 })  # fmt: skip
-"""Hooks in which self.log is of the step unless it is told otherwise; in all others it is of the epoch."""
+"""Hooks in which self.log logs for the step by default; in all others it logs for the epoch."""
 _SILENT = frozenset({"on_fit_start", "on_validation_end"})
 _REDUCED: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "min": torch.minimum,
@@ -52,7 +52,7 @@ class _Entry:
         self.total = value if self.total is None else reduced(self.total, value)
 
     def value(self, name: str) -> Tensor | None:
-        """The figure of all batches so far, or the last one's if it was not logged for the epoch; None: there was none."""
+        """Return the figure of all batches so far, or the last one's if it was not logged for the epoch; None: there was none."""
         if self.metric is not None:
             return _number(f"the metric {name!r}", self.metric.compute())
         if self.total is None:
@@ -107,14 +107,14 @@ class Logged:
             self.log(name, value, *args, **more)
 
     def figures(self, hook: str = "", *, steps: bool = False) -> dict[str, Tensor]:
-        """What was logged for the epoch, and for single steps if `steps`, by name; of one hook or of all."""
+        """Return what was logged for the epoch, and for single steps if `steps`, by name; of one hook or of all."""
         chosen = [
             (name, entry)
             for (each, name), entry in self._entries.items()
             if hook in {"", each} and (steps or entry.on_epoch)
         ]
-        found = {name: entry.value(name) for name, entry in chosen}
-        return {name: value for name, value in found.items() if value is not None}
+        values = {name: entry.value(name) for name, entry in chosen}
+        return {name: value for name, value in values.items() if value is not None}
 
     def reset(self) -> None:
         """Begin another epoch; metric objects that were logged are reset."""
@@ -125,7 +125,7 @@ class Logged:
 
 
 def is_metric(value: Any) -> bool:
-    """Whether this is a metric of torchmetrics, or a collection of them."""
+    """Tell if this is a metric of torchmetrics, or a collection of them."""
     return isinstance(value, _kinds())
 
 

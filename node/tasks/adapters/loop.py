@@ -45,24 +45,24 @@ class Hooks:
         self.moves = not (self._module | self._data).isdisjoint(TRANSFERS[:2])
 
     def named(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the names that the module defines."""
+        """Return the names that the module defines."""
         return tuple(name for name in names if name in self._module)
 
     def call(self, module: nn.Module, name: str, *given: Any) -> Any:
-        """What the hook returns; None without it."""
+        """Call a hook and return its result; None if the module does not define it."""
         if name not in self._module:
             return None
         with logging(module, name):
             return getattr(module, name)(*given)
 
     def step(self, module: nn.Module, name: str, batch: Any, index: int) -> Any:
-        """What training_step or validation_step returns, which may do without the batch's index."""
+        """Call training_step or validation_step, with the batch's index if it takes one, and return its result."""
         step = getattr(module, name)
         with logging(module, name):
             return step(batch, index) if name in self._indexed else step(batch)
 
     def transferred(self, module: Any, batch: Any) -> Any:
-        """The batch after the hooks of its transfer to the device."""
+        """Return the batch after the hooks of its transfer to the device."""
         before, move, after = TRANSFERS
         if self.moves:
             batch = self._transfer(module, before, batch, 0)
@@ -98,7 +98,7 @@ class Steps:
         self._active, self._parts = True, 0
 
     def loss(self, module: nn.Module, batch: Any) -> Tensor | None:
-        """What training_step returns for a batch or a part of one; None: it skips the step."""
+        """Return the result of training_step for a batch or a part of one; None: it skips the step."""
         if not (self._active and torch.is_grad_enabled()):
             return self._loss_aside(module, batch)
         trainer = trainer_of(module)
@@ -163,15 +163,15 @@ class Steps:
             self._hooks.call(module, "on_train_batch_end", *pending)
 
     def _loss_aside(self, module: nn.Module, batch: Any) -> Tensor | None:
-        """A loss outside of local steps, for a trial, a comparison of models, or statistics of normalisation: nothing is logged."""
+        """Return a loss outside of local steps, for a trial, a comparison of models, or statistics of normalisation: nothing is logged."""
         trainer = trainer_of(module)
-        kept, trainer.logged = trainer.logged, Logged(rows=rows(batch))
+        previous, trainer.logged = trainer.logged, Logged(rows=rows(batch))
         try:
             # A state that is saved for a gradient must not be written to before that is computed.
             with nullcontext() if torch.is_grad_enabled() else _unchanged(module):
                 return _loss_of(self._hooks.step(module, "training_step", self._hooks.transferred(module, batch), 0))
         finally:
-            trainer.logged = kept
+            trainer.logged = previous
 
 
 @dataclass(slots=True)
@@ -237,11 +237,11 @@ class Validation:
     def _validating(self, model: nn.Module) -> Iterator[None]:
         self.attach(model)
         trainer = trainer_of(model)
-        kept, trainer.logged, trainer.training = trainer.logged, self._logged, False
+        previous, trainer.logged, trainer.training = trainer.logged, self._logged, False
         try:
             yield
         finally:
-            trainer.logged, trainer.training = kept, True
+            trainer.logged, trainer.training = previous, True
 
     def _loss(self, figures: Mapping[str, float]) -> float:
         if self._counted:
@@ -260,7 +260,7 @@ def attach(module: nn.Module, hooks: Hooks, progress: Progress, datamodule: Any)
 
 
 def trainer_of(module: nn.Module) -> Any:
-    """The `NodeTrainer` of a module, which a copy of it has not; None: it has none."""
+    """Return the `NodeTrainer` of a module, which a copy of it has not; None: it has none."""
     return vars(module).get("_trainer") or vars(module).get("trainer")
 
 
@@ -298,9 +298,9 @@ def _takes_index(module: nn.Module, name: str) -> bool:
 
 @contextmanager
 def _unchanged(module: nn.Module) -> Iterator[None]:
-    """Afterwards buffers and metric objects are as before, but for normalisation statistics, which are the caller's."""
-    theirs = {id(buffer) for layer in tracking(module) for buffer in layer.buffers(recurse=False)}
-    buffers = [(buffer, buffer.clone()) for buffer in module.buffers() if id(buffer) not in theirs]
+    """Restore buffers and metric objects afterwards, except normalisation statistics, which the caller restores."""
+    statistics = {id(buffer) for layer in tracking(module) for buffer in layer.buffers(recurse=False)}
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers() if id(buffer) not in statistics]
     states = [
         (metric, name, value.clone() if isinstance(value, Tensor) else list(value))
         for metric in metrics_of(module)

@@ -36,21 +36,20 @@ class LightningTask(own.Made):
     progress: Progress = field(default_factory=Progress)
 
     def data(self, source: Source, device: str) -> Data:
-        """As `starling.task`; on the CPU if a hook moves batches to the device."""
+        """Return the data as `starling.task` does; on the CPU if a hook moves batches to the device."""
         data = own.Made.data(self, source, "cpu" if self.hooks.moves else device)
         self.progress.samples, self.progress.seed = data.samples, derive(source.seed, "hooks", source.shard)
         return data
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """What training_step returns."""
         return self._steps(model).loss(model, batch)  # type: ignore[return-value] # None: the step is skipped
 
     def meter(self) -> Validation:
-        """A meter that runs validation_step."""
+        """Return a meter that runs validation_step."""
         return Validation(self.attach, self.hooks, self.metric)
 
     def score(self, model: nn.Module, batch: Any) -> tuple[float, float, int]:
-        """(sum of the metric, sum of the loss, samples), as if the batch were all held-out samples."""
+        """Return (sum of the metric, sum of the loss, samples), as if the batch were all held-out samples."""
         meter, count = self.meter(), rows(batch)
         meter.update(model, batch, count)
         result = meter.compute()
@@ -62,7 +61,6 @@ class LightningTask(own.Made):
         return self.hooks.named(AROUND_STEPS)
 
     def begin_step(self, model: nn.Module, step: int, size: int) -> None:
-        """Begin a local step."""
         self._steps(model).begin(model, step, size)
 
     def gradient_ready(self, model: nn.Module) -> None:
@@ -100,7 +98,7 @@ class LightningTask(own.Made):
 def lightning(
     module: Make, train: Any = None, test: Any = None, *, metric: str = "loss", higher_is_better: bool = False,
 ) -> LightningTask:  # fmt: skip
-    """A task from a LightningModule: its training_step is the loss, its validation_step the score, its hooks are called around them.
+    """Return a task from a LightningModule: its training_step is the loss, its validation_step the score, its hooks are called around them.
 
     There is no Trainer: hooks that a node has no place for are refused by name. The optimiser is the swarm's, in the manifest:
     `optimizer_settings` gives that of configure_optimizers.
@@ -179,19 +177,19 @@ def optimizer_settings(module: Any) -> dict[str, Any]:
     taken = set(inspect.signature(keyed).parameters) if keyed is not None else set()
     if "betas" in given:
         given |= dict(zip(_BETAS, given.pop("betas"), strict=True))
-    found = {"optimizer": name, "optimizer.schedule": "constant", "optimizer.lr": float(given.pop("lr"))}
-    found |= {"optimizer.decay": "matrices"} if spared else {}
+    keys = {"optimizer": name, "optimizer.schedule": "constant", "optimizer.lr": float(given.pop("lr"))}
+    keys |= {"optimizer.decay": "matrices"} if spared else {}
     for key, value in given.items():
         default = inspect.signature(type(made)).parameters.get(key)
         if key in taken:
-            found[f"optimizer.{key}"] = value
+            keys[f"optimizer.{key}"] = value
         elif (
             default is not None
             and value != default.default
             and key not in {"foreach", "fused", "decoupled_weight_decay"}
         ):
             raise ConfigError(f"configure_optimizers: {key} = {value!r} of {name} has no key in a manifest")
-    return found
+    return keys
 
 
 def _one_group(groups: list[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
@@ -221,7 +219,7 @@ def _check_optimizer(module: Any) -> None:
 
 
 def _loader(source: Any, name: str) -> Any:
-    """The one loader of a module or data module. Raises ConfigError: it has none, or several."""
+    """Return the one loader of a module or data module. Raises ConfigError: it has none, or several."""
     if not overrides(source, name):
         raise ConfigError(f"train: {type(source).__name__} has no {name}; define it, or give train=…")
     made = getattr(source, name)()

@@ -1,4 +1,4 @@
-"""What stands for Lightning's Trainer on a node: the attributes of it that a node knows, and no others."""
+"""Substitute for Lightning's Trainer on a node: it has the attributes that a node can know, and no others."""
 
 import math
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from starling.node.tasks.adapters.logged import Logged
 
 @dataclass(slots=True)
 class Progress:
-    """How far a node's training is, shared by the trainers of all modules that its task makes.
+    """Progress of a node's training, shared by the trainers of all modules that its task makes.
 
     Attributes:
         samples: that this node trains on.
@@ -44,12 +44,11 @@ class Progress:
         return self.step - self.begun >= self.length
 
     def end_epoch(self) -> None:
-        """Begin the next epoch."""
         self.epoch, self.begun = self.epoch + 1, self.step
 
 
 class NodeTrainer:
-    """What a module on a node has as `self.trainer`. Whatever else a Trainer has raises AttributeError by its name.
+    """The `self.trainer` of a module on a node. Other attributes of a Trainer raise AttributeError with their name.
 
     Attributes:
         datamodule: whose samples these are, or None.
@@ -86,7 +85,7 @@ class NodeTrainer:
 
     @property
     def current_epoch(self) -> int:
-        """How often as many samples as the node has were drawn."""
+        """Return how often as many samples as the node has were drawn."""
         return self.progress.epoch
 
     @property
@@ -96,7 +95,6 @@ class NodeTrainer:
 
     @property
     def validating(self) -> bool:
-        """Whether the module is evaluated."""
         return not self.training
 
     @property
@@ -117,30 +115,29 @@ class NodeTrainer:
 
     @property
     def strategy(self) -> "OneProcess":
-        """Of a process alone."""
         return OneProcess()
 
 
 class OneProcess:
-    """What a module on a node has as `self.trainer.strategy`: nothing to wait for and nobody to gather from."""
+    """The `self.trainer.strategy` of a module on a node: a single process."""
 
     __slots__ = ()
 
     def all_gather(self, tensor: Tensor, *_: Any, **__: Any) -> Tensor:
-        """The tensor."""
+        """Return the tensor unchanged."""
         return tensor
 
     reduce = broadcast = all_gather
 
     def barrier(self, *_: Any, **__: Any) -> None:
-        """Waits for nobody."""
+        """Return at once: there is no other process."""
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"trainer.strategy.{name}: there is no Trainer on a node, whose optimiser is the swarm's")
 
 
 class NoOptimizer:
-    """What hooks are given in place of an optimiser."""
+    """Placeholder that hooks are given instead of an optimiser."""
 
     __slots__ = ()
 
