@@ -1,4 +1,4 @@
-"""Is it worth it to each? A text model by a swarm whose nodes hold authors' texts, beside each author's lone model and a central one.
+"""Does each member gain? A text model of a swarm whose nodes have authors' texts, each author's lone model, and a central one.
 
 All models have the same start, schedule and number of local steps. The swarm is simulated, with the authors' files dealt out to its nodes;
 a lone model learns from one author's file, with a node's batch; the central one from all files, with the batches of all nodes together
@@ -22,7 +22,7 @@ mean over the very bytes that it is compared on: what early stopping gives, and 
     swarm.bytes     sent by a node
     swarm.fewer     times fewer than a ring all-reduce of float32 gradients each step takes, 2(n − 1)/n · 4d a node and step
 
-Figures of each model are kept in a folder until all are there, so that a run that was cut off goes on. Within the training of a model it
+Figures of each model are stored in a folder until all are there, so that an interrupted run resumes. Within the training of a model it
 does not: what was computed of that model is lost.
 """
 
@@ -127,7 +127,7 @@ def assignments(recipe: AuthorsRecipe, case: str, files: Path) -> tuple[str, ...
 
 
 def scenario(recipe: AuthorsRecipe, case: str, files: Path) -> Scenario:
-    """What is simulated, or a node of what trains by itself.
+    """Return the scenario that is simulated, or that of a node that trains alone.
 
     Raises:
         ConfigError: a wrong key or value.
@@ -199,7 +199,7 @@ def _alone(recipe: AuthorsRecipe, agreed: Manifest, case: str) -> list[Look]:
 
 
 def _reporter(case: str, rounds: int) -> Callable[[int, str], None]:
-    """A line of progress now and then."""
+    """Return a line of progress now and then."""
     began = last = time.monotonic()
 
     def say(done: int, line: str) -> None:
@@ -212,9 +212,9 @@ def _reporter(case: str, rounds: int) -> Callable[[int, str], None]:
 
 
 def _autocast(recipe: AuthorsRecipe) -> AbstractContextManager[Any]:
-    """As `numerics.precision` does it in nodes; rows of an array have no such setting. Parameters change, so copies are not cached."""
-    asked = recipe.precision == "bfloat16"
-    return torch.autocast("cpu", torch.bfloat16, enabled=asked, cache_enabled=False)
+    """Return the autocast of `numerics.precision`, which rows of an array lack. Parameters change, so copies are not cached."""
+    enabled = recipe.precision == "bfloat16"
+    return torch.autocast("cpu", torch.bfloat16, enabled=enabled, cache_enabled=False)
 
 
 def _scores(agreed: Manifest, look: Look, judges: Mapping[str, Path]) -> list[dict[str, float]]:
@@ -223,12 +223,12 @@ def _scores(agreed: Manifest, look: Look, judges: Mapping[str, Path]) -> list[di
 
 
 def score(agreed: Manifest, vector: Tensor, file: Path) -> float:
-    """Bits per byte of a model (d,) on the held-out tenth of one file, in float32."""
+    """Return the bits per byte of a model (d,) on the held-out tenth of one file, in float32."""
     part = task(agreed.task.kind, agreed.task.params())
     model = initial(part, agreed)
     nn.utils.vector_to_parameters(vector, model.parameters())
-    held = part.data(Source(file, agreed.partition, 0, agreed.seed), "cpu")
-    *_, result = evaluate(part, model, held, EVALUATION_BATCH)
+    data = part.data(Source(file, agreed.partition, 0, agreed.seed), "cpu")
+    *_, result = evaluate(part, model, data, EVALUATION_BATCH)
     assert isinstance(result, Result)
     return result.value
 
@@ -246,7 +246,7 @@ class _Measured(NamedTuple):
 
 
 def _curve(run: Run) -> list[_Measured]:
-    """All looks of a run, in order."""
+    """Return all evaluations of a run, in order."""
     curve = []
     for number, look in enumerate(run["bits"], 1):
         means = [fmean(bits.values()) for bits in look]
@@ -261,7 +261,7 @@ def _best(curve: Sequence[_Measured]) -> _Measured:
 
 
 def _row(lone: Sequence[_Measured], swarm: float, central: float) -> dict[str, float]:
-    """Of one author."""
+    """Return the columns of one author."""
     best = _best(lone).mean
     return dict(zip(COLUMNS, (best, lone[-1].mean, swarm, central, best - swarm), strict=True))
 

@@ -33,7 +33,7 @@ def measure(recipe: CodecRecipe) -> list[Run]:
 
 
 def arguments(recipe: CodecRecipe, d: int, beside: int) -> list[str]:
-    """The command line for one length, without `starling`."""
+    """Return the command line for one length, without `starling`."""
     codecs = [word for codec in recipe.codecs for word in ("--codec", codec)]
     return ["bench", "codec", "--d", str(d), *codecs, "--repeat", str(recipe.repeat), "--beside", str(beside), "--json"]
 

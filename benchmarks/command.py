@@ -12,15 +12,15 @@ from benchmarks import facts
 
 
 def cases(words: Sequence[str], what: str) -> list[dict[str, Any]]:
-    """The cases of a `starling bench …`, each with the machine's load around it. Arguments and errors as of `starling`."""
+    """Return the cases of a `starling bench …`, each with the machine's load around it. Arguments and errors as of `starling`."""
     before = facts.load()
-    found: list[dict[str, Any]] = starling(words, what)["cases"]
+    cases: list[dict[str, Any]] = starling(words, what)["cases"]
     load = [before, facts.load()]
-    return [{"load": load, **case} for case in found]
+    return [{"load": load, **case} for case in cases]
 
 
 def starling(words: Sequence[str], what: str) -> dict[str, Any]:
-    """What a command prints with --json.
+    """Run a command with --json and return what it prints.
 
     Args:
         words: the command line, without `starling`.

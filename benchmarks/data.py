@@ -11,7 +11,7 @@ _DIGITS = 16  # of a SHA-256: enough to tell data apart
 
 
 def find(name: str) -> Path:
-    """A file or folder inside the one that STARLING_DATA names.
+    """Return a file or folder inside the one that STARLING_DATA names.
 
     Raises:
         RuntimeError: there is none.

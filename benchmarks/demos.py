@@ -58,7 +58,7 @@ def run(recipe: DemoRecipe, case: str, seed: int) -> Run:
 
 
 def arguments(recipe: DemoRecipe, case: str, seed: int) -> list[str]:
-    """The command line of one demo, without `starling`."""
+    """Return the command line of one demo, without `starling`."""
     words = ["demo", "--json", "--no-tui", "--nodes", str(recipe.nodes), "--seed", str(seed)]
     if recipe.rounds is not None:
         words += ["--rounds", str(recipe.rounds)]

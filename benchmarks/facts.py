@@ -1,4 +1,4 @@
-"""Where and on what a figure was measured: without this it means nothing."""
+"""Facts about the machine and the commit of a measurement: without them a figure means nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gather() -> Facts:
-    """The facts of this machine and this checkout."""
+    """Return the facts of this machine and this checkout."""
     import psutil
 
     return Facts(
@@ -49,19 +49,20 @@ def gather() -> Facts:
 
 
 def changed_since(commit: str, paths: Sequence[str], root: Path = ROOT) -> str:
-    """The last commit that changed `paths` (as `git log --` takes them) where `commit` does not contain it, abbreviated; "" where it does.
+    """Return the last commit that changed `paths` (as `git log --` takes them) where `commit` does not contain it, abbreviated; ""
+    where it does.
 
     A commit that this clone does not have contains nothing; without a repository nothing has changed.
     """
     last = _git("log", "-1", "--format=%h", "HEAD", "--", *paths, root=root) if paths else ""
     if not last:
         return ""
-    held = subprocess.run(
+    ancestor = subprocess.run(
         ["git", "-C", str(root), "merge-base", "--is-ancestor", last, commit or "0" * 40],
         capture_output=True,
         check=False,
     )
-    return "" if held.returncode == 0 else last
+    return "" if ancestor.returncode == 0 else last
 
 
 def load() -> float:
@@ -70,7 +71,7 @@ def load() -> float:
 
 
 def environment() -> dict[str, str]:
-    """Environment of measured processes: this checkout, and byte code kept as on a volunteer's machine."""
+    """Return the environment of measured processes: this checkout, with cached byte code as on a volunteer's machine."""
     inherited = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     return {**inherited, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
 

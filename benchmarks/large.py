@@ -97,7 +97,7 @@ class Swarm:
     deadline: float = 0.0
 
     def start(self) -> Watched:
-        """One more node."""
+        """Start one more node."""
         number, cap = len(self.nodes), int(self.recipe.mbit * 1e6 / 8)
         where = self.folder / f"node-{number}"
         own = {
@@ -230,14 +230,14 @@ def figures(runs: Sequence[Run]) -> Figures:
 
 def _pairs(words: Sequence[str]) -> dict[str, Any]:
     """KEY=VALUE, the value as in TOML; what is none is a word."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for word in words:
         key, _, value = word.partition("=")
         try:
-            found[key] = tomllib.loads(f"it = {value}")["it"]
+            values[key] = tomllib.loads(f"it = {value}")["it"]
         except tomllib.TOMLDecodeError:
-            found[key] = value
-    return found
+            values[key] = value
+    return values
 
 
 def _spans(seen: dict[int, float]) -> Iterator[float]:

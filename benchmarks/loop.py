@@ -1,4 +1,4 @@
-"""How much of a plain PyTorch loop's speed local steps keep, by `starling bench loop --json`.
+"""Speed of local steps relative to a plain PyTorch loop, by `starling bench loop --json`.
 
 Figures of a case, which is called model_optimizer_mix, e.g. mlp_sgd_dsgd, with _script behind it where a script does local steps:
 
@@ -19,7 +19,7 @@ _OF = {"task": "", "script": "_script"}
 
 
 def measure(recipe: LoopRecipe) -> list[Run]:
-    """All cases of the recipe's patterns.
+    """Measure all cases of the recipe's patterns.
 
     Raises:
         RuntimeError: one failed.

@@ -1,4 +1,4 @@
-"""Where is the default mix worse than plain averages? By `starling bench never-worse --json`.
+"""Cells in which the default mix is worse than plain averages, by `starling bench never-worse --json`.
 
 Figures of a cell, which is called split-optimizer-schedule-rate-faults. Differences are the default's metric minus that of plain averages,
 positive where the default is better, mean over seeds:
@@ -38,7 +38,7 @@ FIGURES = ("worst", "worst_round", "worst_error", "end", "end_error")
 
 
 def measure(recipe: NeverWorseRecipe, kept: Path) -> list[Run]:
-    """All cells of the recipe's patterns, but for those in `kept`; it is emptied when all are there.
+    """Measure all cells of the recipe's patterns except those stored in `kept`, which is emptied when all are done.
 
     Raises:
         RuntimeError: one failed.
@@ -59,7 +59,7 @@ def key(recipe: NeverWorseRecipe) -> str:
 
 
 def name(run: Run) -> str:
-    """Of a cell, as figures are called."""
+    """Return the name of a cell, as figures have it."""
     cell: str = run["cell"]
     return cell.replace("/", "-")
 

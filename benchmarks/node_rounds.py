@@ -1,4 +1,4 @@
-"""What one round of one simulated node costs, by how many there are: `python -m benchmarks.node_rounds --nodes 100,1000,4000`.
+"""Cost of one round of one simulated node, by number of nodes: `python -m benchmarks.node_rounds --nodes 100,1000,4000`.
 
 PET with a rolling mask of a tenth, an fp16 request and a four-bit response, one peer a round on the sticky overlay; bowls along the
 axes, so that a gradient costs next to nothing. One line of JSON for each number of nodes.

@@ -1,4 +1,4 @@
-"""How much of a plain loop's speed, and of its own, a node keeps while it exchanges, by `starling bench overlap --json`.
+"""Speed of a node that exchanges, relative to a plain loop and to itself alone, by `starling bench overlap --json`.
 
 Figures of a case, which is called model_pace_link, e.g. gpt_steps_20:
 
@@ -27,7 +27,7 @@ FIGURES = (
 
 
 def measure(recipe: OverlapRecipe) -> list[Run]:
-    """All cases, a model at a time.
+    """Measure all cases, a model at a time.
 
     Raises:
         RuntimeError: one failed.

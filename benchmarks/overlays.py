@@ -56,13 +56,13 @@ def run(recipe: OverlaysRecipe, case: str, n: int, seed: int) -> Run:
 
 
 def show(recipe: OverlaysRecipe, case: str, n: int, seed: int) -> list[str]:
-    """The command line that measures an overlay, without `starling`."""
+    """Return the command line that measures an overlay, without `starling`."""
     asked = recipe.cases[case]
     return ["overlay", "show", asked.kind, "-n", str(n), "--k", str(asked.k), "--seed", str(seed), "--json"]
 
 
 def compare(recipe: OverlaysRecipe, case: str, n: int, seed: int) -> list[str]:
-    """The command line that mixes, without `starling`."""
+    """Return the command line that mixes, without `starling`."""
     asked = recipe.cases[case]
     options = {"-n": n, "--kinds": asked.kind, "--k": asked.k, "--rounds": recipe.rounds, "--seed": seed}
     return ["overlay", "compare", *(str(word) for option in options.items() for word in option), "--json"]
@@ -89,7 +89,7 @@ def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, float | None]]:
 
 
 def _end(run: Run) -> tuple[float, int, float]:
-    """(powers of ten lost by the distance, rounds, messages), where the distance is first down to 1e-9."""
+    """Return (powers of ten lost by the distance, rounds, messages), where the distance is first down to 1e-9."""
     distances = [max(math.sqrt(error), _LEAST) for error in run["consensus_error"]]
     last = next((t for t, distance in enumerate(distances) if distance <= REACHED), len(distances) - 1)
     return -math.log10(distances[last]), last, run["messages_per_node"][last]

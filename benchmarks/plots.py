@@ -34,7 +34,7 @@ _LINEAR = 0.01
 
 
 def panels(result: Result) -> list[Callable[[Axes], None]]:
-    """What draws each panel, from left to right; nothing for what has no picture."""
+    """Return a function for each panel, from left to right; none for a recipe without a plot."""
     match result.recipe:
         case OverlaysRecipe(sizes=sizes):
             return [_walks(result, n, key) for key in ("rounds", "messages_per_node") for n in sizes]
@@ -170,7 +170,7 @@ def _ends(result: Result, plot: Plot, axis: str) -> Callable[[Axes], None]:
 
 
 def _share(panels: Sequence[Axes]) -> None:
-    """What is called the same has the same scale."""
+    """Give axes with the same label the same scale."""
     for label, share in (("get_xlabel", "sharex"), ("get_ylabel", "sharey")):
         first: dict[str, Axes] = {}
         for axes in panels:
@@ -182,7 +182,7 @@ def _share(panels: Sequence[Axes]) -> None:
 
 
 def _points(curves: Iterator[Sequence[float]] | Sequence[Sequence[float]]) -> Iterator[tuple[float, ...]]:
-    """The curves of several seeds, point by point; one that diverged is shorter."""
+    """Return the curves of several seeds, point by point; one that diverged is shorter."""
     return zip(*curves, strict=False)
 
 

@@ -1,6 +1,7 @@
-"""What a recipe can say: TOML files in `benchmarks/recipes`, typed.
+"""Recipes: TOML files in `benchmarks/recipes`, typed.
 
-A recipe names figures and their bounds. `kind` says who measures: `demo` (`benchmarks.demos`), `startup` (`benchmarks.startup`),
+A recipe names figures and their bounds. `kind` names the module that measures: `demo` (`benchmarks.demos`), `startup`
+(`benchmarks.startup`),
 `overlays` (`benchmarks.overlays`), `simulate` (`benchmarks.simulations`), `tracking` (`benchmarks.tracking`), `never_worse`
 (`benchmarks.never_worse`), `authors` (`benchmarks.authors`), `codec` (`benchmarks.codecs`), `rules` (`benchmarks.rules`), `node_round`
 (`benchmarks.scaling`), `large` (`benchmarks.large`), `loop` (`benchmarks.loop`) or `overlap` (`benchmarks.overlap`); the names of the
@@ -24,7 +25,7 @@ Seeds = Annotated[tuple[int, ...], Meta(min_length=1)]
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every recipe says."""
+    """Keys that every recipe has."""
 
     title: Annotated[str, Meta(min_length=1)]
     """The question in one line."""
@@ -37,7 +38,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Plot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `benchmarks.plots` draws of simulations: panels side by side, one for each group of cases and each axis."""
+    """Plot of simulations by `benchmarks.plots`: panels side by side, one for each group of cases and each axis."""
 
     panels: dict[str, tuple[Name, ...]]
     """Title -> cases."""
@@ -55,7 +56,7 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class DemoRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="demo"):
-    """The same swarm of node processes several times, with other settings and seeds."""
+    """Run the same swarm of node processes several times, with other settings and seeds."""
 
     seeds: Seeds = (1, 2, 3)
     nodes: Nodes = 8
@@ -89,7 +90,7 @@ class DemoRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="demo"
 
 
 class StartupRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="startup"):
-    """How soon a node is there, and what its daemon takes."""
+    """Measure how soon a node is ready, and the memory of its daemon."""
 
     repeats: AtLeastOne = 10
     """Starts of each kind, after one that is not counted."""
@@ -103,7 +104,7 @@ class LargeRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="larg
     """Two nodes train a model that is large for their machine; one is killed and resumes, a third joins late."""
 
     set: tuple[str, ...] = ()
-    """`--set` of the manifest, beside a small text and batches of one."""
+    """`--set` of the manifest, in addition to a small text and batches of one."""
     node: tuple[str, ...] = ()
     """`--set` of every node's own settings."""
     mbit: Annotated[float, Meta(gt=0)] = 100.0
@@ -122,7 +123,7 @@ class LargeRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="larg
 
 
 class LoopRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="loop"):
-    """How much of a plain loop's speed local steps keep."""
+    """Measure the speed of local steps relative to a plain loop."""
 
     cases: Annotated[tuple[str, ...], Meta(min_length=1)] = ("*",)
     """Patterns of MODEL/OPTIMIZER/MIX."""
@@ -133,7 +134,7 @@ class LoopRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="loop"
 
 
 class OverlapRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="overlap"):
-    """How much of a plain loop's speed, and of its own, a node keeps while it exchanges."""
+    """Measure the speed of a node that exchanges, relative to a plain loop and to itself alone."""
 
     models: Annotated[dict[Literal["cnn", "gpt"], AtLeastOne], Meta(min_length=1)]
     """Name -> about how many parameters."""
@@ -147,7 +148,7 @@ class OverlapRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="ov
 
 
 class OverlayCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One overlay."""
+    """An overlay to compare."""
 
     kind: str
     """As in overlay.kind."""
@@ -156,7 +157,7 @@ class OverlayCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class OverlaysRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="overlays"):
-    """How fast overlays average, by arithmetic."""
+    """Compute how fast overlays average."""
 
     sizes: Annotated[tuple[Nodes, ...], Meta(min_length=1)]
     """Numbers of members."""
@@ -237,7 +238,7 @@ class TrackingRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="t
 
 
 class NeverWorseRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="never_worse"):
-    """Where the default mix is worse than plain averages."""
+    """Compare the default mix with plain averages, cell by cell."""
 
     cells: Annotated[tuple[str, ...], Meta(min_length=1)] = ("*",)
     """Patterns of SPLIT/OPTIMIZER/SCHEDULE/RATE/FAULTS."""
@@ -279,26 +280,26 @@ class AuthorsRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="au
     """Of the central one alone."""
 
     def __post_init__(self) -> None:
-        """All models do the same number of steps."""
+        """Check that all models do the same number of steps."""
         if self.steps % self.local_steps:
             raise ValueError(f"local_steps: must divide steps = {self.steps}, got {self.local_steps}")
 
 
 class CodecRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="codec"):
-    """How fast payloads are made and read on this machine."""
+    """Measure how fast payloads are encoded and decoded on this machine."""
 
     dims: Annotated[tuple[AtLeastOne, ...], Meta(min_length=1)] = (10_000_000,)
     """Parameters."""
     codecs: tuple[str, ...] = ()
     """SELECTOR[:RATIO]+QUANTIZER; none: those of `starling bench codec`."""
     repeat: AtLeastOne = 5
-    """Of which the fastest counts; beside busy processes the median."""
+    """Repetitions, of which the fastest counts; with busy processes the median."""
     beside: tuple[AtLeastOne, ...] = ()
-    """Busy processes: how much of the speed is left beside so many."""
+    """Numbers of busy processes in parallel to the measurement."""
 
 
 class RulesRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="rules"):
-    """How fast vectors are combined on this machine, beside another library."""
+    """Measure how fast vectors are combined on this machine, compared with another library."""
 
     dims: Annotated[tuple[AtLeastOne, ...], Meta(min_length=1)] = (1_000_000, 10_000_000)
     """Parameters."""
@@ -311,7 +312,7 @@ class RulesRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="rule
 
 
 class NodeRoundRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="node_round"):
-    """What a simulated node's round costs, by how many there are."""
+    """Measure the cost of a simulated node's round, by number of nodes."""
 
     nodes: Annotated[tuple[Nodes, ...], Meta(min_length=2)] = (100, 1000, 4000)
     dim: AtLeastOne = 10_000
@@ -339,7 +340,7 @@ Recipe = (
 
 
 def load(path: Path) -> Recipe:
-    """The recipe in a file.
+    """Return the recipe in a file.
 
     Raises:
         ValueError: it is none; the message names file and key.
@@ -352,7 +353,7 @@ def load(path: Path) -> Recipe:
 
 
 def find(name: str) -> Path:
-    """A recipe's file from its path or bare name.
+    """Return a recipe's file from its path or bare name.
 
     Raises:
         ValueError: there is none; the message lists the names.
@@ -364,5 +365,5 @@ def find(name: str) -> Path:
 
 
 def everything() -> list[Path]:
-    """All recipes, by name."""
+    """Return the paths of all recipes, by name."""
     return sorted(FOLDER.glob("*.toml"))

@@ -24,7 +24,7 @@ _NUMBERS = re.compile(rb"\[\s*(-?[\d.][^\[\]{}\"]*?)\s*\]")
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """A recipe's outcome."""
+    """Outcome of a recipe."""
 
     name: str
     date: str
@@ -48,7 +48,7 @@ class Verdict:
     Args:
         figure: name.
         value: measured; None meets no bound.
-        bounds: (lowest, highest), each None where nothing is asked.
+        bounds: (lowest, highest), each None for no bound.
     """
 
     figure: str
@@ -57,7 +57,7 @@ class Verdict:
 
     @property
     def met(self) -> bool | None:
-        """None: nothing is asked."""
+        """None: no bound."""
         low, high = self.bounds
         if low is None and high is None:
             return None
@@ -124,7 +124,7 @@ def compare(stored: Result, measured: Result, relative: float) -> list[Differenc
 
 
 def read(path: Path) -> Result:
-    """A stored result.
+    """Return a stored result.
 
     Raises:
         ValueError: it cannot be read, or is none.
@@ -136,7 +136,7 @@ def read(path: Path) -> Result:
 
 
 def file_name(result: Result) -> str:
-    """Of a stored result."""
+    """Return the file name of a stored result."""
     return f"{result.date[:10]}-{result.name}.json"
 
 
@@ -150,12 +150,12 @@ def save(result: Result, folder: Path) -> Path:
 
 
 def _in_a_line(numbers: re.Match[bytes]) -> bytes:
-    """A curve has hundreds of points."""
+    """Put a list of numbers on one line: a curve has hundreds of points."""
     return b"[" + b", ".join(part.strip() for part in numbers[1].split(b",")) + b"]"
 
 
 def newest(folder: Path) -> list[Result]:
-    """The last result of every recipe, by name."""
+    """Return the last result of every recipe, by name."""
     stored = [msgspec.json.decode(path.read_bytes(), type=Result) for path in folder.glob("*.json")]
     last = {result.name: result for result in sorted(stored, key=lambda result: result.date)}
     return [last[name] for name in sorted(last)]

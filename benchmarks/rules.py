@@ -28,7 +28,7 @@ def measure(recipe: RulesRecipe) -> list[Run]:
 
 
 def arguments(recipe: RulesRecipe, d: int) -> list[str]:
-    """The command line for one length, without `starling`."""
+    """Return the command line for one length, without `starling`."""
     chosen = [word for rule in recipe.rules for word in ("--rule", rule)]
     sizes = ["--d", str(d), "--n", str(recipe.vectors)]
     return ["bench", "rules", *sizes, *chosen, "--repeat", str(recipe.repeat), "--json"]

@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def agrees(stored: Result, measured: Result, tolerance: float | None) -> bool:
-    """Whether no figure is outside the tolerance; each that is, is printed."""
+    """Tell if every figure is within the tolerance; print those that are not."""
     stored = msgspec.structs.replace(stored, spread=stored.spread or _spread(stored.recipe, stored.runs))
     outside = []
     for name in dict.fromkeys((*measured.figures, *stored.figures)):
@@ -115,7 +115,7 @@ def agrees(stored: Result, measured: Result, tolerance: float | None) -> bool:
 
 
 def _timed(recipe: recipes.Recipe, figure: str) -> bool:
-    """Whether a clock measures a figure: of simulations their duration, of demos all but what was learned, of others everything."""
+    """Tell if a clock measures a figure: of simulations their duration, of demos all but what was learned, of others everything."""
     last = figure.rpartition(".")[2]
     match recipe:
         case SimulateRecipe() | OverlaysRecipe() | TrackingRecipe() | NeverWorseRecipe() | AuthorsRecipe():

@@ -20,7 +20,7 @@ from benchmarks.results import Figures, Run
 
 
 def measure(recipe: NodeRoundRecipe) -> list[Run]:
-    """All numbers of nodes, and all over again, so that a busy spell of the machine hits all alike.
+    """Measure all numbers of nodes, and repeat them all, so that a busy spell of the machine affects all alike.
 
     Raises:
         RuntimeError: it failed.
@@ -40,13 +40,13 @@ def _runs(recipe: NodeRoundRecipe) -> list[Run]:
 
 
 def arguments(recipe: NodeRoundRecipe) -> list[str]:
-    """Of `benchmarks.node_rounds`."""
+    """Return the arguments of `benchmarks.node_rounds`."""
     options = {"--nodes": ",".join(map(str, recipe.nodes)), "--dim": recipe.dim, "--rounds": recipe.rounds}
     return [str(word) for option in options.items() for word in option]
 
 
 def figures(recipe: NodeRoundRecipe, runs: Sequence[Run]) -> Figures:
-    """What the runs come to."""
+    """Figures of the runs."""
     least = {n: min(run["us_per_node_round"] for run in runs if run["nodes"] == n) for n in recipe.nodes}
     table: Figures = {f"n_{n}.us_per_node_round": cost for n, cost in least.items()}
     growth, spread = least[max(least)] / least[min(least)], max(least.values()) / min(least.values())

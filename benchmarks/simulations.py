@@ -76,12 +76,12 @@ def run_case(recipe: SimulateRecipe, case: str, warmed: tuple[Path, str] | None 
 
 
 def _run(case: str, load: list[float], seed: int, run: dict[str, Any]) -> Run:
-    kept = ("metric", "higher_is_better", "parameters", "counts", "undone", "diverged")
+    keys = ("metric", "higher_is_better", "parameters", "counts", "undone", "diverged")
     curve = {key: [_short(row[key]) for row in run["rows"]] for key in CURVE}
     if run["rows"][-1]["attack_success"] is not None:
         curve["attack_success"] = [_short(row["attack_success"] or 0.0) for row in run["rows"]]
     return {
-        "case": case, "seed": seed, "load": load, **{key: run[key] for key in kept},
+        "case": case, "seed": seed, "load": load, **{key: run[key] for key in keys},
         "wall_s": round(run["wall"]["seconds"], 2), "curve": curve,
     }  # fmt: skip
 
@@ -91,7 +91,7 @@ def _short(value: float) -> float:
 
 
 def arguments(recipe: SimulateRecipe, case: str, files: Path | None = None, start: Path | None = None) -> list[str]:
-    """The command line of one case, without `starling`; `files` are what its task learns from, `start` is the file of a model."""
+    """Return the command line of one case, without `starling`; `files` are what its task learns from, `start` is the file of a model."""
     own = tuple(each.replace(warm.PLACE, str(start)) for each in recipe.cases[case])
     sets = (*recipe.set, *own, f"sweep.seeds=[{', '.join(map(str, recipe.seeds))}]")
     sets = sets if files is None else (f"task.path={files}", *sets)
@@ -106,8 +106,8 @@ def figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Figures:
         table |= {f"{case}.{name}": value for name, value in _figures(recipe, of_case)}
     for a, b in recipe.compare:
         for name in ("floor", *(f"bytes_to_{target:g}" for target in recipe.targets)):
-            mine, others = table[f"{a}.{name}"], table[f"{b}.{name}"]
-            table[f"{a}/{b}.{name}"] = mine / others if mine is not None and others else None
+            first, second = table[f"{a}.{name}"], table[f"{b}.{name}"]
+            table[f"{a}/{b}.{name}"] = first / second if first is not None and second else None
         if not runs[0]["higher_is_better"]:
             table[f"{a}/{b}.transient"] = transient(
                 *([r["curve"] for r in runs if r["case"] == case] for case in (a, b))
@@ -123,25 +123,25 @@ def figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Figures:
 
 
 def _ahead(runs: Sequence[Run], others: Sequence[Run]) -> tuple[float | None, float | None]:
-    """Of the nodes' mean and of the worst node, the least of all seeds; None where one diverged."""
+    """Return the lead of the nodes' mean and of the worst node, the least of all seeds; None if one diverged."""
     if (sign := _sign(*runs, *others)) is None:
         return None, None
     worst, best = ("min", "max") if sign > 0.0 else ("max", "min")
     ends = [({key: values[-1] for key, values in each["curve"].items()} for each in side) for side in (runs, others)]
     both = list(zip(*ends, strict=True))
-    mean, least = (min(sign * (mine[key] - theirs[best]) for mine, theirs in both) for key in ("mean", worst))
+    mean, least = (min(sign * (own[key] - others_best[best]) for own, others_best in both) for key in ("mean", worst))
     return mean, least
 
 
 def _over_folds(runs: Sequence[Run], others: Sequence[Run], seeds: Sequence[int]) -> float | None:
-    """Of the mean over the first cases, beside the best of the others, the least of all seeds; None where one diverged."""
+    """Return the lead of the mean over the first cases over the best of the others, the least of all seeds; None if one diverged."""
     if (sign := _sign(*runs, *others)) is None:
         return None
     ends = [
         [[sign * each["curve"]["mean"][-1] for each in side if each["seed"] == seed] for side in (runs, others)]
         for seed in seeds
     ]
-    return min(fmean(mine) - max(theirs) for mine, theirs in ends)
+    return min(fmean(swarms) - max(best) for swarms, best in ends)
 
 
 def _sign(*runs: Run) -> float | None:
@@ -156,12 +156,12 @@ def spread(recipe: SimulateRecipe, runs: Sequence[Run]) -> dict[str, float]:
     if len(recipe.seeds) < 2:
         return {}
     by_seed = [figures(recipe, [run for run in runs if run["seed"] == seed]) for seed in recipe.seeds]
-    found = {}
+    result = {}
     for name in by_seed[0]:
         values = [figure for each in by_seed if (figure := each[name]) is not None]
         if len(values) == len(by_seed) and not name.endswith(".wall_s"):
-            found[name] = stdev(values)
-    return found
+            result[name] = stdev(values)
+    return result
 
 
 def _figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Iterator[tuple[str, float | None]]:
@@ -192,20 +192,22 @@ def _figures(recipe: SimulateRecipe, runs: Sequence[Run]) -> Iterator[tuple[str,
 
 
 def transient(curves: Sequence[Curve], others: Sequence[Curve]) -> float | None:
-    """The round after the last evaluation at which the median of `curves` is above twice that of `others`; None if that is the end."""
-    mine, theirs = (
+    """Return the round after the last evaluation at which the median of `curves` is above twice that of `others`; None if that is the
+    end.
+    """
+    curve, other = (
         [median(values) for values in zip(*(c["mean"] for c in each), strict=False)] for each in (curves, others)
     )
-    behind = [at for at, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a > 2.0 * b]
+    behind = [at for at, (a, b) in enumerate(zip(curve, other, strict=False)) if a > 2.0 * b]
     first = behind[-1] + 1 if behind else 0
-    return float(curves[0]["round"][first]) if first < min(len(mine), len(theirs)) else None
+    return float(curves[0]["round"][first]) if first < min(len(curve), len(other)) else None
 
 
 def tail(values: Sequence[float]) -> Sequence[float]:
-    """The last quarter, at least one."""
+    """Return the last quarter, at least one."""
     return values[-max(1, int(len(values) * _TAIL)) :]
 
 
 def reached(values: Sequence[float], target: float, *, higher_is_better: bool) -> int | None:
-    """The first place at the target or beyond it."""
+    """Return the first place at the target or beyond it."""
     return next((at for at, v in enumerate(values) if (v >= target if higher_is_better else v <= target)), None)

@@ -1,4 +1,4 @@
-"""How soon `starling` answers and a node listens, and how much memory its daemon takes while it trains.
+"""Time until `starling` answers and a node listens, and memory of its daemon while it trains.
 
 Figures; a time is given as the median and the worst of the repetitions:
 
@@ -89,7 +89,7 @@ def time_help() -> Run:
 
 
 def time_node(folder: Path) -> Run:
-    """A founder of a digits swarm, from process start to engine opened, alone."""
+    """Return a founder of a digits swarm, from process start to engine opened, alone."""
     import psutil
 
     run_dir = RunDir.create(folder)
@@ -128,7 +128,7 @@ def _wait(process: subprocess.Popen[bytes], folder: Path, there: Callable[[Statu
 
 
 def memory(recipe: StartupRecipe) -> list[Memory]:
-    """Of every daemon of a demo swarm."""
+    """Return the memory of every daemon of a demo swarm."""
     chosen = [f"pace.quorum={recipe.nodes}", f"partition.shards={recipe.nodes}", f"pace.rounds={recipe.rounds}"]
     begin: dict[int, int] = {}
     end: dict[int, tuple[int, int]] = {}
@@ -145,7 +145,7 @@ def memory(recipe: StartupRecipe) -> list[Memory]:
 
 
 def _resident(member: Member) -> tuple[int, int] | None:
-    """(now, at most so far) in bytes, of a node that has trained."""
+    """Return (now, at most so far) in bytes, of a node that has trained."""
     if member.process is None or member.down or member.snapshot is None or member.snapshot.local_steps == 0:
         return None
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{member.process.pid}/status").read_text().splitlines())

@@ -30,7 +30,7 @@ PLACE = re.compile(r"(<!-- result: ([a-z0-9_]+) -->\n).*?(<!-- end of result -->
 
 
 def show(result: Result) -> str:
-    """One result: its circumstances, what was asked, and all figures."""
+    """Return the lines of one result: its circumstances, bounds, and all figures."""
     return "\n\n".join([f"### {result.name}", result.recipe.title, circumstances(result), *_tables(result)])
 
 
@@ -48,12 +48,12 @@ def mark(result: Result) -> str:
 
 
 def unmarked(text: str) -> str:
-    """A page without its marks: they follow the repository and not the results."""
+    """Return a page without its marks: they follow the repository and not the results."""
     return re.sub(rf"\n\n\*\*{OLDER} [^\n]*\*\*(?=\n)", "", text)
 
 
 def circumstances(result: Result) -> str:
-    """When, on what and how busy."""
+    """Return when, on what machine and under what load a result was measured."""
     machine = result.facts
     commit = f"{machine.commit[:10] or 'no commit'}{' with changes' if machine.modified else ''}"
     return (
@@ -107,7 +107,7 @@ def _worse(result: Result) -> str:
 
 
 def _uncertain(run: Run, figure: str) -> str:
-    """A difference ± its standard error."""
+    """Return a difference ± its standard error."""
     error = run[f"{figure}_error"]
     return _number(run[figure]) + (f" ± {error:.2g}" if error is not None else "")
 
@@ -142,7 +142,7 @@ def _changed(result: Result) -> str:
 
 
 def fill(text: str, shown: Sequence[Result], marks: Mapping[str, str] = MappingProxyType({})) -> str:
-    """A page of `docs/reproductions` with the tables of the recipes that it names.
+    """Return a page of `docs/reproductions` with the tables of the recipes that it names.
 
     Raises:
         ValueError: it names one of which no result is stored.
@@ -162,7 +162,7 @@ def fill(text: str, shown: Sequence[Result], marks: Mapping[str, str] = MappingP
 
 
 def page(text: str, shown: Sequence[Result], marks: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The page with its tables replaced.
+    """Return the page with its tables replaced.
 
     Raises:
         ValueError: the page has no place for them.
@@ -187,7 +187,7 @@ def _asked(verdict: Verdict) -> list[str]:
 
 
 def _grouped(figures: Mapping[str, float | None]) -> Iterator[list[list[str]]]:
-    """A figure is called group.column: groups that have the same columns share a table."""
+    """Return tables of figures, which are called group.column: groups that have the same columns share a table."""
     groups: dict[str, dict[str, str]] = {}
     for name, value in figures.items():
         group, _, column = name.partition(".")

@@ -47,11 +47,11 @@ class _Files(Classification):
     read: ClassVar[Callable[[Path], Splits]]
 
     def model(self, generator: Generator) -> nn.Module:
-        """A fresh network of one hidden layer."""
+        """Return a fresh network of one hidden layer."""
         return mlp(self.features, self.hidden, self.classes, generator)
 
     def data(self, source: Source, device: str) -> LabelledData:
-        """Our shard. Raises ConfigError if a path is given, or the files cannot be read or cut that way."""
+        """Return our shard. Raises ConfigError if a path is given, or the files cannot be read or cut that way."""
         if source.path is not None:
             raise ConfigError(f"data: this task reads task.path alone, got {source.path}")
         return labelled(source, *type(self).read(Path(self.path)), device)
@@ -59,7 +59,7 @@ class _Files(Classification):
 
 @lru_cache(maxsize=1)
 def mnist(folder: Path) -> Splits:
-    """The 60,000 training images, (n, 784) uint8, and the first TESTED of the others."""
+    """Return the 60,000 training images, (n, 784) uint8, and the first TESTED of the others."""
     train, test = (
         Examples(
             read_idx(folder / f"{split}-images-idx3-ubyte.gz", 3)[:most].reshape(-1, 784),
@@ -124,7 +124,7 @@ def libsvm(path: Path, features: int) -> Examples:
 
 
 class Mnist(_Files):
-    """Which digit is written?"""
+    """Classify written digits."""
 
     __slots__ = ()
     features: ClassVar[int] = 784
@@ -132,7 +132,7 @@ class Mnist(_Files):
 
 
 class Speech(_Files):
-    """Which digit is spoken?"""
+    """Classify spoken digits."""
 
     __slots__ = ()
     features: ClassVar[int] = 384
@@ -151,11 +151,11 @@ class Moved:
 
     @property
     def samples(self) -> int:
-        """Training samples held here."""
+        """Number of this node's training samples."""
         return self.data.samples
 
     def batch(self, size: int, generator: Generator) -> Batch:
-        """As `starling.node.tasks.labelled.LabelledData.batch`, moved."""
+        """Return a batch of `LabelledData`, moved at random."""
         x, y = self.data.batch(size, generator)
         later, higher = (torch.randint(-most, most + 1, (size, 1), generator=generator) for most in (LATER, HIGHER))
         rows, columns = (torch.arange(FRAMES) - later) % FRAMES, (torch.arange(BANDS) - higher) % BANDS
@@ -163,17 +163,17 @@ class Moved:
         return moved.reshape(size, -1), y
 
     def held_out(self, size: int) -> Iterator[Batch]:
-        """The test split in order."""
+        """Return the test split in order."""
         return self.data.held_out(size)
 
 
 @dataclass(frozen=True, slots=True)
 class Speakers(_Files):
-    """Which digit is spoken, by somebody whom nobody has heard? Two convolutions, and one hidden layer.
+    """Classify digits spoken by a speaker who is not in the training data. Two convolutions, and one hidden layer.
 
     Args:
         left_out: the speaker, in [0, 6).
-        only: each node learns from all of that speaker, and is asked about all others.
+        only: each node learns from all of that speaker, and is tested on all others.
     """
 
     left_out: int = 0
@@ -181,7 +181,6 @@ class Speakers(_Files):
     features: ClassVar[int] = FRAMES * BANDS
 
     def model(self, generator: Generator) -> nn.Module:
-        """A fresh network."""
         layers = nn.Sequential(
             nn.Unflatten(1, (1, FRAMES, BANDS)), nn.Conv2d(1, 16, 5, stride=2, padding=2), nn.ReLU(),
             nn.Conv2d(16, 32, 5, stride=2, padding=2), nn.ReLU(), nn.AdaptiveMaxPool2d((3, 4)), nn.Flatten(),
@@ -190,7 +189,6 @@ class Speakers(_Files):
         return he_init(layers, generator)
 
     def data(self, source: Source, device: str) -> Moved:
-        """As the others'."""
         if source.path is not None:
             raise ConfigError(f"data: this task reads task.path alone, got {source.path}")
         train, test = speakers(Path(self.path), self.left_out, only=self.only)
@@ -198,7 +196,7 @@ class Speakers(_Files):
 
 
 class Adult(_Files):
-    """Who earns more than 50,000 a year?"""
+    """Predict if an income is above 50,000 a year."""
 
     __slots__ = ()
     features: ClassVar[int] = 123

@@ -42,7 +42,7 @@ BETTER, WORSE, NEITHER = "▲", "▼", ""
 
 
 def cells(recipe: TrackingRecipe) -> Iterator[tuple[str, str, str]]:
-    """(split, optimiser, faults) of each cell."""
+    """Return (split, optimiser, faults) of each cell."""
     return itertools.product(recipe.splits, recipe.optimizers, FAULTS)
 
 
@@ -58,7 +58,7 @@ def measure(recipe: TrackingRecipe) -> list[Run]:
 
 
 def assignments(recipe: TrackingRecipe, cell: tuple[str, str, str], method: str, files: str = "") -> dict[str, Any]:
-    """What one method in one cell sets: dotted key -> value."""
+    """Return the settings of one method in one cell: dotted key -> value."""
     split, optimizer, faults = cell
     share = 2 if method in recipe.halved else 1
     rounds = recipe.rounds // share
@@ -78,7 +78,7 @@ def assignments(recipe: TrackingRecipe, cell: tuple[str, str, str], method: str,
 
 
 def _value(text: str) -> Any:
-    """As `--set` reads it: TOML, else a bare word."""
+    """Parse a value as `--set` does: TOML, else a bare word."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -116,7 +116,7 @@ def figures(recipe: TrackingRecipe, runs: Sequence[Run]) -> Figures:
         names = ["-".join(cell) for cell in cells(recipe) if cell[1] == optimizer]
         for method in others:
             ends = [(table[f"{name}.{method}"], table[f"{name}.{first}"]) for name in names]
-            gains = [sign * (mine - base) for mine, base in ends if mine is not None and base is not None]
+            gains = [sign * (end - base) for end, base in ends if end is not None and base is not None]
             marks = [mark(recipe, runs[0]["higher_is_better"], table, deviations, name, method) for name in names]
             whole = len(gains) == len(names)
             table |= {
@@ -149,11 +149,11 @@ def mark(
     recipe: TrackingRecipe, higher_is_better: bool, table: Figures, deviations: Mapping[str, float], cell: str, method: str,
 ) -> str:  # fmt: skip
     """BETTER or WORSE than the first method by more than noise, else NEITHER. What diverged is worse, unless both did."""
-    mine, base = (f"{cell}.{each}" for each in (method, next(iter(recipe.methods))))
-    if table[mine] is None or table[base] is None:
-        return NEITHER if table[mine] is table[base] else WORSE if table[mine] is None else BETTER
-    gain = (table[mine] - table[base]) * (1.0 if higher_is_better else -1.0)
-    if abs(gain) <= NOISE * math.hypot(deviations.get(mine, 0.0), deviations.get(base, 0.0)):
+    own, base = (f"{cell}.{each}" for each in (method, next(iter(recipe.methods))))
+    if table[own] is None or table[base] is None:
+        return NEITHER if table[own] is table[base] else WORSE if table[own] is None else BETTER
+    gain = (table[own] - table[base]) * (1.0 if higher_is_better else -1.0)
+    if abs(gain) <= NOISE * math.hypot(deviations.get(own, 0.0), deviations.get(base, 0.0)):
         return NEITHER
     return BETTER if gain > 0 else WORSE
 

@@ -34,7 +34,7 @@ def write(recipe: SimulateRecipe, files: Path | None, folder: Path) -> tuple[Pat
 
 
 def ask(engine: Worker, call: calls.Request) -> calls.Reply:
-    """A call and its reply.
+    """Send a call and return its reply.
 
     Raises:
         RuntimeError: the engine refused.

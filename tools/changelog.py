@@ -21,15 +21,15 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 def section(title: str, fragments: Mapping[str, str]) -> str:
     """Markdown of one release, of {file name: its text}. Raises ValueError: a file that is no fragment, or says nothing."""
-    found: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    entries: dict[str, list[str]] = {kind: [] for kind in KINDS}
     for file, text in sorted(fragments.items()):
         match, said = _NAME.fullmatch(file), " ".join(text.split())
         if match is None or match["kind"] not in KINDS or not said:
             raise ValueError(
                 f"newsfragments/{file}: must be NAME.KIND.md with a sentence, KIND one of {', '.join(KINDS)}"
             )
-        found[match["kind"]].append(f"- {said}")
-    blocks = [f"### {KINDS[kind]}\n\n" + "\n".join(lines) for kind, lines in found.items() if lines]
+        entries[match["kind"]].append(f"- {said}")
+    blocks = [f"### {KINDS[kind]}\n\n" + "\n".join(lines) for kind, lines in entries.items() if lines]
     return "\n\n".join([f"## {title}", *blocks]) + "\n"
 
 

@@ -91,13 +91,13 @@ def branches(tree: ast.AST) -> int:
 
 def core() -> list[Path]:
     """Return the files of CORE. Raises SystemExit: a pattern is for none."""
-    found = []
+    result = []
     for pattern in CORE:
         matching = sorted(ROOT.glob(pattern))
         if not matching:
             sys.exit(f"figures: CORE: {pattern} is gone; put what it became in its place")
-        found += matching
-    return found
+        result += matching
+    return result
 
 
 def questions(tree: ast.AST) -> int:
@@ -165,19 +165,19 @@ def arguments(of: ast.ClassDef) -> int:
 
 def complexity(node: ast.AST) -> int:
     """Return the cyclomatic complexity of a function."""
-    found = int(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
+    result = int(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
     match node:
         case ast.BoolOp(values=values):
-            found += len(values) - 1
+            result += len(values) - 1
         case ast.If() | ast.IfExp() | ast.Assert() | ast.ExceptHandler() | ast.match_case():
-            found += 1
+            result += 1
         case ast.For(orelse=rest) | ast.AsyncFor(orelse=rest) | ast.While(orelse=rest):
-            found += 1 + bool(rest)
+            result += 1 + bool(rest)
         case ast.Try(orelse=rest):
-            found += bool(rest)
+            result += bool(rest)
         case ast.comprehension(ifs=conditions):
-            found += 1 + len(conditions)
-    return found + sum(map(complexity, ast.iter_child_nodes(node)))
+            result += 1 + len(conditions)
+    return result + sum(map(complexity, ast.iter_child_nodes(node)))
 
 
 def functions(tree: ast.AST) -> Iterator[ast.AST]:
@@ -231,10 +231,10 @@ def figures() -> dict[str, int]:
     """Return all figures."""
     from tools import stops  # noqa: PLC0415 — imports torch
 
-    found = static()
+    result = static()
     for name, way in stops.measure().items():
-        found |= {f"stops, {name}": len(way.stops), f"turnings back, {name}": way.turnings}
-    return found
+        result |= {f"stops, {name}": len(way.stops), f"turnings back, {name}": way.turnings}
+    return result
 
 
 def _longest(folder: str) -> int:
@@ -243,11 +243,11 @@ def _longest(folder: str) -> int:
 
 def main() -> int:
     """Print figures and limits -> exit code."""
-    found = figures()
-    for name, figure in found.items():
+    result = figures()
+    for name, figure in result.items():
         word = "exceeded" if figure > LIMITS[name] else "lower the limit" if figure < LIMITS[name] else ""
         print(f"{name:44} {figure:5} {LIMITS[name]:5}  {word}".rstrip())
-    return int(any(figure > LIMITS[name] for name, figure in found.items()))
+    return int(any(figure > LIMITS[name] for name, figure in result.items()))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What a README says."""
+    """Contents of an example's README."""
 
     name: str
     command: str
@@ -56,7 +56,7 @@ class Example:
 
     @property
     def missing(self) -> list[str]:
-        """What of `needs` is not on this machine."""
+        """Return the `needs` that this machine lacks."""
         data = Path(os.environ.get("STARLING_DATA", "")) if os.environ.get("STARLING_DATA") else None
 
         def there(need: str) -> bool:
@@ -77,7 +77,7 @@ def _engine_answers() -> bool:
 
 
 def read(folder: Path) -> Example:
-    """The example of a directory. Raises ValueError: its README has not one command, or no figure that can be checked."""
+    """Return the example of a directory. Raises ValueError: its README has not one command, or no figure that can be checked."""
     text = (folder / "README.md").read_text()
     commands, rows = _COMMAND.findall(text), list(_ROW.finditer(text.partition("## Expected")[2]))
     if len(commands) != 1 or not rows:
@@ -91,12 +91,13 @@ def read(folder: Path) -> Example:
 
 
 def gallery() -> list[Example]:
-    """All of it, by name."""
+    """Return all examples, by name."""
     return [read(path.parent) for path in sorted(FOLDER.glob("*/README.md"))]
 
 
 def looked_up(printed: Mapping[str, Any], where: str) -> float:
-    """A figure of `starling demo --json` by its keys, `alone.value`; of `starling simulate --json` the last mean of the run with a label.
+    """Return a figure of `starling demo --json` by its keys, `alone.value`; of `starling simulate --json` the last mean of the run with
+    a label.
 
     `mix.kind=pet` names a run, "last" the only one. Raises LookupError: it is not there.
     """
@@ -116,7 +117,7 @@ def looked_up(printed: Mapping[str, Any], where: str) -> float:
 
 
 def judged(example: Example, printed: Mapping[str, Any]) -> Iterator[tuple[Figure, float, bool]]:
-    """(figure, what it is now, whether that is accepted)."""
+    """Yield (figure, what it is now, whether that is accepted)."""
     for figure in example.figures:
         value = looked_up(printed, figure.where)
         yield figure, value, figure.least <= value <= figure.most

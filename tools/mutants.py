@@ -146,7 +146,7 @@ MUTANTS = (
 
 
 def copied(folder: Path) -> Path:
-    """A copy of what git knows or would add, links as links."""
+    """Return a copy of what git knows or would add, links as links."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
     )  # fmt: skip
@@ -160,12 +160,12 @@ def copied(folder: Path) -> Path:
 
 @cache
 def unchanged_fails(tree: Path, tests: tuple[Path, ...]) -> bool:
-    """Whether a test fails although no line is broken."""
+    """Tell if a test fails although no line is broken."""
     return fails(tree, tests)
 
 
 def fails(tree: Path, tests: Sequence[Path]) -> bool:
-    """Whether a test fails. Raises RuntimeError if pytest could not run them."""
+    """Tell if a test fails. Raises RuntimeError if pytest could not run them."""
     environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *map(str, tests)]
     done = subprocess.run(
@@ -177,7 +177,7 @@ def fails(tree: Path, tests: Sequence[Path]) -> bool:
 
 
 def outcome(mutant: Mutant, tree: Path) -> str:
-    """Of one mutant: killed, LIVES, or what is wrong with its entry in the table."""
+    """Return the outcome of one mutant: killed, LIVES, or what is wrong with its entry in the table."""
     path = tree / mutant.file
     whole = path.read_text() if path.is_file() else ""
     tests = sorted({test for pattern in mutant.tests for test in (tree / "tests").glob(pattern)})

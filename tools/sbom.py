@@ -18,7 +18,7 @@ PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9-]*)==(?P<version>[^ ;\\]+)(?: ; (?P
 
 
 def bom(project: dict[str, Any], version: str, lock: str) -> dict[str, Any]:
-    """The document.
+    """Return the document.
 
     Args:
         project: `[project]` of pyproject.toml.

@@ -65,7 +65,7 @@ VERSIONS: Mapping[str, int] = MappingProxyType({"status": snapshot.VERSION, "sim
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The schema of one command's JSON; `name` is a key of TYPES."""
+    """Return the schema of one command's JSON; `name` is a key of TYPES."""
     shown: Any = TYPES[name] if name != "simulate" else _Simulated
     (named,), parts = msgspec.json.schema_components((shown,), ref_template="#/$defs/{name}")
     every = {cls.__name__: cls for cls in _structs(shown)}
@@ -83,7 +83,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 class _Run(results.Outcome, frozen=True, kw_only=True):
-    """One run: its labels, what it found, and under `wall` what a clock on the wall says."""
+    """One run: its labels, its outcome, and under `wall` the seconds that it took."""
 
     labels: dict[str, Scalar]
     wall: dict[str, float]
@@ -100,7 +100,7 @@ class _Simulated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _unwrap(top: dict[str, Any], parts: dict[str, Any]) -> None:
-    """What `results.to_json` makes of an outcome: `wall_s` moves under `wall`."""
+    """Move `wall_s` under `wall`, as `results.to_json` does."""
     run = parts.pop("_Run")
     del run["properties"]["wall_s"]
     run["required"].remove("wall_s")
@@ -109,7 +109,7 @@ def _unwrap(top: dict[str, Any], parts: dict[str, Any]) -> None:
 
 
 def _complete(definition: dict[str, Any], cls: type[msgspec.Struct]) -> None:
-    """All keys are printed, defaults too, but for those that are left unset. Numbers that are not finite are printed as null."""
+    """Declare all keys required, defaults too, except those left unset, and numbers that may not be finite as nullable."""
     fields = msgspec.structs.fields(cls)
     definition.pop("additionalProperties", None)  # a later version may say more
     if "description" in definition:  # Python 3.13 strips a docstring's indentation, older ones do not
@@ -125,18 +125,18 @@ def _complete(definition: dict[str, Any], cls: type[msgspec.Struct]) -> None:
 
 
 def _structs(kind: Any) -> set[type[msgspec.Struct]]:
-    """All types of structs that `kind` can hold, itself included."""
-    found: set[type[msgspec.Struct]] = set()
+    """Return all types of structs that `kind` can hold, itself included."""
+    types: set[type[msgspec.Struct]] = set()
     waiting = [kind]
     while waiting:
         each = waiting.pop()
         if isinstance(each, type) and issubclass(each, msgspec.Struct):
-            if each not in found:
-                found.add(each)
+            if each not in types:
+                types.add(each)
                 waiting += [field.type for field in msgspec.structs.fields(each)]
         else:
             waiting += get_args(each)
-    return found
+    return types
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def text(name: str) -> str:
-    """The file of a command."""
+    """Return the file of a command."""
     return json.dumps(_whole(schema(name)), indent=2, ensure_ascii=False) + "\n"
 
 

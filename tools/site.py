@@ -42,7 +42,7 @@ ABOUT: Mapping[str, str] = MappingProxyType({"crews.md": "stage"})
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 INFO = re.compile(r"^```(\w+) [^\n]*$", re.MULTILINE)
 INLINE = re.compile(r"<code>([^<\n]+)</code>")  # a block's text ends with a line
-WHOLE_CHARACTERS = 22  # of inline code that is not broken: a column of a telephone has room for it
+WHOLE_CHARACTERS = 22  # of inline code that is not broken: fits into a column on a phone
 LINK = re.compile(r"(\]\()([^)\s#]+)?(#[^)\s]*)?(\))")
 
 
@@ -76,7 +76,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
-    """A page's text as the site needs it."""
+    """Return a page's text as the site needs it."""
     if ABOUT.get(page.file.src_uri) in TRAINERS.experimental:
         page.meta["status"] = "experimental"
     source = _source(page.file.src_uri)
@@ -103,7 +103,7 @@ def _breakable(match: re.Match[str]) -> str:
 
 
 def _pieces(markdown: str) -> Iterator[tuple[bool, str]]:
-    """(whether it is a fenced block, text) in order."""
+    """Yield (whether it is a fenced block, text) in order."""
     at = 0
     for fence in FENCE.finditer(markdown):
         yield False, markdown[at : fence.start()]
@@ -113,7 +113,7 @@ def _pieces(markdown: str) -> Iterator[tuple[bool, str]]:
 
 
 def _source(page: str) -> str:
-    """Where the repository has a page of the site."""
+    """Return the path in the repository of a page of the site."""
     return next((source for source, place in ELSEWHERE.items() if place == page), f"docs/{page}")
 
 
@@ -127,7 +127,7 @@ def _outside(source: str, markdown: str) -> Iterator[str]:
 
 
 def _target(link: str | None, source: str) -> str | None:
-    """A link's target as a path of the repository; None if it leads elsewhere or nowhere."""
+    """Return a link's target as a path of the repository; None if it leads elsewhere or nowhere."""
     if not link or ":" in link or link.startswith("/"):
         return None
     target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
@@ -135,7 +135,7 @@ def _target(link: str | None, source: str) -> str | None:
 
 
 def _example(target: str) -> str | None:
-    """Where an example file is on the page that shows them all."""
+    """Return the place of an example file on the page that shows them all."""
     if (
         target.startswith("examples/")
         and target.endswith((".py", ".toml"))

@@ -1,6 +1,6 @@
 """Pages of the documentation site that are made from the code: commands, settings, parts, metrics, Python API, schemas, examples.
 
-`tools/site.py` calls `pages()` on every build, so that none of them is kept in the repository or can be out of date.
+`tools/site.py` calls `pages()` on every build, so that none of them is in the repository or can be out of date.
 """
 
 import re
@@ -81,7 +81,9 @@ def _commands(command: click.Command, words: str) -> Iterator[tuple[str, click.C
 
 
 def settings(title: str, config: Section, word: str) -> str:
-    """A table of keys for each section of a settings file: what each takes, its default and meaning, from `node/config/schema.py`."""
+    """Return a table of keys for each section of a settings file: what each takes, its default and meaning, from
+    `node/config/schema.py`.
+    """
     lines = [
         f"# {title}",
         "",
@@ -104,7 +106,7 @@ def settings(title: str, config: Section, word: str) -> str:
 
 
 def _rows(config: Section, where: str = "", *, within: str = "", deep: bool = False) -> Iterator[str]:
-    """A row for each value; with `deep` also for those of sections inside, under `where.key`. `within`: where the section stands."""
+    """Return a row for each value; with `deep` also for those of sections inside, under `where.key`. `within`: where the section stands."""
     meant = toml.meanings(type(config))
     plain = msgspec.to_builtins(config)
     for field in msgspec.structs.fields(type(config)):
@@ -122,7 +124,7 @@ def _row(key: str, takes: Any, default: object, meaning: str) -> str:
 
 
 def _default(value: object) -> str:
-    """As it would stand in a file; a value that has no TOML is one that is left out."""
+    """Return a default as it would stand in a file; "left out" for one without TOML."""
     if value is msgspec.NODEFAULT:
         return "**required**"
     if value is None or value is msgspec.UNSET:
@@ -178,7 +180,7 @@ def parts() -> str:
 
 
 def maturities() -> str:
-    """Which parts a manifest or a node can name are stable, and which experimental."""
+    """Return the page of stable and experimental parts that a manifest or a node can name."""
     lines = [
         "# Stable and experimental",
         "",
@@ -204,7 +206,7 @@ def _codes(names: Iterable[str]) -> str:
 
 
 def metrics() -> str:
-    """What a scrape of a node for which everything is known answers."""
+    """Return the answer to a scrape of a node for which everything is known."""
 
     def known(kind: type[msgspec.Struct]) -> dict[str, Any]:
         return dict.fromkeys((each.field for each in exported.declared(kind)), 1)
@@ -242,7 +244,7 @@ def python() -> str:
 
 
 def schemas() -> str:
-    """A list of docs/schemas."""
+    """Return a list of docs/schemas."""
     names = sorted(path.name for path in (ROOT / "docs/schemas").glob("*.json"))
     lines = [
         "# JSON Schemas",
@@ -255,7 +257,7 @@ def schemas() -> str:
 
 
 def examples() -> str:
-    """All files of examples/, as they stand."""
+    """Return the page of all files of examples/."""
     lines = ["# Example files", "", "`starling examples` lists those that ship with the package.", ""]
     for path in sorted((ROOT / "examples").rglob("*")):
         language = {".toml": "toml", ".py": "python"}.get(path.suffix)
@@ -266,7 +268,7 @@ def examples() -> str:
 
 
 def anchor(name: str) -> str:
-    """Of an example file on its page."""
+    """Return the anchor of an example file on its page."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower())
 
 

@@ -78,14 +78,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--at", type=float, default=0.9, help="moment, a share of the whole run (default: 0.9)")
     parser.add_argument("--size", default="100x30", help="columns x lines (default: 100x30)")
     parser.add_argument("--node", type=int, default=0, help="place of the record whose node is looked at (default: 0)")
-    asked = parser.parse_args(arguments)
-    columns, _, lines = asked.size.partition("x")
+    options = parser.parse_args(arguments)
+    columns, _, lines = options.size.partition("x")
     if not (columns.isdecimal() and lines.isdecimal() and int(columns) > 0 and int(lines) > 0):
-        parser.error(f"--size: must be columns x lines, got {asked.size!r}; try --size 100x30")
-    if not 0 <= asked.at <= 1:
-        parser.error(f"--at: must be in [0, 1], got {asked.at:g}; try --at 0.9")
+        parser.error(f"--size: must be columns x lines, got {options.size!r}; try --size 100x30")
+    if not 0 <= options.at <= 1:
+        parser.error(f"--at: must be in [0, 1], got {options.at:g}; try --at 0.9")
     try:
-        for path in take(asked.records, asked.to, at=asked.at, size=(int(columns), int(lines)), chosen=asked.node):
+        for path in take(
+            options.records, options.to, at=options.at, size=(int(columns), int(lines)), chosen=options.node
+        ):
             sys.stdout.write(f"{path}\n")
     except (ValueError, OSError) as error:
         sys.stderr.write(f"starling: {error}\n")

@@ -1,4 +1,4 @@
-"""Stops of a local step and of an update, found by a trace of two whole nodes in virtual time; `python tools/stops.py` lists them.
+"""Stops of a local step and of an update, traced in two whole nodes in virtual time; `python tools/stops.py` lists them.
 
 A *stop* is a function or method of the product that is entered on the way, counted once. Not counted are properties, closures, and what
 stands for the wire in virtual time (`node/simulate`, `node/net/memory.py` and its inboxes): so libp2p before the first stop of an update,
@@ -8,7 +8,7 @@ and the engine's pipe in its middle, are in no figure. A *turning back* is a sto
     local step by default    the same with the default mix, which also asks how far a correction is to be trusted
     update answered          at the node that answers: all that is given the peer's update, or what was made of it (bytes, message, command,
                              call, tensor, effect), from the arrival of its frame, through the answer, until `Mix` has changed the model
-    update applied           the same at the node that asked, of the answer
+    update applied           the same at the requesting node, of the answer
 
 Local steps are those of an engine that has exchanged (`starling.kernels.engine_steps`), updates those of the last round of two nodes that
 train the digits with the default mix.
@@ -98,7 +98,7 @@ class Update:
     """What a frame became: bytes, messages, commands, calls, tensors and effects made of it."""
 
     def __init__(self, inbound: Inbound) -> None:
-        self._parts: dict[int, object] = {}  # by id, and so kept alive
+        self._parts: dict[int, object] = {}  # by id; the reference keeps it alive
         self.add(inbound)
 
     def add(self, made: object) -> None:
@@ -122,22 +122,22 @@ def _is_shared(made: object) -> bool:
 def _leaves(of: object, depth: int = 3) -> Iterator[object]:
     """Yield an object, and what it and its parts hold."""
     yield of
-    held: Iterable[object] = ()
+    parts: Iterable[object] = ()
     if isinstance(of, list | tuple):
-        held = of
+        parts = of
     elif isinstance(of, dict):
-        held = of.values()
+        parts = of.values()
     elif isinstance(of, msgspec.Struct):
-        held = [getattr(of, name) for name in of.__struct_fields__]
+        parts = [getattr(of, name) for name in of.__struct_fields__]
     elif is_dataclass(of):
-        held = [getattr(of, each.name, None) for each in fields(of)]
+        parts = [getattr(of, each.name, None) for each in fields(of)]
     if depth:
-        for each in held:
+        for each in parts:
             yield from _leaves(each, depth - 1)
 
 
 class Trace:
-    """What one node's functions do to updates."""
+    """Trace the functions of one node that handle updates."""
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
@@ -153,7 +153,7 @@ class Trace:
             self._found, self._on_its_way = Update(inbound), Way()
 
     def called(self, frame: FrameType) -> None:
-        """Note a call."""
+        """Record a call."""
         if frame.f_code is Worker.handle.__code__:
             self.answers |= isinstance(frame.f_locals["request"], calls.Answer)
             if isinstance(frame.f_locals["request"], calls.Mix):
@@ -247,8 +247,8 @@ def measure() -> dict[str, Way]:
         trio.run(story, clock=MockClock(autojump_threshold=0))
     finally:
         sys.setprofile(None)
-    asked, answered = sorted(traces, key=lambda each: each.answers)
-    return {**steps, "update answered": answered.update, "update applied": asked.update}
+    requesting, answering = sorted(traces, key=lambda each: each.answers)
+    return {**steps, "update answered": answering.update, "update applied": requesting.update}
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def write(run: Sequence[StatusSnapshot], folder: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. -> exit code: 0 fine, 1 failed, 2 wrong input"""
+    """Run the command line -> exit code: 0 fine, 1 failed, 2 wrong input"""
     parser = argparse.ArgumentParser(
         prog="python tools/tensorboard_export.py", description="Turn recorded runs into TensorBoard event files."
     )

@@ -49,7 +49,7 @@ def hashes(words: Sequence[str]) -> bool:
 
 
 def variables(pip: Mapping[str, Sequence[str]], environment: Mapping[str, str], *, alone: bool) -> dict[str, str]:
-    """Return the variables that uv needs beside those of `environment` to look where pip looks; `alone`: at the ordinary index only."""
+    """Return the variables that uv needs in addition to `environment` to use pip's index; `alone`: the ordinary index only."""
     added: dict[str, str] = {}
     for option, (names, between) in _SAME.items():
         if pip.get(option) and not (environment.keys() & set(names) or (alone and option in _FURTHER)):
@@ -69,7 +69,7 @@ def answers(url: str) -> bool:
 
 
 def asks_torch(words: Sequence[str], environment: Mapping[str, str], platform: str) -> bool:
-    """Return whether PyTorch's own index is to be asked: to install, without hashes, where only an ordinary index is configured.
+    """Return whether PyTorch's own index is used: to install, without hashes, where only an ordinary index is configured.
 
     Args:
         words: of uv's command.
@@ -82,7 +82,7 @@ def asks_torch(words: Sequence[str], environment: Mapping[str, str], platform: s
 
 
 def main(words: Sequence[str]) -> int:
-    """Run uv, which lies beside this interpreter."""
+    """Run uv, which is installed next to this interpreter."""
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     ).stdout.splitlines()

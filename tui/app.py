@@ -105,7 +105,7 @@ class StarlingApp(App[None]):
 
     @property
     def replays(self) -> bool:
-        """Whether records are replayed."""
+        """Tell if records are replayed."""
         return self._playback is not None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

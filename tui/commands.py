@@ -60,7 +60,7 @@ class StarlingCommands(Provider):
 
 
 def curves_csv(snapshot: StatusSnapshot) -> str:
-    """A line per point of each curve: curve, round, seconds since the start, value."""
+    """Return a line per point of each curve: curve, round, seconds since the start, value."""
     text = io.StringIO(newline="")
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("curve", "round", "time_s", "value"))

@@ -1,4 +1,4 @@
-"""What `starling doctor` finds of a node's machine and network: asked of the command, which takes seconds in a process of its own."""
+"""Checks of `starling doctor` for a node's machine and network: the command runs as a process of its own and takes seconds."""
 
 import asyncio
 import sys
@@ -16,14 +16,14 @@ PATIENCE_S = 60.0  # torch may take 20 s to start, and a bootstrap address three
 
 
 class _Diagnosis(msgspec.Struct, frozen=True):
-    """What of the answer is drawn."""
+    """Part of the command's answer that is drawn."""
 
     checks: tuple[Check, ...]
 
 
 async def examine(run_dir: Path, command: Sequence[str] = COMMAND) -> tuple[Check, ...]:
-    """Its checks, problems first. Raises ValueError: it gave none, and why, in one line."""
-    asked = await asyncio.create_subprocess_exec(
+    """Return the checks, problems first. Raises ValueError: the command gave none; the reason in one line."""
+    process = await asyncio.create_subprocess_exec(
         *command,
         str(run_dir),
         stdout=asyncio.subprocess.PIPE,
@@ -32,17 +32,17 @@ async def examine(run_dir: Path, command: Sequence[str] = COMMAND) -> tuple[Chec
     )
     try:
         async with asyncio.timeout(PATIENCE_S):
-            out, err = await asked.communicate()
+            out, err = await process.communicate()
     except TimeoutError:
         raise ValueError(f"`starling doctor` did not answer within {PATIENCE_S:.0f} s") from None
     finally:
-        if asked.returncode is None:
+        if process.returncode is None:
             with suppress(ProcessLookupError):
-                asked.kill()
-            await asked.wait()
+                process.kill()
+            await process.wait()
     try:
-        found = msgspec.json.decode(out, type=_Diagnosis)
+        diagnosis = msgspec.json.decode(out, type=_Diagnosis)
     except msgspec.DecodeError:
-        last = (err.decode(errors="replace").strip().splitlines() or [f"exit status {asked.returncode}"])[-1]
+        last = (err.decode(errors="replace").strip().splitlines() or [f"exit status {process.returncode}"])[-1]
         raise ValueError(f"`starling doctor` failed: {last}") from None
-    return tuple(sorted(found.checks, key=lambda each: [*VERDICT_SIGNS].index(each.verdict)))
+    return tuple(sorted(diagnosis.checks, key=lambda each: [*VERDICT_SIGNS].index(each.verdict)))

@@ -1,4 +1,4 @@
-"""Whether a person sees the terminal UI for the first time."""
+"""Remember if a person has seen the terminal UI before."""
 
 import os
 from pathlib import Path

@@ -39,7 +39,7 @@ class Playback:
         self.playing = True
 
     def position(self) -> Position:
-        """The position now."""
+        """Return the current position."""
         self._tick()
         return Position(self._at_s, self._length_s, self.playing, SPEEDS[self._speed], self._start + self._at_s)
 

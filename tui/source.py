@@ -1,7 +1,7 @@
 """Sources of snapshots. They never block and never raise: a failure is part of a reading.
 
 SocketSource   one run directory: attaches to its node, and again when it comes back
-DemoSource     a folder of run directories node-0, node-1 …, and `alone` beside them
+DemoSource     a folder of run directories node-0, node-1 …, and `alone`
 RecordSource   a recorded run, at the position of a replay
 """
 
@@ -36,17 +36,17 @@ class Reading:
 
     @property
     def ended(self) -> bool:
-        """Whether the node ended as intended, so that its silence is not a failure."""
+        """Tell if the node ended as intended, so that its silence is not a failure."""
         return self.trouble is not None and self.snapshot is not None and self.snapshot.state in ("finished", "leaving")
 
     @property
     def live(self) -> bool:
-        """Whether the snapshot is current."""
+        """Tell if the snapshot is current."""
         return self.trouble is None and self.snapshot is not None
 
 
 class StatusSource(Protocol):
-    """One or several nodes."""
+    """Source of the status of one or several nodes."""
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class StatusSource(Protocol):
         """Readings of this moment, always in the same order. Called a few times a second; returns at once."""
 
     def close(self) -> None:
-        """Detach."""
+        """Close connections and files."""
 
 
 class SocketSource:
@@ -71,7 +71,6 @@ class SocketSource:
         self._reading = Reading(self.name, run_dir=run_dir)
 
     def poll(self) -> tuple[Reading, ...]:
-        """One reading."""
         try:
             if self._watch is None and self._clock() >= self._next_attempt:
                 self._next_attempt = self._clock() + ATTACH_S
@@ -84,21 +83,20 @@ class SocketSource:
         return (self._reading,)
 
     def _explained(self, error: ControlError) -> str:
-        """The error, and the record to replay if there is one."""
+        """Return the error, and the record to replay if there is one."""
         record = self._run_dir / RECORD_NAME
         if isinstance(error, NotRunning) and self._reading.snapshot is None and record.is_file():
             return f"{error}, or replay its record with `starling tui {record}`"
         return str(error)
 
     def close(self) -> None:
-        """Close the connection."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
 
 
 class DemoSource:
-    """Every node of a demo: the folder's sub-directories node-0, node-1 …; new ones are found every ATTACH_S.
+    """Every node of a demo: the folder's sub-directories node-0, node-1 …; new ones are looked for every ATTACH_S.
 
     `prefix`: of the names of its nodes, where several demos are shown; `clock`: monotonic, in seconds.
     """
@@ -122,8 +120,8 @@ class DemoSource:
             if self._alone is None and lone.is_dir():
                 self._alone = SocketSource(lone, self._clock)
         readings = [reading for number in sorted(self._nodes) for reading in self._nodes[number].poll()]
-        (beside,) = self._alone.poll() if self._alone is not None else (None,)
-        value = beside.snapshot.value if beside is not None and beside.snapshot is not None else None
+        (alone,) = self._alone.poll() if self._alone is not None else (None,)
+        value = alone.snapshot.value if alone is not None and alone.snapshot is not None else None
         return tuple(replace(reading, alone=value) for reading in readings)
 
     def close(self) -> None:
@@ -142,7 +140,7 @@ class RecordSource:
         self._playback = playback
 
     def poll(self) -> tuple[Reading, ...]:
-        """The node as it was at the position."""
+        """Return the node as it was at the position."""
         now = self._playback.position().time_s
         after = bisect_right(self._times, now)
         if after == 0:
@@ -152,8 +150,7 @@ class RecordSource:
         trouble = f"nothing was recorded for {show.duration(silent_s)}" if silent_s > SILENT_S else None
         return (Reading(self.name, snapshot, trouble, as_of=now),)
 
-    def close(self) -> None:
-        """Nothing to close."""
+    def close(self) -> None: ...
 
 
 def open_sources(
@@ -177,14 +174,14 @@ def open_sources(
 
 
 def source_for(path: Path, name: str = "", *, alone: bool = True) -> StatusSource:
-    """A demo's folder or a run directory, whichever `path` is; `alone`: the only source, so a demo's nodes need no prefix."""
+    """Return a demo's folder or a run directory, whichever `path` is; `alone`: the only source, so a demo's nodes need no prefix."""
     if demo_folder.nodes(path):
         return DemoSource(path, prefix="" if alone else f"{name}/")
     return SocketSource(path, name=name)
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """The name of each on the screen: its directory, with as many parent directories as make it unique."""
+    """Return the name of each on the screen: its directory, with as many parent directories as make it unique."""
     places = [path.resolve() for path in paths]
     places = [
         place.parent if place.name == RECORD_NAME else place.with_suffix("") if place.suffix == ".jsonl" else place

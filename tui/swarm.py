@@ -35,7 +35,7 @@ class Member:
 
     @property
     def here(self) -> bool:
-        """Whether it takes part, as far as known."""
+        """Tell if the member takes part, as far as known."""
         return self.state not in ("dead", "left", "banned", "failed")
 
 
@@ -56,7 +56,7 @@ class Swarm:
 
 
 def merge(readings: Sequence[Reading], selected: int) -> Swarm:
-    """The swarm of the node whose reading is selected; the index is ignored without readings."""
+    """Return the swarm of the node whose reading is selected; the index is ignored without readings."""
     chosen = readings[selected].snapshot if readings else None
     if chosen is None:
         return Swarm()
@@ -66,11 +66,11 @@ def merge(readings: Sequence[Reading], selected: int) -> Swarm:
     edges = sorted({_pair(s.peer, p.peer) for s in snapshots.values() for p in s.peers if p.edge})
     order = _order(chosen, snapshots)
     degree = Counter(peer for pair in edges for peer in pair)
-    told: dict[str, list[PeerStatus]] = defaultdict(list)
+    reports: dict[str, list[PeerStatus]] = defaultdict(list)
     for row in (row for snapshot in snapshots.values() for row in snapshot.peers):
-        told[row.peer].append(row)
+        reports[row.peer].append(row)
     members = tuple(
-        _member(peer, chosen.peer, labels[peer], snapshots.get(peer), told[peer], degree[peer]) for peer in order
+        _member(peer, chosen.peer, labels[peer], snapshots.get(peer), reports[peer], degree[peer]) for peer in order
     )
     steps = sum(s.local_steps for s in snapshots.values())
     return Swarm(
@@ -130,7 +130,7 @@ def _member(
 
 
 def _majority(rows: Sequence[PeerStatus]) -> str:
-    """The state that most report; at a tie that of the last contact."""
+    """Return the state that most report; at a tie that of the last contact."""
     if not rows:
         return ""
     votes = Counter(row.state for row in rows)

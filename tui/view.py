@@ -16,7 +16,7 @@ REDRAW_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One moment."""
+    """All that is drawn at one moment."""
 
     readings: tuple[Reading, ...] = ()  # all nodes, in their order; may be empty
     selected: int = 0  # index of the chosen one; ignored without readings
@@ -29,7 +29,7 @@ class View:
 
     @property
     def reading(self) -> Reading | None:
-        """The chosen one."""
+        """Return the reading of the chosen node."""
         return self.readings[self.selected] if self.readings else None
 
     @property
@@ -39,7 +39,7 @@ class View:
 
     @property
     def alone(self) -> float | None:
-        """In a demo, the value of the node that trains by itself."""
+        """Return, in a demo, the value of the node that trains alone."""
         return self.reading.alone if self.reading is not None else None
 
     def label(self, peer: str) -> str:
@@ -47,7 +47,7 @@ class View:
         return self.labels.get(peer) or show.short(peer)
 
     def style(self, role: str) -> str:
-        """A Rich style for a role of `starling.tui.drawing.palette`."""
+        """Return a Rich style for a role of `starling.tui.drawing.palette`."""
         return style(role, dark=self.dark)
 
 
@@ -80,7 +80,7 @@ class Throttle:
         self._drawn_at = -math.inf
 
     def due(self, wanted: object, view: View) -> bool:
-        """Whether to draw now, which is remembered; `wanted` is all that the drawing depends on. A person's action is never delayed."""
+        """Tell if it is time to draw, and remember it; `wanted` is all that the drawing depends on. A person's action is never delayed."""
         if wanted == self._drawn or (0 <= view.now - self._drawn_at < REDRAW_S and not view.asked):
             return False
         self._drawn, self._drawn_at = wanted, view.now

@@ -6,7 +6,8 @@ A process of its own because memory is read off the operating system: what earli
 one takes. On Linux the high-water mark of resident memory is reset, encoding runs once, and the mark is read; then the same for
 decoding. (Python's tracemalloc sees nothing of torch.) On CUDA torch's own allocator is asked.
 
-Every repetition draws a new mask or finds the largest coordinates anew; nothing is kept that a node may keep from one exchange to the next,
+Every repetition draws a new mask or finds the largest coordinates anew; nothing is cached that a node may cache from one exchange
+to the next,
 such as the permutation of a mask. The vector is Gaussian.
 
 Beside busy processes a fastest repetition tells of the moment when they slept, so round trips there are compared by their medians.
@@ -56,11 +57,11 @@ class Product:
     dim: int
     device: str
 
-    def encode(self, x: Tensor, turn: int) -> bytes:
-        """x (d,) -> payload."""
+    def encode(self, x: Tensor, seq: int) -> bytes:
+        """Encode x (d,) -> payload."""
         permutation.cache_clear()
-        support = self.selector.select(x, None, turn, turn)
-        return codec.encode_from(x, support, self.quantizer, generator(turn))
+        support = self.selector.select(x, None, seq, seq)
+        return codec.encode_from(x, support, self.quantizer, generator(seq))
 
     def decode(self, data: bytes) -> tuple[object, Tensor]:
         """Payload, checked -> support and (k,) values."""
@@ -77,27 +78,24 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What one would write first, with the same methods: torch.topk of the magnitudes, then int32 indices and values."""
+    """The naive codec with the same methods: torch.topk of the magnitudes, then int32 indices and values."""
 
     k: int
 
-    def encode(self, x: Tensor, turn: int) -> bytes:
-        """See `Product`."""
-        found = x.abs().topk(self.k, sorted=False).indices
-        return found.to(torch.int32).cpu().numpy().tobytes() + x[found].cpu().numpy().tobytes()
+    def encode(self, x: Tensor, seq: int) -> bytes:
+        indices = x.abs().topk(self.k, sorted=False).indices
+        return indices.to(torch.int32).cpu().numpy().tobytes() + x[indices].cpu().numpy().tobytes()
 
     def decode(self, data: bytes) -> tuple[object, Tensor]:
-        """See `Product`."""
         where = torch.from_numpy(np.frombuffer(data, np.int32, self.k).astype(np.int64))
         return where, torch.from_numpy(np.frombuffer(data, np.float32, self.k, 4 * self.k).copy())
 
     def index_bits(self, x: Tensor) -> tuple[int, int]:
-        """See `Product`."""
         return 32 * self.k, self.k
 
 
 def measure(name: str, dim: int, repeat: int, device: str, beside: int = 0) -> Case:
-    """The codec SELECTOR[:RATIO]+QUANTIZER at length d on "cpu" or "cuda"; the fastest repetition counts. `beside`: busy processes.
+    """Return the codec SELECTOR[:RATIO]+QUANTIZER at length d on "cpu" or "cuda"; the fastest repetition counts. `beside`: busy processes.
 
     Raises ConfigError: no such codec.
     """
@@ -108,12 +106,12 @@ def measure(name: str, dim: int, repeat: int, device: str, beside: int = 0) -> C
     decode_extra, _ = peak_extra(device, lambda: timed.decode(data))
     target = torch.zeros_like(x)
     copy_s = min(_timed(device, lambda: target.copy_(x))[0] for _ in range(repeat))
-    times = [_round_trip(timed, x, turn) for turn in range(repeat)]
+    times = [_round_trip(timed, x, seq) for seq in range(repeat)]
     encode_s, decode_s = (min(each) for each in zip(*times, strict=True))
     beside_s = None
     if beside:
         with company.busy(beside):
-            beside_s = median(sum(_round_trip(timed, x, turn)) for turn in range(repeat))
+            beside_s = median(sum(_round_trip(timed, x, seq)) for seq in range(repeat))
     bits, gigabytes = timed.index_bits(x), 4 * dim / 1e9
     return Case(
         codec=name, d=dim, encode_gb_s=gigabytes / encode_s, decode_gb_s=gigabytes / decode_s,
@@ -126,7 +124,7 @@ def measure(name: str, dim: int, repeat: int, device: str, beside: int = 0) -> C
 
 
 def coder(name: str, dim: int, device: str) -> Product | Baseline:
-    """The codec of that name, for vectors (dim,). Raises ConfigError: there is none."""
+    """Return the codec of that name, for vectors (dim,). Raises ConfigError: there is none."""
     selection, plus, quantized = name.partition("+")
     kind, colon, text = selection.partition(":")
     try:
@@ -145,7 +143,7 @@ def coder(name: str, dim: int, device: str) -> Product | Baseline:
 
 
 def entropy_bits(dim: int, k: int) -> float:
-    """log2 C(d, k)."""
+    """Return log2 C(d, k)."""
     return (math.lgamma(dim + 1) - math.lgamma(k + 1) - math.lgamma(dim - k + 1)) / math.log(2)
 
 
@@ -171,9 +169,9 @@ def peak_extra(device: str, run: Callable[[], Result]) -> tuple[int | None, Resu
     return _status("VmHWM") - before, result
 
 
-def _round_trip(timed: Product | Baseline, x: Tensor, turn: int) -> tuple[float, float]:
+def _round_trip(timed: Product | Baseline, x: Tensor, seq: int) -> tuple[float, float]:
     """Seconds to encode and to decode."""
-    encode_s, data = _timed(x.device.type, lambda: timed.encode(x, turn))
+    encode_s, data = _timed(x.device.type, lambda: timed.encode(x, seq))
     return encode_s, _timed(x.device.type, lambda: timed.decode(data))[0]
 
 

@@ -1,4 +1,4 @@
-"""How fast messages get from one process to another: over a node's connection, and over plain and encrypted TCP beside it.
+"""Throughput from one process to another: over a node's connection, and over plain and encrypted TCP.
 
     python -m starling.kernels.link receive HOST PORT                                the receiving end, until its standard input closes
     python -m starling.kernels.link send HOST PORT TRANSPORT BYTES SECONDS RATE     one case, as JSON on standard output
@@ -70,11 +70,11 @@ class Lines:
         self._buffer = bytearray()
 
     async def say(self, note: Note) -> None:
-        """Send one."""
+        """Send a note."""
         await self._stream.send_all(msgspec.json.encode(note) + b"\n")
 
     async def hear(self) -> Note | None:
-        """The next; None: the other end is gone, or talks nonsense."""
+        """Return the next; None: the other end is gone, or talks nonsense."""
         while b"\n" not in self._buffer:
             data = await self._stream.receive_some(_LINE_BYTES)
             if not data or len(self._buffer) > _LINE_BYTES:
@@ -89,13 +89,13 @@ class Lines:
 
 @dataclass(slots=True)
 class Count:
-    """Bytes that arrived, and who waits for them."""
+    """Number of bytes that arrived, and a way to wait for more."""
 
     total: int = 0
     _more: trio.Event = field(default_factory=trio.Event)
 
     def add(self, amount: int) -> None:
-        """So many more."""
+        """Add `amount` to the total."""
         self.total += amount
         self._more.set()
 
@@ -119,10 +119,10 @@ async def receive(host: str, port: int) -> None:
         (listener, *_) = await trio.open_tcp_listeners(port, host=host)
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"--listen: {host}:{port}: {getattr(error, 'strerror', None) or error}") from error
-    turn = trio.Lock()
+    lock = trio.Lock()
 
     async def serve(stream: trio.SocketStream) -> None:
-        async with turn:
+        async with lock:
             try:
                 await _serve(Lines(stream), stream)
             except (trio.BrokenResourceError, OSError):
@@ -214,10 +214,10 @@ class _Silence:
     """A node's reporter that says nothing."""
 
     def event(self, *_words: object, **_fields: object) -> None:
-        """Dropped."""
+        """Drop the event."""
 
     def fault(self, *_words: object, **_fields: object) -> None:
-        """Dropped."""
+        """Drop the fault."""
 
 
 # --- the sending end ------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ async def send(host: str, port: int, transport: str, message_bytes: int, seconds
         async with _ways[transport](lines, host) as put:
             message, total = os.urandom(message_bytes), 0
             for share in (_WARM_UP, 1.0):
-                before, theirs = total, await _confirmed(lines, total)
+                before, receiver_s = total, await _confirmed(lines, total)
                 began, cpu_s = time.perf_counter(), time.process_time()
                 while time.perf_counter() - began < share * seconds:
                     await put(message)
@@ -250,7 +250,7 @@ async def send(host: str, port: int, transport: str, message_bytes: int, seconds
     sent = total - before
     return LinkCase(
         message_bytes=message_bytes, rtt_ms=round(1e3 * rtt_s), rate_mbit=rate_mbit, transport=transport, mb_s=sent / took_s / 1e6,
-        tx_cpu_s_per_gib=cpu_s * GIB / sent, rx_cpu_s_per_gib=(after - theirs) * GIB / sent,
+        tx_cpu_s_per_gib=cpu_s * GIB / sent, rx_cpu_s_per_gib=(after - receiver_s) * GIB / sent,
     )  # fmt: skip
 
 

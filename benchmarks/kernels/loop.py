@@ -1,4 +1,4 @@
-"""How much of a plain loop's speed a local step keeps.
+"""Speed of a local step relative to a plain PyTorch loop.
 
 One process trains a built-in task by the engine (`starling.kernels.engine_steps`), or is a script that is a member by `starling.Swarm`
 (`starling.kernels.script_steps`), another trains the same model by a plain PyTorch loop (`starling.kernels.plain`), with the same data,
@@ -28,7 +28,7 @@ LEAST = 2  # steps of a slice
 STEPS, EVER = 4, 10**6  # local steps of a round, and rounds
 SAMPLES, SIDE, HIDDEN, TEXT = 2000, 28, 32, 100_000
 DRIVERS: Mapping[str, str] = MappingProxyType({"task": "engine_steps", "script": "script_steps"})
-"""By who does local steps, what measures them."""
+"""Modules that measure, by who runs the local steps."""
 RATES: Mapping[str, float] = MappingProxyType({"sgd": 0.01, "adamw": 3e-4, "muon": 3e-4})
 
 

@@ -65,18 +65,18 @@ class Engine:
     """An engine process, called by hand."""
 
     def __init__(self, manifest: Manifest, label: str, checkpoint: str, numerics: NumericsSection) -> None:
-        ours, theirs = socket.socketpair()
-        words = [sys.executable, "-m", "starling.node.engine.process", str(theirs.fileno())]
-        self._process = subprocess.Popen(words, pass_fds=[theirs.fileno()])
-        theirs.close()
-        self._socket, self._calls = ours, 0
+        parent_end, child_end = socket.socketpair()
+        words = [sys.executable, "-m", "starling.node.engine.process", str(child_end.fileno())]
+        self._process = subprocess.Popen(words, pass_fds=[child_end.fileno()])
+        child_end.close()
+        self._socket, self._calls = parent_end, 0
         self.opened = cast(
             "calls.Opened",
             self.done(calls.Open(manifest, "", int(label == "peer"), "cpu", 1, checkpoint, label, numerics=numerics)),
         )
 
     def done(self, call: calls.Request) -> calls.Reply:
-        """The reply to a call. Raises GossipError: it was refused, or the process ended."""
+        """Return the reply to a call. Raises GossipError: it was refused, or the process ended."""
         self._calls += 1
         self._socket.sendall(pipe.encode(self._calls, call))
         _, reply = pipe.decode_reply(self._read(pipe.body_bytes(self._read(pipe.HEADER.size))))
@@ -87,25 +87,24 @@ class Engine:
         return reply
 
     def _read(self, count: int) -> bytes:
-        found = bytearray()
-        while len(found) < count:
-            if not (part := self._socket.recv(min(count - len(found), 1 << 20))):
+        data = bytearray()
+        while len(data) < count:
+            if not (part := self._socket.recv(min(count - len(data), 1 << 20))):
                 raise GossipError("the engine's process ended; it may need more memory than there is")
-            found += part
-        return bytes(found)
+            data += part
+        return bytes(data)
 
     def resident(self) -> tuple[int, int]:
         """Bytes resident now, and at most since the last `forget`."""
         lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
-        found = dict(line.split(":", 1) for line in lines)
-        return tuple(int(found[key].split()[0]) << 10 for key in ("VmRSS", "VmHWM"))  # type: ignore[return-value]
+        fields = dict(line.split(":", 1) for line in lines)
+        return tuple(int(fields[key].split()[0]) << 10 for key in ("VmRSS", "VmHWM"))  # type: ignore[return-value]
 
     def forget(self) -> None:
         """Peaks are counted from here on."""
         Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
 
     def close(self) -> None:
-        """End the process."""
         self._socket.close()
         self._process.wait()
 
@@ -123,7 +122,7 @@ def engines(agreed: Manifest, folder: Path, numerics: NumericsSection) -> Iterat
 
 
 def manifest(name: Layout, d: int, folder: Path) -> Manifest:
-    """Of a byte GPT with about d parameters, 12·layers·width², and no activations to speak of."""
+    """Return the manifest of a byte GPT with about d parameters, 12·layers·width², and negligible activations."""
     texts = folder / "texts"
     texts.mkdir(exist_ok=True)
     for number, letter in enumerate(b"ab"):  # gradients differ, so that flows and memories do
@@ -144,7 +143,7 @@ def manifest(name: Layout, d: int, folder: Path) -> Manifest:
 
 
 def phases(name: Layout, d: int, degree: int) -> tuple[int, dict[str, int], int]:
-    """The true d, the peak of each phase in bytes, and what is resident between rounds."""
+    """Return the true d, the peak of each phase in bytes, and what is resident between rounds."""
     peaks: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as made:
         agreed, folder = manifest(name, d, Path(made)), Path(made)
@@ -156,17 +155,17 @@ def phases(name: Layout, d: int, degree: int) -> tuple[int, dict[str, int], int]
                 hub.forget()
 
             note("open")
-            for turn in range(rounds(name)):
-                hub.done(calls.Train(turn, STEPS))
+            for step in range(rounds(name)):
+                hub.done(calls.Train(step, STEPS))
                 note("train")
-                peer.done(calls.Train(turn, STEPS))
+                peer.done(calls.Train(step, STEPS))
                 for number in range(degree):
-                    exchange(hub, peer, f"p{number}", turn, leads=number % 2 == 0)
+                    exchange(hub, peer, f"p{number}", step, leads=number % 2 == 0)
                 note("exchange")
-                hub.done(calls.Mix(turn))
+                hub.done(calls.Mix(step))
                 note("mix")
-                peer.done(calls.Mix(turn))
-            held = hub.resident()[0]
+                peer.done(calls.Mix(step))
+            resident = hub.resident()[0]
             hub.done(calls.Evaluate(rounds(name)))
             note("evaluate")
             hub.done(calls.Save())
@@ -190,7 +189,7 @@ def phases(name: Layout, d: int, degree: int) -> tuple[int, dict[str, int], int]
         finally:
             again.close()
             late.close()
-        return parameters, peaks, held
+        return parameters, peaks, resident
 
 
 def rounds(name: Layout) -> int:
@@ -201,22 +200,24 @@ def rounds(name: Layout) -> int:
 
 
 def served(engine: Engine, file: Path) -> Path:
-    """A file with the model that an engine offers to late joiners."""
-    held = cast("calls.Held", engine.done(calls.Snapshot()))
+    """Return a file with the model that an engine offers to late joiners."""
+    snapshot = cast("calls.Held", engine.done(calls.Snapshot()))
     with file.open("wb") as into:
-        for at in range(0, held.size, MAX_CHUNK_BYTES):
-            into.write(cast("calls.ChunkRead", engine.done(calls.ReadChunk(held.snapshot, at, MAX_CHUNK_BYTES))).data)
+        for at in range(0, snapshot.size, MAX_CHUNK_BYTES):
+            into.write(
+                cast("calls.ChunkRead", engine.done(calls.ReadChunk(snapshot.snapshot, at, MAX_CHUNK_BYTES))).data
+            )
     return file
 
 
-def exchange(hub: Answers, peer: Answers, name: str, turn: int, *, leads: bool) -> None:
+def exchange(hub: Answers, peer: Answers, name: str, step: int, *, leads: bool) -> None:
     """One transaction; the peers' process calls itself `name`, and the hub by a name that is as new."""
     one, other, to_one, to_other = (hub, peer, f"hub of {name}", name) if leads else (peer, hub, name, f"hub of {name}")
-    offered = cast("calls.Offered", one.done(calls.Offer(to_other, 0, turn + 1, turn, 0.2, 0)))
-    asked = calls.Answer(to_one, 0, turn + 1, turn, 0.2, offered.gain, offered.payload, borne=offered.borne)
-    answered = cast("calls.Answered", other.done(asked))
-    one.done(calls.Apply(to_other, 0, turn + 1, answered.payload, answered.borne))
-    other.done(calls.Commit(to_one, 0, turn + 1))
+    offered = cast("calls.Offered", one.done(calls.Offer(to_other, 0, step + 1, step, 0.2, 0)))
+    answer = calls.Answer(to_one, 0, step + 1, step, 0.2, offered.gain, offered.payload, borne=offered.borne)
+    reply = cast("calls.Answered", other.done(answer))
+    one.done(calls.Apply(to_other, 0, step + 1, reply.payload, reply.borne))
+    other.done(calls.Commit(to_one, 0, step + 1))
 
 
 def measure(name: str, d: int, degree: int) -> MemoryCase:
@@ -227,10 +228,10 @@ def measure(name: str, d: int, degree: int) -> MemoryCase:
     if not Path("/proc/self/clear_refs").exists():
         raise ConfigError("kernels.memory: needs the peaks that Linux keeps in /proc; run it there")
     _, least, held_least = phases(layout, LEAST, degree)
-    true, found, held = phases(layout, d, degree)
-    each = {phase: round((found[phase] - least[phase]) / true, 2) for phase in found}
+    true, peaks, resident = phases(layout, d, degree)
+    each = {phase: round((peaks[phase] - least[phase]) / true, 2) for phase in peaks}
     return MemoryCase(
-        layout=name, d=true, degree=degree, held=round((held - held_least) / true, 2),
+        layout=name, d=true, degree=degree, held=round((resident - held_least) / true, 2),
         peak=max(each.values()), phases=each,
         torch_bytes=held_least,
     )  # fmt: skip

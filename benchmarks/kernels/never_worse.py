@@ -55,7 +55,7 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As patterns match it."""
+        """Return the name that patterns match."""
         return "/".join(self)
 
     @property
@@ -137,14 +137,14 @@ def scenarios(cell: Cell, rounds: int, path: Path | None, default: Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What all cells share.
+    """Settings that all cells share.
 
     Args:
         rounds: of every run, at least 4.
         seeds: of every cell, at least one.
         default: `--set` of the default's runs, keys of mix.
         texts: by name, as `starling.kernels.texts.prepare` gives them.
-        results: where pairs are kept.
+        results: where pairs are stored.
     """
 
     rounds: int
@@ -173,7 +173,7 @@ class Bench:
         return given | {"--set": " ".join(self.default), "starling": __version__}
 
     def measure(self, cell: Cell, executor: Executor, show: Show) -> NeverWorseCase:
-        """Simulate what is missing of a cell -> its case. Interrupted, pairs that are finished are kept.
+        """Simulate what is missing of a cell -> its case. After an interruption, finished pairs are reused.
 
         Raises GossipError: a run failed.
         """

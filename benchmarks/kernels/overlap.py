@@ -1,4 +1,4 @@
-"""How much of a plain loop's speed, and of its own, a node keeps while it exchanges, measured in a process of its own.
+"""Speed of a node that exchanges, relative to a plain loop and to itself without exchanges, measured in a process of its own.
 
     python -m starling.kernels.overlap MODEL D MBIT PACE SECONDS REPEAT        JSON on standard output
 
@@ -80,7 +80,7 @@ class Watched:
 
     @property
     def undisturbed(self) -> float:
-        """The same, of the time that others did not take."""
+        """Return steps per second of the time that other processes did not take."""
         (began, first, before), (ended, last, after) = self.counts[1], self.counts[-1]
         lost = after - before
         return (last - first) / (ended - began - max(lost, 0.0))  # nan stays so
@@ -146,7 +146,7 @@ class _Speed:
 
 @dataclass(frozen=True, slots=True)
 class _Repetition:
-    """What was measured once."""
+    """Measurements of one repetition."""
 
     plain: _Speed
     alone: _Speed

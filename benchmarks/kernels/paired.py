@@ -1,4 +1,4 @@
-"""Runs of two arms that differ in nothing but how models are mixed, paired by seed, and kept in files cell by cell.
+"""Runs of two arms that differ in nothing but how models are mixed, paired by seed, and stored in files cell by cell.
 
 Torch-free: the command line calls it.
 """
@@ -103,7 +103,7 @@ def standard_error(values: Sequence[float]) -> float | None:
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of results."""
+    """Contents of a file of results."""
 
     asked: dict[str, str]
     pairs: list[Pair]

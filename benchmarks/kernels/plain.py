@@ -109,13 +109,11 @@ class Both:
         self.adamw = torch.optim.AdamW(others, lr=section.lr, weight_decay=keys["weight_decay"])
 
     def zero_grad(self, *, set_to_none: bool) -> None:
-        """As torch's."""
         self.adamw.zero_grad(set_to_none=set_to_none)
         for each in self._hidden:
             each.grad = None
 
     def step(self) -> None:
-        """As torch's."""
         for filters, matrix in self._filters:
             assert filters.grad is not None
             matrix.grad = filters.grad.flatten(1)

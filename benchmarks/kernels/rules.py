@@ -38,7 +38,7 @@ from starling.robust.rules.stack import Stack
 
 ITERATIONS = 8
 IN_DOUBLE = ("geometric_median",)
-"""Rules of which the other library's own result in float64, from an array of numpy, is what ours is compared with."""
+"""Rules whose reference is the other library's own result in float64, from an array of numpy."""
 _ENOUGH_S = 10.0
 _WARM_UP = 1 << 14
 
@@ -55,14 +55,14 @@ def measure(name: str, dim: int, count: int, repeat: int, peers: Mapping[str, Ca
     if name not in ALL_RULES:
         raise ConfigError(f"--rule: {name!r} is unknown, choose one of {', '.join(ALL_RULES)}")
     b = bad(count)
-    mine, theirs = ours(name, b), peers[name](b)
+    product, peer = ours(name, b), peers[name](b)
     x = vectors(count, dim)
-    for combine in (mine, theirs):
+    for combine in (product, peer):
         combine(x[:, :_WARM_UP])
-    ours_s, result = _timed(lambda: mine(x), repeat, math.inf)
-    peer_s, expected = _timed(lambda: theirs(x), repeat, _ENOUGH_S)
+    ours_s, result = _timed(lambda: product(x), repeat, math.inf)
+    peer_s, expected = _timed(lambda: peer(x), repeat, _ENOUGH_S)
     if name in IN_DOUBLE:
-        expected = torch.from_numpy(theirs(x.double().numpy()))
+        expected = torch.from_numpy(peer(x.double().numpy()))
     return RuleCase(
         rule=name, n=count, d=dim, ours_cpu_s=ours_s, peer_cpu_s=peer_s, ratio=peer_s / ours_s,
         max_error=float((result - expected).abs().max()),
@@ -70,12 +70,12 @@ def measure(name: str, dim: int, count: int, repeat: int, peers: Mapping[str, Ca
 
 
 def bad(count: int) -> int:
-    """How many of n vectors are bad: a fifth."""
+    """Return how many of n vectors are bad: a fifth."""
     return count // 5
 
 
 def vectors(count: int, dim: int) -> Tensor:
-    """(n, d) float32; the last fifth are bad."""
+    """Return (n, d) float32; the last fifth are bad."""
     x = torch.randn(count, dim, generator=generator(0, "bench rules"))
     for index in range(count):
         x[index] *= 1 + index / 20
@@ -84,7 +84,7 @@ def vectors(count: int, dim: int) -> Tensor:
 
 
 def ours(name: str, b: int) -> Combine:
-    """As a node combines: the first vector is its own."""
+    """Return the product's rule as a node combines: the first vector is its own."""
     if name == "nnm":
         return lambda x: Nnm(b).prepare(Stack(x[:1], x[None, 1:], _present(x)[None]), x[:1, :0])[0].vectors()[0]
     made = rule(name, {"f": b} if "f" in RULES.parameters(name) else {})
@@ -96,14 +96,14 @@ def ours(name: str, b: int) -> Combine:
 
 
 def byzfl() -> Mapping[str, Callable[[int], Combine]]:
-    """The other library's rules. Raises ConfigError: it is not installed."""
-    found = importlib.util.find_spec(PEER)
-    if found is None or not found.submodule_search_locations:
+    """Return the other library's rules. Raises ConfigError: it is not installed."""
+    spec = importlib.util.find_spec(PEER)
+    if spec is None or not spec.submodule_search_locations:
         raise ConfigError(
             f"bench rules compares with {PEER}, which is not installed; try `pip install 'starling-swarm[{PEER_EXTRA}]'`"
         )
     package = types.ModuleType(PEER)
-    package.__path__ = list(found.submodule_search_locations)
+    package.__path__ = list(spec.submodule_search_locations)
     sys.modules[PEER] = package
     rules: Any = importlib.import_module(f"{PEER}.aggregators.aggregators")
     before: Any = importlib.import_module(f"{PEER}.aggregators.preaggregators")
@@ -122,7 +122,7 @@ def byzfl() -> Mapping[str, Callable[[int], Combine]]:
 
 
 def _present(x: Tensor) -> Tensor:
-    """All of the others are there."""
+    """Return a mask in which all peers are present."""
     return torch.ones(len(x) - 1, dtype=torch.bool)
 
 

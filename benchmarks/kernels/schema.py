@@ -1,4 +1,4 @@
-"""What measurements say, and which ones are made unless others are named. Torch-free: the command line reads it."""
+"""Results of measurements, and the cases measured by default. Torch-free: the command line reads it."""
 
 from itertools import product
 

@@ -40,7 +40,7 @@ class Lasting:
         return False
 
     def doing(self) -> str:
-        """Return nothing."""
+        """Return "": nothing else runs."""
         return ""
 
 

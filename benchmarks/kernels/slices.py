@@ -1,4 +1,4 @@
-"""Processes that live through a measurement and do steps when they are told to, so that two of them can take turns.
+"""Processes that run steps on request throughout a measurement, so that two of them can alternate.
 
 python -m starling.kernels.NAME KEYS       KEYS of a manifest, in JSON; says "ready" and d, then answers lines of standard input:
 
@@ -30,7 +30,7 @@ USAGE = 2  # exit code of what cannot be measured
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """What some steps took."""
+    """Time that some steps took."""
 
     steps: int
     cpu_s: float

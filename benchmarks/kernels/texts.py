@@ -21,7 +21,7 @@ _DIGITS = 16  # of a SHA-256: enough to tell data apart
 
 
 class Text(NamedTuple):
-    """What a cell learns from: its name, with a fingerprint of texts, and their folder."""
+    """Data of a cell: its name, with a fingerprint of the texts, and their folder."""
 
     shown: str
     path: Path | None = None

@@ -100,7 +100,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The command. Returns its exit code."""
+    """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description="One run, in several frameworks.")
     parser.add_argument("peers", nargs="*", metavar="NAME", help=f"of {', '.join(PEERS)}; default: all")
     parser.add_argument("--nodes", type=int, default=4)
@@ -177,7 +177,7 @@ def run(name: str, world: World) -> Outcome:
 
 
 def demo(world: World) -> list[str]:
-    """The same run in this project, with its defaults: difference tracking, a few percent of the coordinates in four bits."""
+    """Run the same with this project and its defaults: difference tracking, a few percent of the coordinates in four bits."""
     settings = {
         "partition.kind": "dirichlet", "partition.alpha": world.alpha, "pace.local_steps": world.local_steps, "optimizer.lr": world.lr,
         "optimizer.momentum": world.momentum, "task.batch_size": world.batch,
@@ -220,8 +220,8 @@ def counted(command: Sequence[str], scratch: Path) -> tuple[str, int | None]:
             process.wait()
     if process.returncode != 0:
         raise RuntimeError(f"ended with {process.returncode}: {log.read_text()[-1000:]}")
-    found = re.search(r"lo:\s*(\d+)", file.read_text()) if file.exists() else None
-    return output, int(found[1]) if found else None
+    match = re.search(r"lo:\s*(\d+)", file.read_text()) if file.exists() else None
+    return output, int(match[1]) if match else None
 
 
 def _may_be_alone() -> bool:
@@ -249,7 +249,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def environment(name: str) -> Path:
-    """The interpreter of a framework's environment, made at first use. Raises RuntimeError: pip could not install it."""
+    """Return the interpreter of a framework's environment, made at first use. Raises RuntimeError: pip could not install it."""
     words = [PEERS[name].package, *PEERS[name].others]
     wanted, folder = " ".join(words), ENVIRONMENTS / name
     python, ready = folder / "bin" / "python", folder / ".ready"

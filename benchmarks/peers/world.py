@@ -1,4 +1,4 @@
-"""What all frameworks are given: the digits cut into shards, a model, and how much is trained.
+"""Input of all frameworks: the digits cut into shards, a model, and how much is trained.
 
 `scripts/*.py` read the file and know nothing of this project: each is run by the interpreter of its framework's environment.
 """
@@ -39,7 +39,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
     def write(self, path: Path) -> None:
-        """As an .npz: x0, y0, x1 …, the test split, the six arrays of a 64-64-10 network, and the numbers above as JSON."""
+        """Write an .npz: x0, y0, x1 …, the test split, the six arrays of a 64-64-10 network, and the numbers above as JSON."""
         train, test = built_in()
         parts = cut(
             PartitionSection(kind="dirichlet", alpha=self.alpha, shards=self.nodes),
@@ -58,5 +58,5 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
         np.savez(path, **shards, **first, test_x=test.x, test_y=test.y, settings=settings)
 
     def bytes_of_parameters(self) -> int:
-        """Of one dense float32 model."""
+        """Return the bytes of one dense float32 model."""
         return 4 * sum(parameter.numel() for parameter in Digits().model(torch.Generator()).parameters())

@@ -30,7 +30,7 @@ Scores = Callable[[Tensor], Tensor]
 
 
 def quotas(alpha: float = ALPHA, q: int = QUOTA) -> tuple[int, int, int]:
-    """How many of the nearest, the middle and the farthest third are evaluated: (1 − α)²q, 2α(1 − α)q, α²q, each rounded.
+    """Return how many of the nearest, the middle and the farthest third are evaluated: (1 − α)²q, 2α(1 − α)q, α²q, each rounded.
 
     Raises ValueError: alpha is not in [0, 1] or q not >= 1.
     """
@@ -44,8 +44,8 @@ def quotas(alpha: float = ALPHA, q: int = QUOTA) -> tuple[int, int, int]:
 
 
 def prioritised(own: Tensor, received: Tensor, generator: Generator, alpha: float = ALPHA, q: int = QUOTA) -> Tensor:
-    """The distance prioritiser: ascending indices of the received models (k, C, h), finite, to evaluate, by their distance to our own (C,
-    h).
+    """Return the distance prioritiser: ascending indices of the received models (k, C, h), finite, to evaluate, by their distance to
+    our own (C, h).
 
     They are split into thirds, the nearer ones larger if uneven; of each third `quotas` many are drawn, or all of it.
     """
@@ -59,7 +59,7 @@ def prioritised(own: Tensor, received: Tensor, generator: Generator, alpha: floa
 
 
 def selected(theirs: Tensor, familiar: Tensor, shared: Tensor) -> Tensor:
-    """(k, C) bool: the classes used to judge each peer, which are its best ones among ours, as many as it claims to share.
+    """Return (k, C) bool: the classes used to judge each peer, which are its best ones among ours, as many as it claims to share.
 
     So a peer is not blamed for classes that it has no data of. Of equal scores the lower class comes first. `theirs` (k, C) is F1 on local
     test data, `familiar` (C,) bool the classes with local data, `shared` (k,) the number of these that a peer claims to have data of; it is
@@ -71,7 +71,7 @@ def selected(theirs: Tensor, familiar: Tensor, shared: Tensor) -> Tensor:
 
 
 def certainty(theirs: Tensor, judged: Tensor) -> Tensor:
-    """(k, C) F1 in [0, 1] -> (k,) certainty: max(0, mean − standard deviation) over the classes (k, C) used to judge a model; 0 without
+    """Map (k, C) F1 in [0, 1] -> (k,) certainty: max(0, mean − standard deviation) over the classes (k, C) used to judge a model; 0 without
     any.
     """
     count = judged.sum(dim=-1).clamp(min=1)
@@ -95,8 +95,8 @@ def emphasis(merit: Tensor) -> Tensor:
 
 
 def weights(own: Tensor, theirs: Tensor, familiar: Tensor, shared: Tensor) -> Tensor:
-    """(k, C) weights of received columns beside the own weight 1, in [0, 6·certainty], from F1 on local test data: `own` (C,), `theirs` (k,
-    C).
+    """Return (k, C), weights of received columns relative to the own weight 1, in [0, 6·certainty], from F1 on local test data: `own` (C,),
+    `theirs` (k, C).
 
     For a class used to judge the peer: from its merit there, at least −100. For a class without local data: from the sum of its merits. For
     all other classes 0. `familiar` and `shared` as in `selected`; F1 of unfamiliar classes is ignored.
@@ -108,7 +108,7 @@ def weights(own: Tensor, theirs: Tensor, familiar: Tensor, shared: Tensor) -> Te
 
 
 def integrate(own: Tensor, received: Tensor, shares: Tensor) -> Tensor:
-    """(W + Σ ω_j W_j)/(1 + Σ ω_j), class by class, of W (C, h), W_j (k, C, h), finite, and ω (k, C) >= 0."""
+    """Return (W + Σ ω_j W_j)/(1 + Σ ω_j), class by class, of W (C, h), W_j (k, C, h), finite, and ω (k, C) >= 0."""
     counted = shares.to(own.dtype)[..., None]
     return own + (counted * (received - own)).sum(dim=0) / (1.0 + counted.sum(dim=0))
 
@@ -123,7 +123,7 @@ def combine(
     alpha: float = ALPHA,
     q: int = QUOTA,
 ) -> Tensor:
-    """(C, h) the own output layer after one round: choose, score, weight, integrate. Evaluates about q + 1 output layers.
+    """Return (C, h), the own output layer after one round: choose, score, weight, integrate. Evaluates about q + 1 output layers.
 
     `own` (C, h), `received` (k, C, h), finite, k may be 0; `familiar` and `shared` as in `selected`; `score` gives F1 of output layers on
     local test data; the generator, alpha and q are those of the choice.

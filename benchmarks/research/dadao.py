@@ -16,7 +16,7 @@ _GRID_S, _GRID = 0.02, 3000  # units of time between two tabulated matrix expone
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """After an event."""
+    """State after an event."""
 
     gradients: float  # of a node, so far
     messages: float  # vectors that a node sent, so far
@@ -76,14 +76,14 @@ def _events(
     rate: float, chance: np.random.Generator, n: int,
 ) -> Iterator[Point]:  # fmt: skip
     s = float(np.sqrt(nu / smooth))
-    flow, held, last = _flow(s, nu), np.zeros((6, *x.shape)), np.zeros(n)
-    held[0] = held[1] = x
+    flow, state, last = _flow(s, nu), np.zeros((6, *x.shape)), np.zeros(n)
+    state[0] = state[1] = x
     total, now, gradients, messages = n + rate * len(edges), 0.0, 0, 0
 
     def moved(node: int) -> Numbers:
-        found = flow(now - last[node]) @ held[:, node]
+        value = flow(now - last[node]) @ state[:, node]
         last[node] = now
-        return found
+        return value
 
     while True:
         now += chance.exponential(1.0 / total)
@@ -94,22 +94,22 @@ def _events(
             own[0] -= step / (4.0 * smooth)
             own[1] -= step / (4.0 * np.sqrt(smooth * nu))
             own[3] += (1.0 + s / 4.0) * step
-            held[:, i] = own
+            state[:, i] = own
             gradients += 1
         else:
             i, j = edges[int(chance.integers(len(edges)))]
-            ours, theirs = moved(i), moved(j)
-            apart = ours[2] + ours[4] - theirs[2] - theirs[4]
-            for sign, own in ((1.0, ours), (-1.0, theirs)):
+            first, second = moved(i), moved(j)
+            apart = first[2] + first[4] - second[2] - second[4]
+            for sign, own in ((1.0, first), (-1.0, second)):
                 own[4] -= sign * 0.5 * apart
                 own[5] -= sign * 2.0 * chi / s * apart
-            held[:, i], held[:, j] = ours, theirs
+            state[:, i], state[:, j] = first, second
             messages += 2
-        yield Point(gradients / n, messages / n, held[0])
+        yield Point(gradients / n, messages / n, state[0])
 
 
 def _flow(s: float, nu: float) -> Callable[[float], Numbers]:
-    """Of a time t exp(M t) (6, 6). M has a double eigenvalue 0 with one eigenvector, so from a table and three terms of Taylor's."""
+    """Return a function of t: exp(M t) (6, 6). M has a double eigenvalue 0 with one eigenvector, so by a table and three Taylor terms."""
     M = np.zeros((6, 6))
     M[0, :2], M[1, :2] = (-s / 8, s / 8), (s / 8, -s / 8)
     M[2, 2:4] = -s / 4, s / 4

@@ -83,7 +83,9 @@ def observe(known: Histories, peer: str, update: Tensor, round: int) -> Historie
     """Add the sketch (s,) of an update observed in a round; `known` is not modified."""
     before = known.observed.get(peer)
     total = update if before is None else before.sketch + update
-    records = {subject: kept for subject, kept in known.records.items() if subject != peer or kept.source == peer}
+    records = {
+        subject: received for subject, received in known.records.items() if subject != peer or received.source == peer
+    }
     return Histories(_newest({**known.observed, peer: Observed(total, round)}), records)
 
 
@@ -120,16 +122,16 @@ def draw_record(known: Histories, receiver: str, draw: float) -> Received | None
     Excluded are the receiver's own, those received from it, and those that contradict our observation of the subject.
     """
     fit = [
-        kept
-        for subject, kept in sorted(known.records.items())
-        if receiver not in {subject, kept.source} and _agrees(known.observed.get(subject), kept.record)
+        received
+        for subject, received in sorted(known.records.items())
+        if receiver not in {subject, received.source} and _agrees(known.observed.get(subject), received.record)
     ]
-    odds = np.cumsum([math.exp(-_NEARNESS * (kept.distance - 1)) for kept in fit])
+    odds = np.cumsum([math.exp(-_NEARNESS * (received.distance - 1)) for received in fit])
     return fit[int(np.searchsorted(odds, draw * odds[-1], side="right"))] if fit else None
 
 
 def unobserved(known: Histories) -> Tensor:
-    """(K, s) sketches of subjects known from records only, sorted by subject; used in comparisons, never averaged."""
+    """Return (K, s), sketches of subjects known from records only, sorted by subject; used in comparisons, never averaged."""
     rows = [
         decode(kept.record.sketch) for subject, kept in sorted(known.records.items()) if subject not in known.observed
     ]
@@ -137,7 +139,7 @@ def unobserved(known: Histories) -> Tensor:
 
 
 def encode(sketch: Tensor) -> bytes:
-    """(s,) finite -> s little-endian float32, scaled to norm 1 unless 0: only the direction is compared."""
+    """Map (s,) finite -> s little-endian float32, scaled to norm 1 unless 0: only the direction is compared."""
     wide = sketch.double() / max(float(sketch.abs().max()), 1e-30)
     norm = float(torch.linalg.vector_norm(wide))
     return (wide / norm if norm > 0 else wide).numpy().astype("<f4").tobytes()
@@ -157,7 +159,7 @@ def decode(raw: bytes) -> Tensor:
 
 
 def statement(swarm: str, round: int, sketch: bytes) -> bytes:
-    """The message that a subject signs. `round` is in [0, 2^63)."""
+    """Return the message that a subject signs. `round` is in [0, 2^63)."""
     name = swarm.encode()
     return (
         _DOMAIN
@@ -177,6 +179,6 @@ def _agrees(seen: Observed | None, record: Record) -> bool:
 
 
 def _newest(entries: dict[str, Value]) -> dict[str, Value]:
-    """The MAX_HISTORIES entries with the newest rounds; of equal rounds the lesser keys."""
-    kept = sorted(entries.items(), key=lambda entry: (-entry[1].round, entry[0]))[:MAX_HISTORIES]
-    return dict(sorted(kept))
+    """Return the MAX_HISTORIES entries with the newest rounds; of equal rounds the lesser keys."""
+    newest = sorted(entries.items(), key=lambda entry: (-entry[1].round, entry[0]))[:MAX_HISTORIES]
+    return dict(sorted(newest))

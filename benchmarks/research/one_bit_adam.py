@@ -16,7 +16,7 @@ from starling.gossip.rng import generator
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """After a step."""
+    """State after a step."""
 
     sent: float  # bytes that a node sent, so far
     model: Tensor  # (d,) of all nodes

@@ -21,10 +21,10 @@ class Warm:
 
 @dataclass(frozen=True, slots=True)
 class PowerSgd:
-    """Of M = update + owed: P = orthonormal(M Q), message P (Mᵀ P)ᵀ, and Mᵀ P is the next Q.
+    """Compress M = update + owed: P = orthonormal(M Q), message P (Mᵀ P)ᵀ, and Mᵀ P is the next Q.
 
-    The rank-r part of what changes slowly is found within a few rounds, because the iteration never starts over. Between two peers who
-    keep each other's last result no basis need be found anew at all: PowerGossip, `Factors.turned` after each exchange.
+    The rank-r part of what changes slowly converges within a few rounds, because the iteration never starts over. Between two peers who
+    store each other's last result the basis is never recomputed: PowerGossip, `Factors.turned` after each exchange.
 
     Source: Vogels, Karimireddy and Jaggi 2019, Algorithms 1 and 2 (arXiv:1905.13727). Deviations: P is rounded to fp16, Mᵀ P to
     what the quantizer makes of it, and the message is exactly what a receiver of those gets.

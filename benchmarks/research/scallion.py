@@ -15,7 +15,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """After a round."""
+    """State after a round."""
 
     up: float  # numbers that a node sent, so far; positions not counted
     down: float  # numbers that the server sent to each, so far

@@ -17,7 +17,7 @@ from starling.robust.rules import foolsgold
 
 
 def weights(observed: Tensor, records: Tensor) -> Tensor:
-    """(…, k, s) observed histories and (…, K, s) of records -> (…, k) float64 weights of the observed peers, in [0, 1].
+    """Map (…, k, s) observed histories and (…, K, s) of records -> (…, k) float64 weights of the observed peers, in [0, 1].
 
     The own model has weight 1 beside them. K may be 0; an empty history is similar to none.
     """
@@ -26,7 +26,7 @@ def weights(observed: Tensor, records: Tensor) -> Tensor:
 
 
 def combine(own: Tensor, received: Tensor, present: Tensor, alphas: Tensor) -> Tensor:
-    """(x + Σ α_j z_j)/(1 + Σ α_j), row by row: x (…, d), z (…, k, d), finite, α (…, k) in [0, 1].
+    """Return (x + Σ α_j z_j)/(1 + Σ α_j), row by row: x (…, d), z (…, k, d), finite, α (…, k) in [0, 1].
 
     A peer that is not `present` (…, k) counts as the own model.
     """

@@ -20,20 +20,20 @@ SHARPNESS, LEAST = 4, 1e-6
 def published(logits: Tensor, temperature: float) -> Tensor:
     """Logits (z, C) -> probabilities as others decode them: bytes, rows normalised again."""
     levels = (softmax(logits / temperature, -1) * LEVELS).round()
-    found: Tensor = levels / levels.sum(-1, keepdim=True).clamp_min(1.0)
-    return found
+    shares: Tensor = levels / levels.sum(-1, keepdim=True).clamp_min(1.0)
+    return shares
 
 
-def certainty(told: Tensor) -> Tensor:
-    """(…, C) -> (…), 1 where a row is sure of a class, nearly 0 where it knows nothing."""
-    entropy = -(told * told.clamp_min(1e-9).log()).sum(-1)
-    return (1.0 - entropy / math.log(told.shape[-1])).clamp_min(0.0) ** SHARPNESS + LEAST
+def certainty(predictions: Tensor) -> Tensor:
+    """Map (…, C) -> (…), 1 where a row is sure of a class, nearly 0 where it knows nothing."""
+    entropy = -(predictions * predictions.clamp_min(1e-9).log()).sum(-1)
+    return (1.0 - entropy / math.log(predictions.shape[-1])).clamp_min(0.0) ** SHARPNESS + LEAST
 
 
-def target(told: Tensor, *, weighted: bool = True) -> Tensor:
-    """What k nodes said (k, z, C) -> (z, C), the surer the more by `weighted`, else all alike."""
-    weights = certainty(told) if weighted else told.new_ones(told.shape[:-1])
-    mixed = (told * weights[..., None]).sum(0)
+def target(predictions: Tensor, *, weighted: bool = True) -> Tensor:
+    """Return the mean (z, C) of the predictions of k nodes (k, z, C), weighted by certainty if `weighted`."""
+    weights = certainty(predictions) if weighted else predictions.new_ones(predictions.shape[:-1])
+    mixed = (predictions * weights[..., None]).sum(0)
     return mixed / mixed.sum(-1, keepdim=True).clamp_min(1e-12)
 
 
@@ -48,7 +48,7 @@ def ensemble(models: Sequence[nn.Module], x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """After a round."""
+    """State after a round."""
 
     received: int  # bytes that a node received, so far
     models: Sequence[nn.Module]
@@ -101,9 +101,9 @@ def _rounds(
                 optimizer.step()
         if peers:
             with torch.no_grad():
-                told = torch.stack([published(model(probes), temperature) for model in models])
+                predictions = torch.stack([published(model(probes), temperature) for model in models])
             for node in range(len(models)):
                 others = [other for other in torch.randperm(len(models), generator=chance).tolist() if other != node]
-                targets[node] = target(told[[node, *others[:peers]]], weighted=weighted)
-            received += peers * told[0].numel()
+                targets[node] = target(predictions[[node, *others[:peers]]], weighted=weighted)
+            received += peers * predictions[0].numel()
         yield Taught(received, models)

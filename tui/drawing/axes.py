@@ -20,7 +20,7 @@ Ticks = tuple[list[float], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Where points lie: `rounds` and `heights` of the same length, the ends of the vertical axis, and the ticks of both."""
+    """Axes of a plot: `rounds` and `heights` of the same length, the ends of the vertical axis, and the ticks of both."""
 
     rounds: list[int]
     heights: list[float]
@@ -31,12 +31,12 @@ class Axes:
 
 
 def finite(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Those that can be drawn."""
+    """Return the points with finite values."""
     return tuple(point for point in points if math.isfinite(point.value))
 
 
 def axes(points: Sequence[Point], *, bounded: bool, x_ticks: int = X_TICKS) -> Axes:
-    """Of >= 1 finite points; `bounded`: values are in [0, 1], and get an axis of at least LEAST_SPAN."""
+    """Return the axes of >= 1 finite points; `bounded`: values are in [0, 1], and the axis spans at least LEAST_SPAN."""
     rounds = [point.round for point in points]
     values = [point.value for point in points]
     # Over decades a linear axis shows a cliff and then nothing: a logarithmic one, labelled with the values.
@@ -55,7 +55,7 @@ def axes(points: Sequence[Point], *, bounded: bool, x_ticks: int = X_TICKS) -> A
 
 
 def is_bounded(metric: str) -> bool:
-    """Whether a metric of this name lies in [0, 1]."""
+    """Tell if a metric of this name lies in [0, 1]."""
     return metric.casefold().startswith(BOUNDED)
 
 

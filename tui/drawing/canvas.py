@@ -48,7 +48,7 @@ class Canvas:
             column += cell_len(character)
 
     def text(self, style: Callable[[str], str]) -> Text:
-        """The picture; `style` gives a role's Rich style."""
+        """Return the picture; `style` gives a role's Rich style."""
         picture = Text(no_wrap=True, end="")
         for row in range(self.height):
             run, role = "", ""

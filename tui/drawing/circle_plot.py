@@ -16,7 +16,7 @@ SPARSE = 6  # in a dense graph, so that this round's links stand out
 
 
 def draw(swarm: Swarm, width: int, height: int, style: Callable[[str], str]) -> Text:
-    """The overlay in `width` by `height` cells: a circle, or lists of neighbors where a circle has no room.
+    """Return the overlay in `width` by `height` cells: a circle, or lists of neighbors if a circle does not fit.
 
     Members that are gone are left out of the circle.
     """
@@ -32,7 +32,7 @@ def draw(swarm: Swarm, width: int, height: int, style: Callable[[str], str]) -> 
 
 
 def fits(members: int, label: int, width: int, height: int) -> bool:
-    """Whether a circle of so many, with labels of so many cells, is legible."""
+    """Tell if a circle of so many members, with labels of so many cells, is legible."""
     return members <= min(MAX_DRAWN, 2 * height - 4) and width >= 2 * label + ACROSS and height >= 7
 
 
@@ -61,7 +61,7 @@ def _name(member: Member) -> str:
 
 
 def _places(members: list[Member], label: int, width: int, height: int) -> dict[str, tuple[float, float]]:
-    """Dots: an ellipse that leaves room for names to its left and right, the first member on top."""
+    """Return the dots of an ellipse with space for names to its left and right, the first member on top."""
     across, down = width - 1 - 2 * label, 2 * height - 4
     middle = (width - 0.5, 2 * height - 0.5)
     angles = (2 * math.pi * number / len(members) for number in range(len(members)))
@@ -77,7 +77,7 @@ def _line(canvas: Canvas, places: dict[str, tuple[float, float]], pair: Pair, ro
 
 
 def _lists(swarm: Swarm, members: list[Member], style: Callable[[str], str]) -> Text:
-    """A line per member: ━ its partners in this round, ┄ its other edges."""
+    """Return a line per member: ━ its partners in this round, ┄ its other edges."""
     labels = {member.peer: member.label for member in members}
     text = Text(no_wrap=True, end="")
     links = set(swarm.links or ())

@@ -32,5 +32,5 @@ VERDICT_SIGNS: Final = MappingProxyType({
 
 
 def style(role: str, *, dark: bool) -> str:
-    """A Rich style for a role, on the theme's background."""
+    """Return a Rich style for a role, on the theme's background."""
     return (DARK if dark else LIGHT)[role]

@@ -28,14 +28,14 @@ class DoctorScreen(Over):
 
     async def _ask(self) -> None:
         try:
-            found = await self._examine(self._run_dir)
+            checks = await self._examine(self._run_dir)
         except ValueError as error:
             self.replace(Text(f"! {show.clean(str(error))}", style=self._view.style("bad")))
         else:
-            self.replace(rows(_row(each, self._view) for each in found))
+            self.replace(rows(_row(each, self._view) for each in checks))
 
 
 def _row(each: Check, view: View) -> tuple[Text, Text]:
     sign, role = VERDICT_SIGNS[each.verdict]
-    words = show.clean(each.found) + (f"\n→ {show.clean(each.todo)}" if each.todo else "")
-    return Text(f"{sign} {show.clean(each.check)}", style=view.style(role)), Text(words)
+    text = show.clean(each.found) + (f"\n→ {show.clean(each.todo)}" if each.todo else "")
+    return Text(f"{sign} {show.clean(each.check)}", style=view.style(role)), Text(text)

@@ -21,7 +21,7 @@ HEAD = LAYOUT.format(*exchanges.COLUMNS)
 
 
 class EdgeScreen(Page):
-    """Peers to choose from beside the chosen one's exchanges."""
+    """Peers to choose from, and the chosen one's exchanges."""
 
     NAME = "edge"
 
@@ -62,12 +62,12 @@ class EdgeScreen(Page):
         self._draw_exchanges(self.query_one("#choice", Rows).chosen or ALL)
 
     def peer_to_copy(self, view: View) -> str | None:
-        """The chosen peer; the node itself where all are chosen."""
+        """Return the chosen peer; the node itself where all are chosen."""
         return self.query_one("#choice", Rows).chosen or super().peer_to_copy(view)
 
 
 def _choice(view: View) -> list[Row]:
-    """All peers first, then those with an edge or an exchange, by id."""
+    """Return the rows to choose from: all peers first, then those with an edge or an exchange, by id."""
     snapshot = view.snapshot
     if snapshot is None:
         return [(ALL, (Text("all peers"), Text(show.MISSING)))]
@@ -81,7 +81,7 @@ def _choice(view: View) -> list[Row]:
 
 
 def _width(rows: list[Row], *, wide: bool) -> int:
-    """Of the choice and its border: as wide as its names need, and the second column where there is room."""
+    """Return the width of the choice with its border: as wide as its names, and the second column if it fits."""
     least, most = CHOICE
     names = max(cells[0].cell_len + 1 for _, cells in rows)
     return min(most, max(least, names + 2 + (COLUMNS[1][1] + 2 if wide else 0)))
@@ -92,12 +92,12 @@ def _under_way(each: Transfer, view: View) -> Text:
 
 
 def _line(each: Transaction, view: View) -> Text:
-    """The cells in their columns; those of one color together."""
-    when, number, turn, outcome, *figures = exchanges.row(each)
+    """Return the cells in their columns; those of one color together."""
+    when, number, round_cell, outcome, *figures = exchanges.row(each)
     line = Text(no_wrap=True, end="")
     line.append(f"{when.text} ", style=view.style(when.role))
-    line.append(f"{number.text:>5} {turn.text:>6} ")
+    line.append(f"{number.text:>5} {round_cell.text:>6} ")
     line.append(f"{outcome.text:<11} ", style=view.style(outcome.role))
-    by, sent, received, kept, took = (cell.text for cell in figures)
-    line.append(f"{by} {sent:>7}{received:>7}{kept:>6}{took:>7}")
+    by, sent, received, share, took = (cell.text for cell in figures)
+    line.append(f"{by} {sent:>7}{received:>7}{share:>6}{took:>7}")
     return line

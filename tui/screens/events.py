@@ -1,4 +1,4 @@
-"""Events with a filter."""
+"""Screen of events with a filter."""
 
 import time
 from typing import ClassVar
@@ -46,11 +46,11 @@ class EventsScreen(Page):
 
     def draw_body(self, view: View) -> None:
         self._view = view
-        asked = self.query_one(Input).value
+        filter_text = self.query_one(Input).value
         events = events_of(view, all_nodes=self._all_nodes)
-        shown = passed(events, self._level, asked)
+        shown = passed(events, self._level, filter_text)
         tail = self.query_one(Tail)
-        of = f" with {asked!r}" if asked.strip() else ""
+        of = f" with {filter_text!r}" if filter_text.strip() else ""
         nodes = "all nodes" if self._all_nodes else "this node"
         entitle(tail, f"events {len(shown)} of {len(events)}, {nodes}, level {self._level}{of}")
         lines = [event_line(event, view, node if self._all_nodes else "") for node, event in shown]

@@ -15,7 +15,7 @@ from starling.tui.widgets.lines import Tail
 
 
 class NodeScreen(Page):
-    """Headline, curves, costs, and the last events where there is room."""
+    """Headline, curves, costs, and the last events if they fit."""
 
     NAME = "node"
 

@@ -20,7 +20,7 @@ NAME = 13  # cells of a row's name
 
 
 class Over(ModalScreen[None]):
-    """A title and rows of words beside their names; what is longer scrolls."""
+    """A title and rows of names and texts; longer content scrolls."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q", "dismiss", "close", key_display="esc")]
 
@@ -35,7 +35,7 @@ class Over(ModalScreen[None]):
         yield Footer(show_command_palette=False)
 
     def replace(self, shown: Table | Text) -> None:
-        """Show something else."""
+        """Replace the content."""
         self._shown = shown
         self.query_one("#details Static", Static).update(shown)
 
@@ -51,7 +51,7 @@ def rows(pairs: Iterable[tuple[Text | str, Text | str]]) -> Table:
 
 
 def agreed(view: View) -> Table | Text:
-    """What the members of the chosen node's swarm agreed on, in words."""
+    """Return what the members of the chosen node's swarm agreed on, as text."""
     return (
         rows(said(view.snapshot))
         if view.snapshot is not None

@@ -46,15 +46,15 @@ class Page(Screen[None]):
         self.call_after_refresh(self.post_message, self.Shown())
 
     def compose_body(self) -> ComposeResult:
-        """The page's own widgets."""
+        """Return the page's own widgets."""
         raise NotImplementedError
 
     def draw_body(self, view: View) -> None:
-        """Draw them."""
+        """Draw the page's own widgets."""
         raise NotImplementedError
 
     def draw(self, view: View) -> None:
-        """Draw this moment."""
+        """Draw the page for this moment."""
         self.query_one(Problem).update_from(view)
         self.query_one(NodeSelector).update_from(view.readings, view.selected)
         self.query_one(Timeline).update_from(view)
@@ -69,12 +69,12 @@ class Page(Screen[None]):
             self.query_one("#tiny", Static).update(text)
 
     def peer_to_copy(self, view: View) -> str | None:
-        """The peer id that "copy" refers to: here the chosen node's own."""
+        """Return the peer id that "copy" refers to: here the chosen node's own."""
         return view.snapshot.peer if view.snapshot is not None else None
 
 
 def _tiny(view: View) -> Text:
-    """The most important figures in twenty columns."""
+    """Return the most important figures in twenty columns."""
     snapshot = view.snapshot
     text = Text()
     if snapshot is not None:

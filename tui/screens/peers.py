@@ -20,7 +20,7 @@ from starling.tui.widgets.rows import Row, Rows
 
 
 class PeersScreen(Page):
-    """One table."""
+    """Table of peers."""
 
     NAME = "peers"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -54,18 +54,18 @@ class PeersScreen(Page):
         table.show_rows([_row(peer, view) for peer in rows[:MAX_ROWS]], {self._sort: UP if up else DOWN})
 
     def peer_to_copy(self, view: View) -> str | None:
-        """The peer under the cursor."""
+        """Return the peer under the cursor."""
         return self.query_one(Rows).chosen
 
     def action_details(self) -> None:
         """Show all figures of the peer under the cursor."""
         chosen = self.query_one(Rows).chosen
-        found = [peer for peer in (self._view.snapshot.peers if self._view.snapshot else ()) if peer.peer == chosen]
-        if found:
-            self.app.push_screen(PeerScreen(found[0], self._view))
+        rows = [peer for peer in (self._view.snapshot.peers if self._view.snapshot else ()) if peer.peer == chosen]
+        if rows:
+            self.app.push_screen(PeerScreen(rows[0], self._view))
 
     def action_sort(self) -> None:
-        """By the next column."""
+        """Sort by the next column."""
         names = [*BY_NAME]
         self._sort_by(names[(names.index(self._sort) + 1) % len(names)], reverse=False)
 
@@ -91,7 +91,7 @@ def _row(peer: PeerStatus, view: View) -> Row:
 
 
 class PeerScreen(ModalScreen[None]):
-    """All figures of one peer, as it was when this was opened, over the page."""
+    """All figures of one peer, frozen when this was opened, in front of the page."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q", "dismiss", "close", key_display="esc"),

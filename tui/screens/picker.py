@@ -40,7 +40,7 @@ class NodePicker(ModalScreen[int | None]):
         table.focus()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Enter, or a click."""
+        """Choose the row on Enter or a click."""
         self.dismiss(event.cursor_row)
 
 

@@ -47,7 +47,7 @@ class SwarmScreen(Page):
         members.show_rows([_row(member, swarm, view) for member in shown])
 
     def peer_to_copy(self, view: View) -> str | None:
-        """The member under the cursor."""
+        """Return the member under the cursor."""
         return self.query_one(Rows).chosen
 
 

@@ -34,7 +34,7 @@ class TourScreen(ModalScreen[None]):
         yield Footer(show_command_palette=False)
 
     def action_go(self, step: int) -> None:
-        """To the next (1) or the last (-1) stop; after the last one the tour ends."""
+        """Go to the next (1) or the previous (-1) stop; after the last one the tour ends."""
         number = self._number + step
         if number < 0:
             return

@@ -1,1 +1,1 @@
-"""What screens say, without a toolkit: the terminal and the browser draw the same words. No file here imports Textual."""
+"""Texts of screens, without a toolkit: the terminal and the browser show the same. No file here imports Textual."""

@@ -6,7 +6,7 @@ MAX_ROWS: Final = 200  # rows drawn at most; the title says how many there are
 
 
 def cut(count: int) -> str:
-    """What a title adds where not all rows are shown."""
+    """Return the addition to a title if not all rows are shown."""
     return f", {MAX_ROWS} shown" if count > MAX_ROWS else ""
 
 

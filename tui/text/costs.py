@@ -35,8 +35,8 @@ def costs(snapshot: StatusSnapshot) -> Iterator[tuple[str, str]]:
 def _speed(snapshot: StatusSnapshot) -> str:
     """Both figures are of the same rounds, so the second is never the higher one."""
     computing, paced = snapshot.steps_per_s, snapshot.paced_per_s
-    kept = min(1.0, paced / computing) if paced is not None and computing else None
-    return f"{show.speed(computing)} computing, {show.speed(paced)} with waiting{_bar(kept)}"
+    share = min(1.0, paced / computing) if paced is not None and computing else None
+    return f"{show.speed(computing)} computing, {show.speed(paced)} with waiting{_bar(share)}"
 
 
 def _machine(machine: Resources) -> str:

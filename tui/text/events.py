@@ -13,28 +13,28 @@ PEER_ID = re.compile(r"(/p2p/)?(12D3Koo\w{40,})")
 
 
 def events_of(view: View, *, all_nodes: bool) -> list[tuple[str, Event]]:
-    """(node, event) of the chosen node, or of all nodes, in the order of time."""
+    """Return (node, event) of the chosen node, or of all nodes, in the order of time."""
     readings = view.readings if all_nodes else filter(None, (view.reading,))
     events = [(r.name, event) for r in readings if r.snapshot is not None for event in r.snapshot.events]
     return sorted(events, key=lambda each: each[1].time_s)
 
 
-def passed(events: Iterable[tuple[str, Event]], level: str, asked: str) -> list[tuple[str, Event]]:
-    """Those (node, event) that a level of LEVELS and the words asked for let pass."""
-    return [(node, each) for node, each in events if each.level in LEVELS[level] and _matches(each, node, asked)]
+def passed(events: Iterable[tuple[str, Event]], level: str, filter_text: str) -> list[tuple[str, Event]]:
+    """Return the (node, event) pairs that have a level of LEVELS and match the filter."""
+    return [(node, each) for node, each in events if each.level in LEVELS[level] and _matches(each, node, filter_text)]
 
 
 def _matches(event: Event, node: str, words: str) -> bool:
-    """Whether every word is in the line or the event's name, ignoring case."""
+    """Tell if every word is in the line or the event's name, ignoring case."""
     line = f"{node} {event.name} {show.clean(event.text)}".casefold()
     return all(word in line for word in words.casefold().split())
 
 
 def words(event: Event, view: View) -> str:
-    """The line of one event, peers by their labels."""
-    return PEER_ID.sub(lambda found: _named(found, view), show.clean(event.text or event.name))
+    """Return the line of one event, peers by their labels."""
+    return PEER_ID.sub(lambda match: _named(match, view), show.clean(event.text or event.name))
 
 
-def _named(found: re.Match[str], view: View) -> str:
-    """A label for the peer; within an address the end of its id, as a label there would look like part of the address."""
-    return f"{found[1]}{show.short(found[2])}" if found[1] else view.label(found[2])
+def _named(match: re.Match[str], view: View) -> str:
+    """Return a label for the peer; within an address the end of its id, as a label there would look like part of the address."""
+    return f"{match[1]}{show.short(match[2])}" if match[1] else view.label(match[2])

@@ -13,7 +13,7 @@ COLUMNS = ("ended", "no.", "round", "outcome", "by", "sent", "recv", "kept", "ti
 
 
 def row(each: Transaction) -> tuple[Cell, ...]:
-    """A cell for each column."""
+    """Return a cell for each column."""
     sign, role = OUTCOME_SIGNS[each.outcome]
     return (
         Cell(time.strftime("%H:%M:%S", time.localtime(each.time_s)), "dim"), Cell(str(each.number)), Cell(str(each.round)),
@@ -23,7 +23,7 @@ def row(each: Transaction) -> tuple[Cell, ...]:
 
 
 def under_way(each: Transfer, view: View) -> str:
-    """One line."""
+    """Return a line on an exchange that is in progress."""
     return f"⇄ {each.kind} with {view.label(each.peer)} for {show.duration(each.seconds)}: {show.progress(each)}"
 
 
@@ -34,6 +34,6 @@ def met(snapshot: StatusSnapshot) -> list[str]:
 
 
 def last(snapshot: StatusSnapshot, peer: str) -> str:
-    """How long ago the last exchange with it, or with any for ALL, ended."""
+    """Return how long ago the last exchange with a peer, or with any for ALL, ended."""
     times = [each.time_s for each in snapshot.transactions if peer in (ALL, each.peer)]
     return show.age(snapshot.time_s - max(times)) if times else show.MISSING

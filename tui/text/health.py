@@ -1,4 +1,4 @@
-"""Whether a node is well: its state in words, its problem, and what it does for the others."""
+"""Health of a node as text: its state, its problem, and what it does for the others."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ Line = tuple[str, str, str]
 
 
 def problem(view: View) -> str | None:
-    """What is wrong with the connection to the chosen node, else with the node; None where nothing is."""
+    """Return what is wrong with the connection to the chosen node, else with the node; None if nothing is."""
     reading = view.reading
     if reading is None:
         return f"no node in {view.waiting_for} yet; waiting for one to start"
@@ -40,14 +40,14 @@ def problem(view: View) -> str | None:
 
 
 def troubled(reading: Reading) -> bool:
-    """Whether the name of a node is marked, as it has a problem or cannot be reached."""
+    """Tell if the node's name is marked, as it has a problem or cannot be reached."""
     return (reading.trouble is not None and not reading.ended) or (
         reading.snapshot is not None and reading.snapshot.problem is not None
     )
 
 
 def value(snapshot: StatusSnapshot) -> str:
-    """The last evaluation, with its name and round."""
+    """Return the last evaluation, with its name and round."""
     name = show.metric(snapshot.metric) or "value"
     at = f" (round {show.count(snapshot.value_round)})" if snapshot.value_round is not None else ""
     return f"{name} {show.figure(snapshot.value)}{at}"
@@ -62,12 +62,12 @@ def trains(snapshot: StatusSnapshot) -> list[tuple[str, str]]:
 
 
 def members(members: int) -> str:
-    """1 member, 8 members."""
+    """Return "1 member", "8 members"."""
     return "1 member" if members == 1 else f"{members:,} members"
 
 
 def health(snapshot: StatusSnapshot, label: Callable[[str], str] = show.short) -> Line:
-    """The health of a node; `label` gives peer ids their labels on the screen."""
+    """Return the health of a node; `label` gives peer ids their labels on the screen."""
     if snapshot.state == "failed":
         return ("✗", "bad", OTHER_STATES["failed"])
     if snapshot.state in OTHER_STATES:
@@ -79,7 +79,7 @@ def health(snapshot: StatusSnapshot, label: Callable[[str], str] = show.short) -
 
 
 def beside(alone: float | None, snapshot: StatusSnapshot) -> str:
-    """What goes on with the words of `health` in a demo: what the data of node 0 are worth without a swarm; "" where nobody knows."""
+    """Return the end of `health`'s line in a demo: the value that node 0's data reach without a swarm; "" if that is not known."""
     if alone is None:
         return ""
     return f"; alone: {show.metric(snapshot.metric) or 'value'} {show.figure(alone)}"
@@ -113,7 +113,7 @@ def _model(snapshot: StatusSnapshot, label: Callable[[str], str]) -> str:
 
 
 def _exchange(snapshot: StatusSnapshot, label: Callable[[str], str]) -> str:
-    """The exchange that takes longest: models of many megabytes need minutes on a slow line."""
+    """Return the exchange that takes longest: models of many megabytes need minutes on a slow line."""
     exchanges = (each for each in snapshot.transfers if each.kind == "exchange")
     if (longest := max(exchanges, key=lambda each: each.seconds, default=None)) is None:
         return ""

@@ -11,13 +11,13 @@ COLUMNS = ("node", "state", "round", "value", "loss", "members")
 
 
 def names(view: View) -> list[str]:
-    """A name for each, no two alike."""
-    found = show.labels({str(place): reading.name for place, reading in enumerate(view.readings)})
-    return [found[str(place)] for place in range(len(view.readings))]
+    """Return a name for each, no two alike."""
+    names = show.labels({str(place): reading.name for place, reading in enumerate(view.readings)})
+    return [names[str(place)] for place in range(len(view.readings))]
 
 
 def rows(view: View) -> list[tuple[Cell, ...]]:
-    """A cell for each column; a `!` follows the name of a node with a problem."""
+    """Return a cell for each column; a `!` follows the name of a node with a problem."""
     return [_row(name, reading) for name, reading in zip(names(view), view.readings, strict=True)]
 
 

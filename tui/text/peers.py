@@ -78,19 +78,19 @@ BY_NAME = {column.name: column for column in COLUMNS}
 
 
 def ordered(known: Iterable[PeerStatus], view: View, name: str, *, reverse: bool) -> list[PeerStatus]:
-    """By the column of that name, and where that is equal by id."""
+    """Return the peers sorted by the column of that name, then by id."""
     rows = sorted(sorted(known, key=lambda peer: peer.peer), key=lambda peer: BY_NAME[name].order(peer, view))
     return rows[::-1] if reverse else rows
 
 
 def row(peer: PeerStatus, view: View) -> tuple[Cell, ...]:
-    """A cell for each column."""
+    """Return a cell for each column."""
     cells = (column.cell(peer, view) for column in COLUMNS)
     return tuple(Cell(cell) if isinstance(cell, str) else cell for cell in cells)
 
 
 def lately(peer: PeerStatus, view: View) -> str:
-    """The last exchanges with it, the newest last: a bar as high as it took long, × for one that was not committed; "" without any.
+    """Return the last exchanges with it, the newest last: a bar as high as it took long, × for one that was not committed; "" without any.
 
     The highest bar is the longest of those with any peer, so that bars of two peers can be compared.
     """

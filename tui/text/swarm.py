@@ -1,4 +1,4 @@
-"""The swarm in figures."""
+"""Figures of the swarm."""
 
 from statistics import fmean
 
@@ -11,7 +11,7 @@ COLUMNS = ("member", "state", "round", "edges", "known by")
 
 
 def legend(swarm: Swarm) -> str:
-    """What the lines of the drawing are, and how many."""
+    """Return the legend of the drawing's lines, with their numbers."""
     pairs = show.MISSING if swarm.links is None else len(swarm.links)
     return f"━ pairs of this round {pairs}  ┄ edges {len(swarm.edges)}"
 
@@ -35,7 +35,7 @@ def facts(swarm: Swarm, view: View) -> list[tuple[str, str]]:
 
 
 def row(member: Member, swarm: Swarm) -> tuple[Cell, ...]:
-    """A cell for each column; brackets mark the chosen node."""
+    """Return a cell for each column; brackets mark the chosen node."""
     return (
         Cell(f"[{member.label}]", "own") if member.own else Cell(member.label), Cell(f"{member.sign} {member.state}", member.role),
         Cell(show.count(member.round)), Cell(show.count(member.edges)), Cell(f"{member.known_by} of {swarm.attached}"),

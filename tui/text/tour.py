@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Stop(NamedTuple):
-    """One step, beside the page that it is about."""
+    """One step of the tour, shown with the page that it describes."""
 
     page: str
     title: str

@@ -39,7 +39,7 @@ async def _serve(sources: Sequence[StatusSource], port: int) -> None:
         async with PageServer(looking.document).listening(port) as address:
             sys.stdout.write(f"{address}\n")
             sys.stdout.flush()
-            sys.stderr.write("a page for this machine alone, for whoever has this address; Ctrl-C ends it\n")
+            sys.stderr.write("a page on this machine only, for anyone with this address; Ctrl-C ends it\n")
             while not ended.is_set():
                 try:
                     async with asyncio.timeout(IDLE_S):

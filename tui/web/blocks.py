@@ -1,4 +1,4 @@
-"""What the page draws, as JSON: every word and figure is composed here, so that the browser lays out and nothing else. Pure."""
+"""Blocks of the page as JSON: every text and figure is composed here, so that the browser only lays out. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ from starling.tui.text.cell import Cell
 
 
 class Block(msgspec.Struct, frozen=True, tag_field="kind"):
-    """One box of a page."""
+    """A box of a page."""
 
     title: str
     note: str = ""
@@ -32,7 +32,7 @@ class Text(Block, frozen=True, tag="text"):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One of a table."""
+    """A row of a table."""
 
     cells: Sequence[Cell]
     go: str = ""
@@ -95,12 +95,12 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def words(title: str, rows: Iterable[tuple[str | Cell, str]]) -> Words:
-    """A block of names and words."""
+    """Return a block of names and words."""
     return Words(title, rows=[(Cell(name, "dim") if isinstance(name, str) else name, text) for name, text in rows])
 
 
 def curve(title: str, points: Sequence[Point], *, bounded: bool = False) -> Curve:
-    """A block of one curve; its title says the last value."""
+    """Return a block of one curve; its title says the last value."""
     known = finite(points)
     title = f"{title} {show.small(known[-1].value if known else None)}"
     if not known:
@@ -123,7 +123,7 @@ def curve(title: str, points: Sequence[Point], *, bounded: bool = False) -> Curv
 
 
 def graph(title: str, note: str, swarm: Swarm) -> Graph:
-    """The overlay; members that are gone are left out."""
+    """Return the overlay; members that are gone are left out."""
     members = [member for member in swarm.members if member.here]
     places = {member.peer: place for place, member in enumerate(members)}
     links = set(swarm.links or ())

@@ -15,7 +15,7 @@ POLL_S = 0.9  # a node publishes once a second
 IDLE_S = 10.0  # without a request before connections are closed
 FIRST_S = 0.3  # for a node that was just attached to send its first snapshot
 KEPT_S = 60.0  # of verdicts that a page goes on asking for
-MAX_EXAMINED = 64  # nodes whose verdicts are kept
+MAX_EXAMINED = 64  # nodes whose checks are cached
 
 Examine = Callable[[Path], Awaitable[Sequence[Check]]]
 
@@ -37,7 +37,7 @@ class Looking:
         self._polled = self._asked = -IDLE_S
 
     async def document(self, asked: Asked) -> Document:
-        """The page at this moment."""
+        """Return the page at this moment."""
         now = self._monotonic()
         if now - self._asked >= IDLE_S:
             self._poll()
@@ -56,7 +56,7 @@ class Looking:
         return document(asked, view, self._verdicts(asked, view))
 
     def let_go(self) -> None:
-        """Close the connections to all nodes if nobody has asked for a while; to be called now and then."""
+        """Close the connections to all nodes if there was no request for a while; called regularly."""
         if self._monotonic() - self._asked >= IDLE_S:
             self.close()
 
@@ -76,7 +76,7 @@ class Looking:
 
 
 class _Doctor:
-    """Runs one examination at a time, and keeps what it found for KEPT_S."""
+    """Runs `starling doctor` once at a time, and caches the checks for KEPT_S."""
 
     def __init__(self, examine: Examine, clock: Callable[[], float]) -> None:
         self._examine, self._clock = examine, clock
@@ -84,20 +84,20 @@ class _Doctor:
         self._running: asyncio.Task[None] | None = None
 
     def verdicts(self, run_dir: Path) -> Verdicts:
-        """What was found; None while it is not known."""
-        at, found = self._found.get(run_dir, (-KEPT_S, None))
+        """Return the checks of `starling doctor`; None while they are not known."""
+        at, checks = self._found.get(run_dir, (-KEPT_S, None))
         if self._clock() - at < KEPT_S:
-            return found
+            return checks
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run(run_dir))
         return None
 
     async def _run(self, run_dir: Path) -> None:
-        found: Verdicts
+        checks: Verdicts
         try:
-            found = await self._examine(run_dir)
+            checks = await self._examine(run_dir)
         except ValueError as error:
-            found = str(error)
+            checks = str(error)
         if len(self._found) >= MAX_EXAMINED:
             self._found.pop(next(iter(self._found)))
-        self._found[run_dir] = self._clock(), found
+        self._found[run_dir] = self._clock(), checks

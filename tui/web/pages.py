@@ -1,4 +1,4 @@
-"""The pages of the web page, by the names that the terminal UI gives them: what is asked and a moment in, blocks out. Pure."""
+"""The pages of the web page, by the names of the terminal UI's screens: a request and a view in, blocks out. Pure."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ UNKNOWN = f"{show.MISSING}  nothing known yet"
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the address of a page says. Anything may stand there: what does not exist is not found, and the default shown."""
+    """What the page's address requests. Unknown values get the default."""
 
     page: str = "node"
     node: str = ""
@@ -50,7 +50,7 @@ Verdicts = Sequence[Check] | str | None
 
 
 def document(asked: Asked, view: View, verdicts: Verdicts = None) -> Document:
-    """What is shown; `view` has the asked node chosen."""
+    """Return what is shown; `view` has the requested node chosen."""
     page = asked.page if asked.page in PAGES else "node"
     labels = nodes.names(view)
     names = [
@@ -63,7 +63,7 @@ def document(asked: Asked, view: View, verdicts: Verdicts = None) -> Document:
 
 
 def place_of(name: str, names: Sequence[str]) -> int:
-    """The place of the asked node."""
+    """Return the index of the requested node."""
     return names.index(name) if name in names else 0
 
 
@@ -141,7 +141,7 @@ def _events(asked: Asked, view: View) -> list[Block]:
 
 
 def _event_table(title: str, events: Sequence[tuple[str, Event]], view: View, *, named: bool = False) -> Table:
-    """The newest first, as a page grows downwards."""
+    """Return the newest first, as a page grows downwards."""
     rows = []
     for node, event in reversed(events):
         sign, role = LEVEL_SIGNS[event.level]
@@ -206,8 +206,8 @@ def _doctor(view: View, verdicts: Verdicts) -> list[Block]:
     rows = []
     for each in verdicts:
         sign, role = VERDICT_SIGNS[each.verdict]
-        found = show.clean(each.found) + (f"\n→ {show.clean(each.todo)}" if each.todo else "")
-        rows.append((Cell(f"{sign} {show.clean(each.check)}", role), found))
+        result = show.clean(each.found) + (f"\n→ {show.clean(each.todo)}" if each.todo else "")
+        rows.append((Cell(f"{sign} {show.clean(each.check)}", role), result))
     return [words(title, rows)]
 
 

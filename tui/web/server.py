@@ -1,8 +1,8 @@
-"""HTTP for one person on this machine: the files of the page and its figures, to whoever knows the token. Reads, and changes nothing.
+"""HTTP for one person on this machine: serves the page's files and figures to requests with the token. Read-only.
 
 It listens on 127.0.0.1 alone. The token is the first part of every path, so that another user or another site of the browser finds
 nothing; a request whose Host is another one is refused as well, as from a name that was rebound to this machine. Every answer forbids
-scripts, styles and connections of any other origin, being framed, being kept, and being named as referrer.
+scripts, styles and connections of any other origin, being framed, cached, and named as referrer.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class PageServer:
 
     @asynccontextmanager
     async def listening(self, port: int) -> AsyncIterator[str]:
-        """Serve meanwhile -> the address of the page; a port of 0 is a free one. Raises OSError: it is taken, or not ours to take."""
+        """Serve in the background -> the address of the page; port 0 picks a free one. Raises OSError: the port is taken or forbidden."""
         server = await asyncio.start_server(self._connection, HOST, port, limit=MAX_HEAD_BYTES)
         try:
             port = server.sockets[0].getsockname()[1]
@@ -122,10 +122,10 @@ class PageServer:
     async def _view(self, query: bytes) -> Answer:
         try:
             given = {key: values[-1] for key, values in parse_qs(query.decode("ascii"), max_num_fields=16).items()}
-            asked = msgspec.convert(given, Asked)
+            request = msgspec.convert(given, Asked)
         except ValueError as error:  # msgspec's is one too
             return _text(HTTPStatus.BAD_REQUEST, f"view.json: {error}")
-        return HTTPStatus.OK, "application/json", msgspec.json.encode(await self._documents(asked))
+        return HTTPStatus.OK, "application/json", msgspec.json.encode(await self._documents(request))
 
 
 def _text(status: HTTPStatus, text: str) -> Answer:

@@ -92,7 +92,7 @@ class NodeSelector(Widget):
             self.refresh()
 
     def render(self) -> RenderResult:
-        """As many names around the chosen one as fit."""
+        """Draw as many names around the chosen one as fit."""
         if not self._labels:
             return Text()
         count = f"node {self._selected + 1}/{len(self._labels)} "
@@ -105,18 +105,18 @@ class NodeSelector(Widget):
         line.append(" →" if last < len(self._labels) - 1 else "")
         return line
 
-    def _window(self, room: int) -> tuple[int, int]:
-        """First and last index around the chosen one: one more after it and one more before it, in turn, while they fit."""
+    def _window(self, width: int) -> tuple[int, int]:
+        """Return the first and last index around the chosen one: add one after it and one before it alternately, while they fit."""
         widths = [cell_len(label) + 2 for label in self._labels]
         first = last = self._selected
-        room -= widths[first]
+        width -= widths[first]
         while True:
-            if after := last + 1 < len(widths) and widths[last + 1] <= room:
+            if after := last + 1 < len(widths) and widths[last + 1] <= width:
                 last += 1
-                room -= widths[last]
-            if before := first > 0 and widths[first - 1] <= room:
+                width -= widths[last]
+            if before := first > 0 and widths[first - 1] <= width:
                 first -= 1
-                room -= widths[first]
+                width -= widths[first]
             if not after and not before:
                 return first, last
 
@@ -132,7 +132,6 @@ class Timeline(Widget):
         self.display = False
 
     def update_from(self, view: View) -> None:
-        """Show the position."""
         self._position = view.position
         self.display = view.position is not None
         if self.display and self._line() != self._drawn:
@@ -148,18 +147,18 @@ class Timeline(Widget):
             return ""
         before = f"{'▶' if at.playing else '‖'} space  {show.clock(at.at_s)} "
         after = f" {show.clock(at.length_s)}  x {at.speed:>2}x"
-        room = max(3, self.content_size.width - len(before) - len(after))
-        place = min(room - 1, int(at.fraction * room))
-        self._slider = (len(before), room)
-        return f"{before}{'━' * place}●{'─' * (room - place - 1)}{after}"
+        width = max(3, self.content_size.width - len(before) - len(after))
+        place = min(width - 1, int(at.fraction * width))
+        self._slider = (len(before), width)
+        return f"{before}{'━' * place}●{'─' * (width - place - 1)}{after}"
 
     def on_click(self, event: events.Click) -> None:
         """Left of the slider is play and pause, right of it the speed."""
-        first, room = self._slider
+        first, width = self._slider
         cell = event.x - 1 - first  # the padding
         if cell < 0:
             self.post_message(Clicked("replay", "toggle"))
-        elif cell >= room:
+        elif cell >= width:
             self.post_message(Clicked("replay", "faster"))
         else:
-            self.post_message(Clicked("replay", "seek", cell / max(1, room - 1)))
+            self.post_message(Clicked("replay", "seek", cell / max(1, width - 1)))

@@ -25,7 +25,7 @@ def entitle(widget: Widget, title: str, subtitle: str = "") -> None:
 
 
 def labelled(rows: Iterable[tuple[str, str]], view: View) -> Text:
-    """A line per row: its name, dim, and its words."""
+    """Return a line per row: its name, dim, and its words."""
     text = Text(no_wrap=True, overflow="ellipsis")
     for number, (name, words) in enumerate(rows):
         text.append(f"{chr(10) if number else ''}{name:<9} ", style=view.style("dim"))
@@ -34,7 +34,7 @@ def labelled(rows: Iterable[tuple[str, str]], view: View) -> Text:
 
 
 def _strip(widget: Widget, lines: Sequence[Text], place: int, width: int) -> Strip:
-    """The line at `place` in `width` cells, cut where it does not fit; blank below the last."""
+    """Return the line at `place` in `width` cells, cut where it does not fit; blank below the last."""
     if place >= len(lines):
         return Strip.blank(width, widget.rich_style)
     line = lines[place].copy()
@@ -57,11 +57,11 @@ class Panel(Widget):
         self.post_message(self.Resized())
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """The number of lines, where the style sheet says `height: auto`."""
+        """Return the number of lines, where the style sheet says `height: auto`."""
         return len(self._lines)
 
     def show(self, text: Text) -> None:
-        """Draw these lines."""
+        """Show these lines."""
         before, self._lines = self._lines, tuple(text.split("\n", allow_blank=True))
         lines, width = self._lines, self.size.width
         if len(before) != len(lines) and self.styles.is_auto_height:

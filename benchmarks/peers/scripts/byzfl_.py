@@ -11,9 +11,9 @@ from common import World, ended, world
 
 def package() -> types.ModuleType:
     """`byzfl` without what its `__init__` imports beside: its benchmark needs torchvision, whose wheels do not go with every torch."""
-    found = importlib.util.find_spec("byzfl")
+    spec = importlib.util.find_spec("byzfl")
     made = types.ModuleType("byzfl")
-    made.__path__ = list(found.submodule_search_locations)
+    made.__path__ = list(spec.submodule_search_locations)
     sys.modules["byzfl"] = made
     from byzfl import fed_framework
 

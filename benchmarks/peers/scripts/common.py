@@ -1,4 +1,4 @@
-"""What every run does alike: the world as tensors, its model, its steps, its score. Needs torch and NumPy alone."""
+"""Code that all runs share: the world as tensors, its model, its steps, its score. Needs torch and NumPy alone."""
 
 import json
 import sys

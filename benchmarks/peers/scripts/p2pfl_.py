@@ -36,8 +36,8 @@ class Model(P2PFLModel):
             params, more = self.decode_parameters(params)
             self.additional_info.update(more)
         with torch.no_grad():
-            for mine, given in zip(self.model.parameters(), params, strict=True):
-                mine.copy_(torch.from_numpy(np.array(given)))
+            for own, given in zip(self.model.parameters(), params, strict=True):
+                own.copy_(torch.from_numpy(np.array(given)))
 
     def get_framework(self) -> str:
         return Framework.PYTORCH.value
