@@ -1,4 +1,4 @@
-"""Activation checkpointing: what a model's blocks compute in a forward pass is not kept, but computed again in the backward pass.
+"""Activation checkpointing: what a model's blocks compute in a forward pass is not stored, but recomputed in the backward pass.
 
 Blocks are the members of a list of modules (`nn.ModuleList`, or an `nn.Sequential` of modules with parts of their own), as transformers and
 residual networks have them; an `nn.Sequential` of n plain layers is cut into about √n pieces. Models of `transformers` bring their own way,
@@ -52,7 +52,7 @@ class Checkpointed:
 
 
 def _enabled(model: nn.Module) -> bool:
-    """Whether the model, or a part of it, is one of `transformers`, which checkpoints itself while it trains."""
+    """Tell if the model, or a part of it, is one of `transformers`, which checkpoints itself while it trains."""
     for module in model.modules():
         if getattr(module, "supports_gradient_checkpointing", False):
             word = (

@@ -1,4 +1,4 @@
-"""Gradients at a point ahead of the model, or less what they were: sharpness-aware and optimistic local steps, extragradient.
+"""Gradients at a look-ahead point, or minus the previous gradient: sharpness-aware and optimistic local steps, extragradient.
 
 All come before corrections, which are added to what is made here: so a flow moves by an exchange as ever, and nothing that is remembered
 has to move along.
@@ -17,14 +17,14 @@ _TINY = 1e-12  # norm of a gradient that has no direction
 
 
 def looks_ahead(section: OptimizerSection) -> bool:
-    """Whether a local step takes a second gradient."""
+    """Tell if a local step takes a second gradient."""
     return section.sam > 0.0 or section.gradient == "extragradient"
 
 
 def point(
     section: OptimizerSection, x: Tensor, gradient: Tensor, correct: Callable[[Tensor], Tensor], lr: float | Tensor
 ) -> Tensor:
-    """Where the second gradient is taken, given the first at x (…, d).
+    """Return the point of the second gradient, given the first at x (…, d).
 
     sam             x + ρ g/‖g‖              Foret et al. 2020 (arXiv:2010.01412); gossip, DFedSAM: Shi et al. 2023 (arXiv:2302.04083)
     extragradient   x − lr·correct(g)        Korpelevich 1976

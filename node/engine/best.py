@@ -1,8 +1,8 @@
-"""The best model of a node so far, by its metric on held-out data: one file beside the checkpoint, in the form of an exported model.
+"""The best model of a node so far, by its metric on held-out data: one file next to the checkpoint, in the form of an exported model.
 
 It is the model that was measured, with the normalisation statistics it was measured with. A better one is held in memory and written with
 the next checkpoint, so that it costs no more writes than that does, and a crash at most one of them. A large one is written at once, as
-its copy would be held through the rounds in between.
+its copy would stay in memory through the rounds in between.
 """
 
 import math
@@ -29,10 +29,10 @@ class Model(Protocol):
 
 
 class Best:
-    """Of one node; a file of another swarm, or a damaged one, is replaced by the next better model.
+    """The best model of one node; a file of another swarm, or a damaged one, is replaced by the next better model.
 
     Args:
-        path: of the file; None: none is kept.
+        path: of the file; None: none is stored.
         swarm: digest of the manifest.
         schema: digest of parameter names and shapes, hex.
         higher_is_better: whether that is so of the metric.

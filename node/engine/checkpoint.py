@@ -54,7 +54,7 @@ class Checkpoints:
         self._good = False  # the newest file is one we have read or written
 
     def load(self) -> Checkpoint | None:
-        """The newest readable checkpoint; None if there is no file. Raises ConfigError if no file is a checkpoint of this node."""
+        """Return the newest readable checkpoint; None if there is no file. Raises ConfigError if no file is a checkpoint of this node."""
         problems = []
         for path in (self._path, self._previous):
             try:

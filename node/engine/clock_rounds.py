@@ -25,17 +25,17 @@ class ClockRounds:
 
     @property
     def round(self) -> int:
-        """The slot of now."""
+        """Return the current slot."""
         return self.vectors.round
 
     @property
     def granted(self) -> float:
-        """All local steps, or none."""
+        """Return inf if local steps are granted, else 0."""
         return math.inf if self._free else 0
 
     @property
     def waiting(self) -> bool:
-        """Whether any came while the gradient was computed."""
+        """Tell if effects arrived while the gradient was computed."""
         return bool(self.vectors.taken)
 
     def noted(self, round: int, loss: float | None) -> None:

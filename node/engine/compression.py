@@ -1,4 +1,4 @@
-"""From a manifest's section to codecs and selectors, those of installed packages included."""
+"""Make codecs and selectors from a manifest's section, those of installed packages included."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -44,7 +44,9 @@ def parts(layout: Layout, dim: int) -> Mapping[str, Any]:
 
 
 def exchange_codec(manifest: Manifest, dtype: torch.dtype, facts: Mapping[str, Any] = _NOTHING) -> ExchangeCodec:
-    """The codec of all exchanges; `facts` as in `selection`. Raises ConfigError if a quantizer is not installed or two share a code."""
+    """Return the codec of all exchanges; `facts` as in `selection`. Raises ConfigError if a quantizer is not installed or two share a
+    code.
+    """
     section = manifest.compress
     codecs = {name: quantizer(name, dtype, trusted=True) for name in (section.request, section.response)}
     by_code(codecs)
@@ -60,13 +62,15 @@ def exchange_codec(manifest: Manifest, dtype: torch.dtype, facts: Mapping[str, A
 
 
 def selector_facts(section: CompressSection, kind: EdgeKind) -> SelectorFacts:
-    """Of the selector in exchanges of this kind: only of a difference is there a peer's vector to compare with, or a wish to answer."""
+    """Return the facts of the selector in exchanges of this kind: only a difference can be compared with a peer's vector, or have
+    wishes.
+    """
     facts = SELECTIONS.facts(section.select, trusted=True)
     return facts if kind is EdgeKind.DIFFERENCES else replace(facts, compares=False, wishes=False)
 
 
 def beside(manifest: Manifest) -> Beside:
-    """Return what each message of an exchange carries beside the values of the vector."""
+    """Return what each message of an exchange carries besides the values of the vector."""
     if averages_memories(manifest):
         memories = memory_codec(manifest)
         return lambda count: TRAILER.size + memories.mean.size(count) + memories.square.size(count)
@@ -83,7 +87,7 @@ def selection(
     section: CompressSection, request: Quantizer, response: Quantizer, facts: Mapping[str, Any] = _NOTHING, *,
     wishes: bool = False, beside: Beside = nothing, effort: Effort | None = None,
 ) -> Selection:  # fmt: skip
-    """How the coordinates of an exchange are chosen, by `facts` (see `parts`) where constructors take them.
+    """Return the selector of an exchange's coordinates, by `facts` (see `parts`) where constructors take them.
 
     `wishes`: half of the coordinates are left to the responder's wishes; `beside`: what both messages carry besides;
     `effort`: what exchanges take this node.
@@ -123,6 +127,6 @@ def selection(
 
 
 def _given(section: CompressSection, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The selector's arguments: its keys, and of the facts those that its constructor takes."""
+    """Return the selector's arguments: its keys, and of the facts those that its constructor takes."""
     taken = SELECTORS.parameters(section.select, trusted=True)
     return section.params() | {key: value for key, value in facts.items() if key in taken}

@@ -26,7 +26,8 @@ MOST = 64  # most peers of a figure
 class ConsensusDistance:
     """The consensus distance as one node sees it: the median over peers of the root mean square difference per parameter.
 
-    While most peers are honest, the median lies among theirs, however long a Byzantine vector is; of an even number it is the lower one.
+    While most peers are honest, the median lies among honest distances, however long a Byzantine vector is; of an even number it
+    is the lower one.
     For an exchange of some of the coordinates the mean is over these: unbiased for masks, too large for selectors
     that look for what differs most.
     """
@@ -50,7 +51,7 @@ class ConsensusDistance:
                 self.record(peer, rms(vectors[place] - own))
 
     def figure(self) -> float | None:
-        """The figure, >= 0; None if nothing was recorded since the last one, or it is infinite."""
+        """Return the figure, >= 0; None if nothing was recorded since the last one, or it is infinite."""
         if not self._fresh:
             return None
         missing = max(0, PEERS - len(self._fresh))
@@ -61,7 +62,7 @@ class ConsensusDistance:
         return figure if math.isfinite(figure) else None
 
     def forget(self, peer: str) -> None:
-        """The peer is gone."""
+        """Forget a peer that left."""
         self._fresh.pop(peer, None)
         self._older.pop(peer, None)
 
@@ -78,7 +79,7 @@ def rms(difference: Tensor) -> float | None:
 
 
 def of_model(values: Tensor, support: Support, dim: int, model: int) -> Tensor | None:
-    """A view of the values (k,) on a support that belong to the model, the first `model` of D = `dim`; None where they are mixed."""
+    """Return a view of the values (k,) on a support that belong to the model, the first `model` of D = `dim`; None where they are mixed."""
     match support:
         case _ if model >= dim:
             return values

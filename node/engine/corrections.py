@@ -1,4 +1,4 @@
-"""Where corrections meet gradients and updates: alike for one vector (d,) and for rows (…, d) in a simulator.
+"""Apply corrections to gradients or updates: alike for one vector (d,) and for rows (…, d) in a simulator.
 
 Shapes: d parameters.
 """

@@ -15,7 +15,7 @@ from starling.gossip.errors import ConfigError
 
 
 def device(wanted: str) -> str:
-    """The device to use for auto, cpu, cuda or mps; auto takes the fastest there is. Raises ConfigError if it is not there."""
+    """Return the device to use for auto, cpu, cuda or mps; auto takes the fastest there is. Raises ConfigError if it is not there."""
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if wanted == "auto":
         return next(name for name, there in present.items() if there)

@@ -2,7 +2,7 @@
 
 Every optimiser of torch imports `torch._dynamo` in its constructor, to tell the tracer which functions to leave alone. Nothing here is
 traced unless a model is compiled, and the import costs more than a second of processor time and 70 MB in every engine. The stand-in
-answers the two functions that `torch.optim` calls; whoever asks for anything else, as `torch.compile` does, gets the real module.
+answers the two functions that `torch.optim` calls; code that uses anything else, as `torch.compile` does, gets the real module.
 """
 
 import importlib
@@ -36,7 +36,7 @@ class _StandIn(ModuleType):
 
 
 def without_tracer() -> None:
-    """Put the stand-in in place, unless `torch._dynamo` is there already."""
+    """Install the stand-in, unless `torch._dynamo` is already imported."""
     if TRACER not in sys.modules:
         sys.modules[TRACER] = _StandIn(TRACER)
         setattr(torch, "_dynamo", sys.modules[TRACER])  # noqa: B010 — a name of torch's own
@@ -45,7 +45,7 @@ def without_tracer() -> None:
 def bare(optimizer: torch.optim.Optimizer) -> Callable[[], object]:
     """Return the step of one of torch's own optimisers less their profiling and hooks, which take as long as the step of a small model.
 
-    Of any other optimiser it is the step as it is.
+    For any other optimiser it is the step itself.
     """
     if not type(optimizer).__module__.startswith("torch.optim."):
         return optimizer.step

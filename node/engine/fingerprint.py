@@ -1,4 +1,4 @@
-"""What nodes compare of a task that people wrote: version, metric, loss, and the parameters of its model.
+"""Fingerprint of a task that people wrote, which nodes compare: version, metric, loss, and the parameters of its model.
 
 A founder's node writes it into the manifest as lines of text (`task.fingerprint`), and every other compares its own when it makes the
 model:
@@ -35,7 +35,7 @@ from starling.node.engine.quantised import pieces, quantised
 from starling.node.engine.rehearsal import calling, fresh_model
 from starling.node.tasks.api import Task
 
-_ALL_CHARACTERS = 24 << 10  # of a fingerprint: the manifest has room for it
+_ALL_CHARACTERS = 24 << 10  # of a fingerprint: fits into a manifest
 _FACTS = ("version", "metric", "loss")
 _FROZEN = "frozen"
 _BLOCK = 16 << 20  # bytes of frozen values that are hashed at a time
@@ -127,7 +127,7 @@ def check(manifest: Manifest, made: Task, model: nn.Module) -> None:
 
 
 def _difference(ours: Sequence[str], swarm: Sequence[str]) -> str:
-    """What differs first, in a few words; "" if nothing does. Lines of the swarm are of a founder: they are shown escaped."""
+    """Return the first difference, in a few words; "" if there is none. Lines of the swarm come from a founder: they are shown escaped."""
     if tuple(ours) == tuple(swarm):
         return ""
     (mine, own, tensors), (theirs, count, wanted) = _parsed(ours), _parsed(swarm)
@@ -193,13 +193,13 @@ def _tensors(model: nn.Module) -> list[_Tensor]:
 
 
 def _word(task: Task, name: str) -> str:
-    """An attribute that a task may have: text or a whole number."""
+    """Return an attribute that a task may have: text or a whole number."""
     given = getattr(task, name, "")
     return str(given) if isinstance(given, str | int) else ""
 
 
 def _shape(text: str) -> str:
-    """As torch shows it: "16x8" as (16, 8)."""
+    """Format a shape as torch does: "16x8" as (16, 8)."""
     sizes = text.split("x")
     return text if text == "()" else f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
 

@@ -21,7 +21,7 @@ from starling.node.engine.pieces import Piece
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What a tensor of an optimiser's state must be."""
+    """Required form of a tensor of an optimiser's state."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -41,7 +41,7 @@ class Optimizer:
 
     `weighs_updates`: a node's weight multiplies what the optimiser makes of a gradient. `pieces`: what the vector is cut into, all of it
     and in order; none: it is one parameter. `by_coordinate`: a coordinate's step depends on no other, so long vectors (d,) are stepped
-    `stretches.STRETCH` at a time, with the same bits, unless they are stepped in one pass. `kept`: how moments are kept between steps, if
+    `stretches.STRETCH` at a time, with the same bits, unless they are stepped in one pass. `kept`: how moments are stored between steps, if
     not as they are.
     """
 
@@ -78,13 +78,13 @@ class Optimizer:
         )
 
     def _tried(self, part: Tensor) -> int:
-        """How much of a parameter (n, …) a trial step is made of."""
+        """Return how many rows of a parameter (n, …) a trial step has."""
         return min(2, len(part)) if self._by_coordinate else len(part)
 
     def _forms(
         self, name: str, tensor: Tensor, trials: Sequence[Tensor], whole: Sequence[Tensor]
     ) -> list[tuple[str, _Form]]:
-        """What has to hold of a state, given a trial's `tensor`."""
+        """Return the required forms of a state, given a trial's `tensor`."""
         number, plain = int(name.partition(".")[0]) if len(trials) > 1 else 0, name.rpartition(".")[2]
         of = whole[number]
         if self.kept is not None and plain in NAMES:
@@ -103,7 +103,7 @@ class Optimizer:
     ) -> None:  # fmt: skip
         """Change x (d,), detached from autograd, in place along a direction (d,), and then by −lr·shift (d,), at a rate lr >= 0.
 
-        `weight` multiplies the first where updates are weighed; `chance` rounds moments where they are kept in less than float32.
+        `weight` multiplies the first where updates are weighed; `chance` rounds moments that are stored in less than float32.
         """
         rate = lr * weight if self.weighs_updates else lr
         if rate != self._rate:
@@ -131,7 +131,7 @@ class Optimizer:
                 group["lr"] = rate
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The state by torch's names, of several pieces after their number, for a checkpoint; shared, not copied. Empty before the
+        """Return the state by torch's names, of several pieces after their number, for a checkpoint; shared, not copied. Empty before the
         first step.
         """
         return _tensors(self.owned)

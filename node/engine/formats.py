@@ -25,7 +25,7 @@ _WHOLE = ("hf", "onnx")  # forms that hold all of a model
 
 
 def write(form: str, model: Any, task: Task, data: Callable[[], Data], target: Path) -> None:
-    """Write a model in one of `FORMS` to the file or folder `target`; `data` is asked for where a batch is needed.
+    """Write a model in one of `FORMS` to the file or folder `target`; `data` is called if a batch is needed.
 
     Raises ConfigError: this model or task has no such form, or a package is missing. OSError: it cannot be written.
     """

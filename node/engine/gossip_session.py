@@ -57,7 +57,7 @@ class GossipSession:
         return reply
 
     def stepped(self, loss: float | None, seconds: float) -> calls.Trained | None:
-        """A local step took so long; as `Rounds.stepped`."""
+        """Return a local step took so long; as `Rounds.stepped`."""
         self.exchange.effort.trained(seconds)
         return self.rounds.stepped(loss)
 
@@ -69,7 +69,7 @@ class GossipSession:
         return calls.Done()
 
     def revoke(self, call: calls.Revoke) -> calls.Done:
-        """A peer is gone. What it committed stays in the model; its flow and its vector since the last Mix are deleted."""
+        """Forget a lost peer. What it committed stays in the model; its flow and its vector since the last Mix are deleted."""
         self.exchange.forget(call.peer)
         self.distances.forget(call.peer)
         self.rounds.book(call.peer)

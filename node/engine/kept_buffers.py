@@ -1,6 +1,6 @@
 """Buffers as the last local step that counts has left them, for a step that must be undone.
 
-Which ones training changes is found out by comparing them after a round; all others, as masks and tables, are not copied in steps.
+A comparison after each round shows which ones training changes; all others, as masks and tables, are not copied in steps.
 """
 
 from collections.abc import Collection
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class KeptBuffers:
-    """Of a module's buffers of these names; `watched` ones are said once when training has changed them."""
+    """Copies of a module's buffers of these names; changes of `watched` ones by training are reported once."""
 
     def __init__(self, module: nn.Module, names: Collection[str], watched: Collection[str]) -> None:
         self._places = {
@@ -22,7 +22,7 @@ class KeptBuffers:
         self._saved = dict(self._at_mark)
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Tell if there are any."""
         return bool(self._places)
 
     def keep(self) -> None:
@@ -42,7 +42,7 @@ class KeptBuffers:
                 put(self._now(name), saved)
 
     def mark(self) -> list[str]:
-        """A round is over: look which buffers it has changed -> watched ones that were never seen to change before."""
+        """Compare the buffers after a round -> watched ones whose first change this is."""
         changed = {name for name in self._places if not same(self._now(name), self._at_mark[name])}
         self._steady = (self._steady | self._places.keys()) - changed
         for name in changed:

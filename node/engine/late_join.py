@@ -21,12 +21,14 @@ from starling.node.rpc import calls
 from starling.robust import model_agreement
 
 _MODEL, _X = "model", "x"
-MAX_CANDIDATES = 3  # models of peers held at a time
-KEPT_S = 120.0  # a snapshot that nobody reads; a late joiner on a slow line reads one chunk in a quarter of that
+MAX_CANDIDATES = 3  # models of peers stored at a time
+KEPT_S = (
+    120.0  # an unread snapshot is deleted after this; a late joiner on a slow line reads one chunk in a quarter of that
+)
 
 
 class Offered:
-    """The model as it was when a peer asked for it, one at a time, read chunk by chunk from a file in `folder`; None: from memory.
+    """Snapshot of the model at a peer's request, one at a time, read chunk by chunk from a file in `folder`; None: from memory.
 
     `schema`: digest of the parameters' names and shapes.
     """
@@ -45,7 +47,7 @@ class Offered:
         return {calls.Snapshot: self.snapshot, calls.ReadChunk: self.read}
 
     def snapshot(self, _call: calls.Snapshot) -> calls.Held | calls.Refused:
-        """Hold the model as it is now, instead of the one before."""
+        """Take a snapshot of the model, instead of the previous one."""
         facts: dict[str, str | int] = {"kind": _MODEL, "round": self._rounds.round, "schema": self._schema.hex()}
         self._let_go()  # never two of them
         self._read_at = self._clock()
@@ -59,14 +61,14 @@ class Offered:
         return calls.Held(held.number, held.size, held.root, self._rounds.round, self._schema, held.digests)
 
     def read(self, call: calls.ReadChunk) -> calls.ChunkRead:
-        """Return bytes of the held model."""
+        """Return bytes of the snapshot."""
         held = self._held
         self._read_at = self._clock()
         there = held is not None and held.number == call.snapshot
         return calls.ChunkRead(held.read(call.offset, call.length) if held is not None and there else b"")
 
     def release_idle(self) -> None:
-        """Hold it no longer if nobody reads it."""
+        """Delete the snapshot if it is no longer read."""
         if self._held is not None and self._clock() - self._read_at > KEPT_S:
             self._let_go()
 
@@ -109,16 +111,16 @@ class Fetched:
         if call.turn != self._attempt:
             self._candidates, self._attempt = {}, call.turn
         if len(self._candidates) >= MAX_CANDIDATES and call.peer not in self._candidates:
-            raise LocalProtocolError(f"{MAX_CANDIDATES} models are held already")
+            raise LocalProtocolError(f"{MAX_CANDIDATES} models are stored already")
         self._candidates[call.peer] = (call.round, tensors)
         return calls.Done()
 
     def agree(self, _call: calls.Agree) -> calls.Agreed:
-        """Take over what the models held agree on; every edge starts anew. Raises LocalProtocolError if none is held."""
+        """Install the model that the stored ones agree on; every edge starts anew. Raises LocalProtocolError if none is stored."""
         if 0 < self._rounds.granted < math.inf:
             raise LocalProtocolError("local steps of the round are left to do")
         if not self._candidates:
-            raise LocalProtocolError("no model is held")
+            raise LocalProtocolError("no model is stored")
         peers = sorted(self._candidates)
         rounds, held = zip(*(self._candidates[peer] for peer in peers), strict=True)
         self._candidates = {}

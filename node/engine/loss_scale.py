@@ -40,7 +40,7 @@ class LossScale:
         return False
 
     def state(self) -> Tensor:
-        """(2,) float64, for a checkpoint."""
+        """Return (2,) float64, for a checkpoint."""
         return torch.tensor([self.scale, float(self.good)], dtype=torch.float64)
 
     def load(self, state: Tensor) -> None:

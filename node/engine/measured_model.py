@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """What a model computes with, by parameter and by module."""
+    """Tensors that a model computes with, by parameter and by module."""
 
     parameters: tuple[tuple[nn.Parameter, Tensor], ...]
     buffers: tuple[tuple[nn.Module, dict[str, Tensor]], ...]
@@ -32,7 +32,7 @@ class _Values:
 
     @classmethod
     def of(cls, model: nn.Module, parameters: Iterable[nn.Parameter]) -> _Values:
-        """Those it computes with now, not copied."""
+        """Return the tensors that the model computes with now, not copied."""
         modules = tuple(model.modules())
         buffers = tuple((each, dict(each.named_buffers(recurse=False, remove_duplicate=False))) for each in modules)
         return cls(
@@ -42,7 +42,7 @@ class _Values:
         )
 
     def copied(self) -> _Values:
-        """The same with tensors of its own; one that two modules share is still shared."""
+        """Return a copy; a tensor that two modules share is still shared."""
         with torch.no_grad():
             copies = {id(each): each.clone() for _, held in self.buffers for each in held.values()}
             parameters = tuple((parameter, value.clone()) for parameter, value in self.parameters)
@@ -99,16 +99,16 @@ class MeasuredModel:
             own.lend()
 
     def entries(self) -> dict[str, Tensor]:
-        """What a file of the model holds (`starling.node.engine.model_file`); not copied."""
+        """Return the contents of a file of the model (`starling.node.engine.model_file`); not copied."""
         with self.lent() as model:
             return model_file.entries(model)
 
     def facts(self) -> Mapping[str, str]:
-        """What such a file says of it."""
+        """Return the facts of such a file."""
         return model_file.facts(self._model)
 
     def slices(self, work: Iterator[T]) -> Iterator[T]:
-        """What `work` yields, each part of it computed with the model lent, which may be trained in between."""
+        """Yield what `work` yields, each part computed with the model lent, which may be trained in between."""
         while True:
             with self.lent():
                 parts = list(islice(work, 1))

@@ -1,4 +1,4 @@
-"""What this node's optimiser remembers, as exchanges of memories see it (`starling.gossip.mix.memories`).
+"""The memory of this node's optimiser, as exchanges of memories see it (`starling.gossip.mix.memories`).
 
 Shapes: t parameters, D numbers of the shared vector.
 """
@@ -26,10 +26,10 @@ _LOADED = 1 << 20  # age of a memory that came from a checkpoint without saying 
 
 
 class Keeper(Protocol):
-    """What keeps a memory: an optimiser of one vector, or that of a row of many in a simulation.
+    """Owner of a memory: an optimiser of one vector, or that of a row of many in a simulation.
 
     Attributes:
-        kept: how m and v are kept, if not as they are.
+        kept: how m and v are stored, if not in float32.
         device: where.
         stepped: steps done.
         loaded: the state came from a checkpoint.
@@ -56,7 +56,7 @@ class OptimizerMemory:
     Args:
         current: gives the optimiser, another one after its memory was deleted.
         view: of the vector (t,) as what is shared.
-        chance: of a number, rounds what is kept in less than float32.
+        chance: of a number, rounds what is stored in less than float32.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class OptimizerMemory:
         return self._view.shared(_side_by_side(means)), self._view.shared(_side_by_side(squares))
 
     def write(self, mean: Tensor, square: Tensor, age: int) -> None:
-        """Copy m and v to where they are kept, unless they are there already, and set the age."""
+        """Copy m and v to the optimiser's state, unless they are views of it, and set the age."""
         optimizer = self.life
         chance = self._chance(-1 - self.clock) if optimizer.kept is not None else None
         for piece in self._pieces:
@@ -128,7 +128,7 @@ class OptimizerMemory:
 
     @staticmethod
     def _read(optimizer: Keeper, state: Mapping[str, Tensor], piece: Piece, name: str | None) -> Tensor:
-        """Return (n,) what is kept of a piece under a name; zeros where there is nothing."""
+        """Return the state (n,) of a piece under a name; zeros if there is none."""
         count, kept = piece.where.stop - piece.where.start, optimizer.kept
         if name is None or not state:
             return torch.zeros(count, device=optimizer.device)

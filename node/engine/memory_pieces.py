@@ -1,4 +1,4 @@
-"""Where torch's optimisers keep what they remember, and how their parameters become the shared vector.
+"""Map between the state of torch's optimisers and the shared vector.
 
 They keep it by parameter, under names of their own; nodes share one vector, perhaps a part of the model, perhaps with buffers behind it
 that no optimiser knows.
@@ -31,7 +31,7 @@ KNOWN = frozenset({*MEANS, SQUARE, AGE})
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A parameter of an optimiser: where it lies in the vector (t,), under which names its memory is kept, and how fast it forgets."""
+    """A parameter of an optimiser: its place in the vector (t,), the names of its state, and how fast the state decays."""
 
     where: slice
     mean: str
@@ -67,7 +67,7 @@ def _group(owner: torch.optim.Optimizer, parameter: Tensor) -> Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How parameters (t,) become the shared vector: those in `spans`, all where there are none, and `behind` zeros for buffers."""
+    """Map of parameters (t,) into the shared vector: those in `spans`, all if there are none, and `behind` zeros for buffers."""
 
     spans: Spans = ()
     behind: int = 0

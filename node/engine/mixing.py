@@ -1,4 +1,4 @@
-"""From a manifest to the mixing algorithm it names, and to the rule by which a node that gathers combines.
+"""Make the mixing algorithm that a manifest names, and the rule by which a node that gathers combines.
 
 The owner of this machine has agreed to import what "module:Class" names: `node.config.consent` is checked before an engine starts.
 """
@@ -18,7 +18,7 @@ from starling.robust import catalogue
 
 
 def mixer(manifest: Manifest) -> Mixer:
-    """The mixing algorithm, from the keys of the section `mix` that it takes. Raises ConfigError for an unknown kind or value."""
+    """Return the mixing algorithm, from the keys of the section `mix` that it takes. Raises ConfigError for an unknown kind or value."""
     section = manifest.mix
     if in_place_of_flows(manifest):
         return Moments()
@@ -32,7 +32,7 @@ def mixer(manifest: Manifest) -> Mixer:
 
 
 def mixer_of(manifest: Manifest, layout: Layout) -> tuple[Mixer, Layout]:
-    """The mixing algorithm for models of this layout, and the layout of what it shares of them.
+    """Return the mixing algorithm for models of this layout, and the layout of what it shares of them.
 
     Raises ConfigError: as `mixer`; or `mix.personal` matches nothing, or everything; or `mix.turns` are no blocks of this model.
     """
@@ -48,13 +48,13 @@ def mixer_of(manifest: Manifest, layout: Layout) -> tuple[Mixer, Layout]:
 
 
 def settled_edges(manifest: Manifest) -> int:
-    """How many flows of orderly closed edges stay revocable."""
+    """Return how many flows of closed edges stay revocable."""
     kept: int = manifest.mix.params().get("settled_edges", SETTLED_EDGES)
     return kept
 
 
 def rule(manifest: Manifest) -> Rule:
-    """The rule, from the keys of the section `robust` that it takes. Raises ConfigError for an unknown name or value."""
+    """Return the rule, from the keys of the section `robust` that it takes. Raises ConfigError for an unknown name or value."""
     section, rounds = manifest.robust, manifest.pace.rounds
     params, first = section.params("rule"), section.params("before") if section.before else {}
     if section.rule == "balance" and rounds:

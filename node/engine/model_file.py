@@ -1,4 +1,4 @@
-"""What of a model is written to a file, and how a model is filled from one: exports, the best model, and the file of `task.start`.
+"""Files of models: exports, the best model, and the file of `task.start`.
 
 Tensors that are one and the same (tied weights) are written once, under their first name. Of a model with a packed base
 (`starling.node.engine.quantised`) only what is trained is written, with its buffers: the base is what `Task.model` makes. What
@@ -33,7 +33,7 @@ def facts(model: nn.Module) -> Mapping[str, str]:
 
 
 def fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Give a model the values of a file, under its own names or with one prefix more or less on all, tied tensors under any of theirs.
+    """Load a file into a model, by its own names or with a common prefix added or removed, tied tensors under any of their names.
 
     Raises ValueError, in a few words: names, shapes or dtypes are not those of `entries`, or numbers are not finite.
     """
@@ -102,7 +102,7 @@ def _named(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def _renamed(given: Mapping[str, Tensor], first: Mapping[str, str], needed: Iterable[str]) -> Mapping[str, Tensor]:
-    """Return tensors with the prefix that makes their names the model's put before them, or taken away; as they are if none does."""
+    """Return tensors with a prefix added or removed so that their names are the model's; unchanged if no prefix does that."""
     wanted = frozenset(needed)
 
     def fits(names: Iterable[str]) -> bool:

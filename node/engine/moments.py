@@ -1,4 +1,4 @@
-"""How the moments of Adam's family are kept between steps, in less than float32. A step computes in float32 whatever is kept.
+"""Storage of the moments of Adam's family between steps, in less than float32. A step computes in float32 whatever is stored.
 
     bfloat16   rounded by chance. To the nearest the second moment would be a ratchet: at beta_2 = .999 it shrinks by a thousandth a step,
                less than half a step of bfloat16, so it could grow and never fall again
@@ -29,7 +29,7 @@ _TINIEST = 1e-30
 
 
 class Kept(Protocol):
-    """A form in which moments are kept."""
+    """A form in which moments are stored."""
 
     def forms(self, name: str, count: int) -> Mapping[str, tuple[int, torch.dtype]]:
         """Lengths and dtypes of the tensors that hold a moment of `count` numbers."""
@@ -47,7 +47,6 @@ class Bfloat16:
     """Rounded by chance to one of the two nearest."""
 
     def forms(self, name: str, count: int) -> Mapping[str, tuple[int, torch.dtype]]:
-        """One tensor."""
         return {name: (count, torch.bfloat16)}
 
     def write(
@@ -57,7 +56,6 @@ class Bfloat16:
         into[name][start : start + values.numel()] = by_chance(values, chance)
 
     def read(self, of: Mapping[str, Tensor], name: str, start: int, end: int) -> Tensor:
-        """As they are."""
         return of[name][start:end].float()
 
 
@@ -65,14 +63,14 @@ class Int8:
     """Levels in proportion to the root, of the largest of a block."""
 
     def forms(self, name: str, count: int) -> Mapping[str, tuple[int, torch.dtype]]:
-        """Levels, and scales."""
+        """Return the forms of levels and of scales."""
         levels = torch.uint8 if name.endswith(_SQUARED) else torch.int8
         return {name: (count, levels), name + SCALES: (-(-count // BLOCK), torch.float32)}
 
     def write(
         self, into: Mapping[str, Tensor], name: str, start: int, values: Tensor, chance: Generator | None
     ) -> None:
-        """To the nearest level."""
+        """Round to the nearest level."""
         count, squared = values.numel(), name.endswith(_SQUARED)
         blocks = torch.nn.functional.pad(values, (0, -count % BLOCK)).view(-1, BLOCK)
         scales = blocks.abs().amax(1).clamp_min_(_TINIEST)
@@ -95,7 +93,9 @@ _KEPT: Mapping[Moments, Kept] = MappingProxyType({"bfloat16": Bfloat16(), "int8"
 
 
 def kept(moments: Moments, optimizer: str) -> Kept | None:
-    """How an optimiser's moments are kept; None: as they are. Raises ConfigError: it has no moments that could be kept otherwise."""
+    """Return how an optimiser's moments are stored; None: unchanged. Raises ConfigError: it has no moments that could be stored
+    otherwise.
+    """
     if moments == "float32":
         return None
     if optimizer not in FAMILY:
@@ -106,6 +106,6 @@ def kept(moments: Moments, optimizer: str) -> Kept | None:
 
 
 def by_chance(values: Tensor, chance: Generator | None) -> Tensor:
-    """(n,) float32, finite -> bfloat16: one of the two nearest, in expectation the value."""
+    """Map (n,) float32, finite -> bfloat16: one of the two nearest, in expectation the value."""
     noise = torch.randint(0, 1 << 16, values.shape, generator=chance, dtype=torch.int32).to(values.device)
     return ((values.view(torch.int32) + noise) & -(1 << 16)).view(torch.float32).to(torch.bfloat16)

@@ -27,7 +27,7 @@ LEAST = 10  # measurements before there is a figure
 Shares = Callable[[Any, Sequence[Any], Sequence[int]], Sequence[float]]
 """(batch, parts of it, their samples) -> weights of their losses in its own."""
 Compute = Callable[[Any, int], float]
-"""(batch, seed) -> its loss; its gradient is then in the vector that is given beside."""
+"""(batch, seed) -> its loss; its gradient is then in the vector that is passed with it."""
 
 
 @dataclass(slots=True)
@@ -41,11 +41,11 @@ class NoiseScale:
     memory: float = MEMORY
 
     def due(self, step: int, batch: Any) -> bool:
-        """Whether local step number `step` ≥ 1 measures."""
+        """Tell if local step number `step` ≥ 1 measures."""
         return step % self.every == 0 and (samples(batch) or 0) >= 2
 
     def measure(self, compute: Compute, batch: Any, gradient: Tensor, seed: int, shares: Shares) -> float:
-        """The loss of a batch of two samples or more; its gradient is in `gradient` (d,), as if it had been computed in one.
+        """Return the loss of a batch of two samples or more; its gradient is in `gradient` (d,), as if it had been computed in one.
 
         `shares` gives the weights of the halves in the whole.
         """

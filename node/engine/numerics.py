@@ -1,7 +1,7 @@
 """A batch's gradient within the memory and in the precision that this machine has. None of it changes what the swarm agrees on.
 
 A batch that does not fit is computed in micro-batches, whose gradients, weighted by what the loss is a mean of, add up to its own within
-rounding (`starling.node.engine.parts`), if no layer looks at the batch as a whole (BatchNorm does). The parameters, their gradient and the
+rounding (`starling.node.engine.parts`), if no layer uses the batch as a whole (BatchNorm does). The parameters, their gradient and the
 optimiser keep float32.
 
 What layers draw (dropout) follows from a seed per step, so that a resumed run draws the same; on MPS it does not. Built-in tasks draw
@@ -36,12 +36,12 @@ UNMOVED = Unmoved()
 Compile = Callable[[Loss], Loss]
 DRAW_NOTHING = frozenset(f"starling.node.tasks.{name}" for name in ("convex", "digits", "images", "synthetic", "text"))
 """Modules of the tasks whose models and losses take no chance in a step."""
-SLOW = 2.0  # times the time of float32: then the owner is told
+SLOW = 2.0  # times the time of float32: then the owner gets a warning
 PRODUCT = 512  # rows of the square matrices that are multiplied to find it out
 
 
 def inductor(loss: Loss) -> Loss:
-    """The loss, compiled at its first call. Imports torch's compiler, which takes seconds; it starts no processes of its own."""
+    """Return the loss, compiled at its first call. Imports torch's compiler, which takes seconds; it starts no processes of its own."""
     compiled: Loss = torch.compile(loss, options={"compile_threads": 1})
     return compiled
 
@@ -53,16 +53,16 @@ class Gradients:
         micro_batch: samples computed at a time; None: the whole batch. It is halved where memory runs out, and stays so.
         scale: of the loss; None but in float16.
         parts: weights of parts of a batch.
-        notes: what was changed on the way and why, each a line for the owner, until somebody takes them.
+        notes: settings that were changed and why, each a line for the owner, until they are taken.
     """
 
     def __init__(
         self, section: NumericsSection, task: Task, model: nn.Module, device: str, compiler: Compile = inductor,
         binding: Moving = UNMOVED,
     ) -> None:  # fmt: skip
-        """`binding`: of the model to its vector; left out: gradients are views of theirs.
+        """`binding`: of the model to its vector; left out: gradients are views of a vector.
 
-        Raises ConfigError: the device, or the model, has not what is asked for.
+        Raises ConfigError: the device, or the model, does not support the settings.
         """
         self._task, self._model, self._device = task, model, device
         self.micro_batch = section.micro_batch
@@ -107,7 +107,7 @@ class Gradients:
         )
 
     def check(self, batch: Any) -> None:
-        """Raises ConfigError: parts of batches are asked for, and one of this form cannot be split."""
+        """Raise ConfigError if batches are to be split and one of this form cannot be."""
         keys = {"micro_batch": self.micro_batch, "noise_every": self._noise_every}
         asked = [key for key, value in keys.items() if value is not None]
         if asked and samples(batch) is None:
@@ -119,7 +119,7 @@ class Gradients:
             self.parts.check(batch, f"numerics.{asked[0]}")
 
     def compute(self, batch: Any, gradient: Tensor, seed: int, reset: Callable[[], None]) -> float:
-        """The loss of a batch; its gradient replaces what is in `gradient` (d,), to which those of the parameters are bound.
+        """Return the loss of a batch; its gradient replaces what is in `gradient` (d,), to which those of the parameters are bound.
 
         `seed` is of what layers draw; `reset` undoes what a forward pass that is done again has changed. Raises ConfigError: a single
         sample does not fit into memory.
@@ -214,7 +214,7 @@ def _check_precision(model: nn.Module, device: str, precision: torch.dtype) -> N
 
 
 def has_precision(device: str, precision: torch.dtype) -> bool:
-    """Whether a device multiplies matrices in a precision, found by trying; on CUDA not where it is only emulated."""
+    """Tell if a device multiplies matrices in a precision, by a trial; on CUDA false if it is only emulated."""
     if device == "cuda" and precision == torch.bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False):
         return False
     try:
@@ -226,7 +226,7 @@ def has_precision(device: str, precision: torch.dtype) -> bool:
 
 
 def slowdown(device: str, precision: torch.dtype, clock: Callable[[], float] = time.process_time) -> float:
-    """How many times longer a product of matrices takes in a precision than in float32; 1.0 for accelerators, where it is not measured."""
+    """Return how many times longer a product of matrices takes in a precision than in float32; 1.0 for accelerators, without measuring."""
     if device != "cpu":
         return 1.0
     seconds = []

@@ -66,7 +66,7 @@ def export(run_dir: Path, file: Path) -> None:
 
 
 def measure(run_dir: Path, model: Path, data: Path | None) -> dict[str, Any]:
-    """The task's metric of a model file as `starling export` writes it. Raises ConfigError if the model or the data cannot be used.
+    """Return the task's metric of a model file as `starling export` writes it. Raises ConfigError if the model or the data cannot be used.
 
     `data` is used instead of the node's held-out data; all samples of an .npz file without a test split (x_test).
     """
@@ -96,7 +96,7 @@ def convert(run_dir: Path, model: Path, form: str, target: Path) -> None:
 
 
 def ask(run_dir: Path, model: Path, prompt: str, *, tokens: int, temperature: float, seed: int) -> dict[str, Any]:
-    """What a model writes after a prompt, drawn by chance from the seed.
+    """Return what a model writes after a prompt, drawn by chance from the seed.
 
     Raises ConfigError: the model cannot be used or does not write, or the prompt is empty or longer than its context.
     """
@@ -129,7 +129,9 @@ def ask(run_dir: Path, model: Path, prompt: str, *, tokens: int, temperature: fl
 
 
 def _loaded(manifest: Manifest, file: Path) -> tuple[Task, nn.Module, dict[str, str | int]]:
-    """The task, the model of a file on the CPU, and the file's facts. Raises ConfigError: it is no model of this swarm, or a script's."""
+    """Return the task, the model of a file on the CPU, and the file's facts. Raises ConfigError: it is no model of this swarm, or a
+    script's.
+    """
     if script.trains(manifest):
         raise script.refused("task.kind", "load the parameters there, which `starling export MODEL.safetensors` writes")
     learned = task(manifest.task.kind, manifest.task.params())
@@ -167,7 +169,7 @@ def _settings(run_dir: Path) -> tuple[RunDir, Manifest, NodeConfig, str, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """The program -> its exit code."""
+    """Run the command line -> its exit code."""
     match arguments:
         case ["export", run_dir, file]:
             export(Path(run_dir), Path(file))

@@ -33,7 +33,7 @@ from starling.node.engine.moments import Moments, kept
 from starling.node.engine.pieces import Piece, needs_shapes, pieces
 
 NOT_BY_ROWS = frozenset({"adafactor", "asgd", "muon"})
-"""Those that look at the vector as a whole or at its matrices, or keep scalars that depend on past rates."""
+"""Optimisers that use the whole vector or its matrices, or store scalars that depend on past rates."""
 FUSED = frozenset({"adagrad", "adam", "adamw", "sgd"})
 """Those that torch steps on processors in one pass over memory, without temporary vectors."""
 
@@ -86,7 +86,7 @@ _Of = tuple[nn.Parameter, Piece | None]
 
 
 def by_rows(section: OptimizerSection) -> bool:
-    """Whether models of many nodes can be stacked (r, d) and stepped at once."""
+    """Tell if models of many nodes can be stacked (r, d) and stepped at once."""
     return section.kind not in NOT_BY_ROWS and not needs_shapes(section)
 
 
@@ -94,9 +94,9 @@ def optimizer(
     section: OptimizerSection, like: Tensor, *, weighs_updates: bool = False, model: nn.Module | None = None,
     moments: Moments = "float32",
 ) -> Optimizer:  # fmt: skip
-    """The section's optimiser with empty state for vectors like `like` (d,), those of `model` if given.
+    """Return the section's optimiser with empty state for vectors like `like` (d,), those of `model` if given.
 
-    `moments`: how those of Adam's family are kept. A large model is stepped in one pass where torch can, which rounds otherwise.
+    `moments`: how those of Adam's family are stored. A large model is stepped in one pass where torch can, which rounds otherwise.
 
     Raises ConfigError: an unknown name or parameter, or it needs a model.
     """
@@ -118,13 +118,13 @@ def optimizer(
 
 
 def corrects_updates(manifest: Manifest) -> bool:
-    """Whether corrections are added to updates: those in units of a rate, with any optimiser but sgd."""
+    """Tell if corrections are added to updates: those in units of a rate, with any optimiser but sgd."""
     rated = MIXERS.facts(manifest.mix.kind, trusted=True).rated
     return rated and manifest.optimizer.kind != "sgd"
 
 
 def weighs_updates(manifest: Manifest) -> bool:
-    """Whether a node's weight multiplies its updates: with any optimiser but sgd, unless gradients enter what nodes exchange."""
+    """Tell if a node's weight multiplies its updates: with any optimiser but sgd, unless gradients enter what nodes exchange."""
     trackers = MIXERS.facts(manifest.mix.kind, trusted=True).trackers
     return manifest.optimizer.kind != "sgd" and not trackers
 
@@ -138,6 +138,6 @@ def corrections_of(manifest: Manifest) -> Corrections:
 def optimizer_of(
     manifest: Manifest, like: Tensor, model: nn.Module | None = None, moments: Moments = "float32"
 ) -> Optimizer:
-    """The optimiser of a node of this swarm; as `optimizer`."""
+    """Return the optimiser of a node of this swarm; as `optimizer`."""
     weighs = corrections_of(manifest).weighs_updates
     return optimizer(manifest.optimizer, like, weighs_updates=weighs, model=model, moments=moments)

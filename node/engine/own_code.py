@@ -42,7 +42,7 @@ def place(error: BaseException) -> str:
 
 
 def _raised(error: BaseException) -> traceback.FrameSummary | None:
-    """The last call of the owner's own code in a traceback, else of any."""
+    """Return the last call of the owner's own code in a traceback, else of any."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _is_installed(frame.filename)] or frames
     return own[-1] if own else None

@@ -20,7 +20,7 @@ SIZES = (1, 2, 3, 5)  # of parts of them
 
 
 class Parts:
-    """Of the batches of a task, whose loss `model` computes; what cannot be known is added to `notes`."""
+    """Cuts batches of a task, whose loss `model` computes, into parts; what cannot be known is added to `notes`."""
 
     def __init__(self, task: Task, model: nn.Module, device: str, notes: list[str]) -> None:
         self._task, self._model, self._notes = task, model, notes
@@ -52,7 +52,7 @@ class Parts:
             if self._loss(batch) == self._loss(batch):
                 raise
             self._unsure("it is drawn at random")
-        except Exception as error:  # noqa: BLE001 — a loss that has no value in evaluation mode, or no room for all parts at once
+        except Exception as error:  # noqa: BLE001 — a loss that has no value in evaluation mode, or too little memory for all parts at once
             if not out_of_memory(error):
                 self._unsure(str(error))
             elif len(parts) > 2:
@@ -81,7 +81,7 @@ def _tolerance(model: nn.Module, device: str) -> float:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that a device or the machine has no memory left; on the CPU torch raises a RuntimeError."""
+    """Tell if an error says that a device or the machine has no memory left; on the CPU torch raises a RuntimeError."""
     text = str(error)
     words = ("out of memory", "not enough memory", "can't allocate memory")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(each in text for each in words)

@@ -1,4 +1,4 @@
-"""What an optimiser must see of the flat vector of a model: its matrices, or which parameters decay."""
+"""Structure that an optimiser needs of a model's flat vector: its matrices, or which parameters decay."""
 
 from dataclasses import dataclass, replace
 
@@ -41,7 +41,7 @@ def hidden_matrices(model: nn.Module) -> frozenset[str]:
 
 
 def pieces(section: OptimizerSection, model: nn.Module) -> tuple[Piece, ...]:
-    """What the section's optimiser must see of a model's flat vector; none if that is the vector alone.
+    """Return the pieces of a model's flat vector that the section's optimiser needs; none if the vector alone is enough.
 
     Raises ConfigError: muon, and there is no hidden matrix.
     """
@@ -51,7 +51,7 @@ def pieces(section: OptimizerSection, model: nn.Module) -> tuple[Piece, ...]:
     hidden = hidden_matrices(model) if section.kind == "muon" else frozenset[str]()
     if section.kind == "muon" and not hidden.intersection(about.names):
         raise ConfigError(
-            "optimizer.kind: muon makes steps of hidden matrices orthogonal, and this model has none beside embeddings and its output "
+            "optimizer.kind: muon makes steps of hidden matrices orthogonal, and this model has none besides embeddings and its output "
             "layer; try `--set optimizer.kind=adamw`"
         )
     cut: list[Piece] = []

@@ -1,4 +1,4 @@
-"""What torch and its devices are, as one JSON line: `python -m starling.node.engine.probe`, asked by `starling doctor`."""
+"""Print the facts of torch and its devices as one JSON line: `python -m starling.node.engine.probe`, run by `starling doctor`."""
 
 import json
 

@@ -70,7 +70,7 @@ def serve(worker: Worker, pipe: Pipe) -> None:
 
 
 def _beside(worker: Worker, pipe: Pipe) -> Beside:
-    """A second thread for calls that come while a gradient is computed."""
+    """Return a second thread for calls that come while a gradient is computed."""
     from starling.node.engine.beside import Beside  # noqa: PLC0415 — imports torch, which an opened engine has
 
     beside = Beside(worker, pipe)

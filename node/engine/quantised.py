@@ -1,4 +1,4 @@
-"""Which tensors of a model are packed: values of few bits with scales, as bitsandbytes, torchao, GPTQ and AWQ keep a frozen base.
+"""Recognise packed tensors of a model: values of few bits with scales, as bitsandbytes, torchao, GPTQ and AWQ store a frozen base.
 
 What a `state_dict` holds of them is the library's own, may differ between devices, and is often not what the same module takes back.
 """
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 _MARKS = ("quant_state", "bnb_quantized", "CB")  # attributes of bitsandbytes' parameters
-_PACKED = "qweight"  # a buffer of the layers of GPTQ and AWQ, beside their scales
+_PACKED = "qweight"  # a buffer of the layers of GPTQ and AWQ, next to their scales
 
 
 def packed(parameter: Tensor) -> bool:
-    """Whether a parameter is packed: marked so, a tensor of a class of its own, or whole numbers, which cannot be trained."""
+    """Tell if a parameter is packed: marked so, a tensor of a class of its own, or whole numbers, which cannot be trained."""
     if any(hasattr(parameter, mark) for mark in _MARKS):
         return True
     return type(parameter.data) is not Tensor or not (parameter.is_floating_point() or parameter.is_complex())
@@ -30,7 +30,7 @@ def _of_packed(module: nn.Module) -> bool:
 
 
 def _belongs(name: str, prefix: str, module: nn.Module) -> bool:
-    """Whether an entry is of this layer itself and neither a plain parameter nor, beside packed parameters, a plain buffer."""
+    """Tell if an entry is of this layer itself and neither a plain parameter nor, next to packed parameters, a plain buffer."""
     if not name.startswith(prefix and f"{prefix}."):
         return False
     own = name.removeprefix(prefix and f"{prefix}.")

@@ -42,7 +42,7 @@ def _chance(number: int) -> torch.Generator:
 
 
 def calling(kind: str, what: str, call: Callable[[], T]) -> T:
-    """The result of `call`; ConfigError with reason, file and line if it raises."""
+    """Return the result of `call`; ConfigError with reason, file and line if it raises."""
     try:
         return call()
     except GossipError:
@@ -52,7 +52,7 @@ def calling(kind: str, what: str, call: Callable[[], T]) -> T:
 
 
 def fresh_model(kind: str, task: Task, seed: int) -> nn.Module:
-    """The task's model of a seed. Raises ConfigError: it cannot be made, is no module, or has parameters without a shape."""
+    """Return the task's model of a seed. Raises ConfigError: it cannot be made, is no module, or has parameters without a shape."""
     model: Any = calling(kind, "model()", lambda: task.model(generator(seed, "model")))
     if not isinstance(model, nn.Module):
         raise ConfigError(f"task.kind: {kind!r}: model() must return an nn.Module, got {type(model).__name__}")

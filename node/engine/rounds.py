@@ -1,4 +1,4 @@
-"""When local steps are done and when exchanges are combined: by rounds, or continuously.
+"""Decide when local steps are done and when exchanges are combined: by rounds, or continuously.
 
 steps   Train grants a round's local steps and freezes the shared vector; exchanges read the frozen one, and Mix adds their effects in
         order of peer id. An answer committed later than its round's Mix (its Ack was lost) is added at the next. Where rounds overlap,
@@ -51,7 +51,7 @@ Report = Callable[[int, Tally, float | None], calls.Trained]
 
 
 class Rounds(Protocol):
-    """Which local steps are granted, and what their ends lead to."""
+    """Grants local steps, and acts on their ends."""
 
     tally: Tally
 
@@ -68,22 +68,22 @@ class Rounds(Protocol):
 
     @property
     def waiting(self) -> bool:
-        """Whether effects wait for the end of the local step."""
+        """Tell if effects wait for the end of the local step."""
 
     def stepped(self, loss: float | None) -> calls.Trained | None:
-        """A local step is done -> the reply to Train, if it was its last."""
+        """Count a finished local step -> the reply to Train, if it was the last one."""
 
     def noted(self, round: int, loss: float | None) -> None:
         """A call did a local step of `round`."""
 
     def cut_short(self) -> calls.Trained | None:
-        """No more local steps of the granted round are done -> the reply to Train; None: there is none to give."""
+        """End the granted round without further local steps -> the reply to Train; None: there is none to give."""
 
     def begin(self, round: int) -> None:
         """`round` is next: the model is a checkpoint's, or another node's. Every exchange is void."""
 
     def book(self, peer: str) -> None:
-        """Add a peer's effects to its edge before that is settled or deleted."""
+        """Add a peer's effects to its edge before the edge is closed or deleted."""
 
 
 class StepsRounds:
@@ -98,7 +98,7 @@ class StepsRounds:
         self.tally = Tally(clock())
         self._left = 0
         self._train = calls.Train(0, 0)  # granted last
-        self._unfrozen = False  # local steps are done ahead of the Mix that freezes them
+        self._unfrozen = False  # local steps run before the Mix that freezes them
 
     @property
     def round(self) -> int:
@@ -190,7 +190,7 @@ class StepsRounds:
         return mixed
 
     def _finished(self) -> calls.Trained:
-        """The local steps of a round are done."""
+        """Finish the local steps of a round."""
         if self._train.ahead and self.vectors.frozen is not None:
             self._unfrozen = True
         else:

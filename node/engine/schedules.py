@@ -25,7 +25,7 @@ class Schedule:
     floor: float = 0.05
 
     def at(self, round: int) -> float:
-        """The rate of `round` >= 0; after the last one it stays where it is."""
+        """Return the rate of `round` >= 0; after the last one it stays where it is."""
         if self.rounds == 0:
             return self.lr
         warm = self.warmup * self.rounds
@@ -41,7 +41,7 @@ class Schedule:
 
 
 def schedule(section: OptimizerSection, rounds: int) -> Schedule:
-    """The manifest's schedule over `rounds` (0: endless)."""
+    """Return the manifest's schedule over `rounds` (0: endless)."""
     return Schedule(section.schedule, section.lr, rounds, section.warmup, section.floor)
 
 
@@ -51,7 +51,7 @@ def ramp(rounds_since_join: int, ramp_rounds: int) -> float:
 
 
 def phase(section: OptimizerSection, rates: Schedule, round: int, local_steps: float, ramped: float = 1.0) -> Phase:
-    """The phase of a round with its eta_c, where a late joiner's rate is `ramped`, in (0, 1].
+    """Return the phase of a round with its eta_c, where a late joiner's rate is `ramped`, in (0, 1].
 
     For sgd a constant unit gradient moves a coordinate by lr/(1 − momentum) a step. All others are corrected in units of their updates;
     their flows' gain keeps to the highest rate.

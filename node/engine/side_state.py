@@ -1,7 +1,7 @@
-"""What of a module is not trained and yet changes: buffers, and frozen parameters that the task's own code writes, as teachers are.
+"""State of a module that changes without training: buffers, and frozen parameters that the task's own code writes, as teachers are.
 
-Both are in checkpoints, frozen parameters once they were seen to change, and those are given to late joiners. What nobody decided about
-is said to the owner, once.
+Both are in checkpoints, frozen parameters once they were seen to change, and those are given to late joiners. Undecided state
+is reported to the owner, once.
 """
 
 import pickle
@@ -94,10 +94,10 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class SideState:
-    """Of one module.
+    """Untrained state of one module.
 
     Attributes:
-        notes: what was seen, each a line for the owner, until somebody takes them.
+        notes: observed changes, each a line for the owner, until they are taken.
     """
 
     def __init__(self, module: nn.Module, manifest: Manifest) -> None:
@@ -125,7 +125,7 @@ class SideState:
 
     @property
     def buffers(self) -> dict[str, Tensor]:
-        """Return the buffers as they are now, by name: a module may have replaced them."""
+        """Return the current buffers by name: a module may have replaced them."""
         return _own_buffers(self._module)
 
     @property
@@ -134,7 +134,7 @@ class SideState:
         return tuple(self._changing.values())
 
     def mark(self) -> None:
-        """All is good as it is, after a round: look what has changed in it, and copy the buffers."""
+        """Mark the state as good after a round: look for changes, and copy the buffers."""
         self._look_at_frozen()
         self._look_at_extra()
         if changed := self._kept.mark():
@@ -156,7 +156,7 @@ class SideState:
         return {FROZEN + name: each.detach() for name, each in self._changing.items()}
 
     def keep_home(self) -> None:
-        """From here on give late joiners nothing: it tells of samples, without the noise of differential privacy."""
+        """From now on give late joiners no state: it reveals samples, without the noise of differential privacy."""
         self._gives = False
 
     def given(self) -> dict[str, Tensor]:
@@ -182,7 +182,7 @@ class SideState:
                 raise ValueError("holds other frozen parameters than the model has")
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what a checkpoint kept, which `check` has seen."""
+        """Install a checkpoint's state, which `check` has accepted."""
         now = self.buffers
         with torch.no_grad():
             for name, each in named(tensors, BUFFER).items():
@@ -205,7 +205,7 @@ class SideState:
         if changed:
             self._changing |= {name: self._frozen[name] for name in changed}
             self.notes.append(
-                f"frozen parameters change in training: {_listed(changed)}; they stay at this node, are kept in its checkpoints, and given "
+                f"frozen parameters change in training: {_listed(changed)}; they stay at this node, are in its checkpoints, and given "
                 "to late joiners"
             )
         self._seen = now

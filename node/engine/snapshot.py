@@ -1,4 +1,4 @@
-"""The model that late joiners read, in a file without a name beside the checkpoint, so that it takes no memory while it is read.
+"""The model that late joiners read, in an unnamed file next to the checkpoint, so that it takes no memory while it is read.
 
 The file is gone with the engine, however that ends. Where there is no folder, as in simulations, it is in memory.
 """
@@ -24,11 +24,11 @@ class Snapshot:
         size: bytes.
         digests: of its chunks.
         root: of these.
-        number: by what it holds: numbers in order would begin anew with the engine, and name other bytes to who still reads.
+        number: derived from the contents: a counter would restart with the engine, and name other bytes to a peer that still reads.
     """
 
     def __init__(self, folder: Path | None, tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> None:
-        """Raises OSError: there is no room."""
+        """Raises OSError: the disk is full."""
         self._file: IO[bytes] = io.BytesIO() if folder is None else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `close`
         weakref.finalize(self, self._file.close)  # an engine that is dropped closes it too
         try:
@@ -49,5 +49,5 @@ class Snapshot:
         return self._file.read(length)
 
     def close(self) -> None:
-        """It is read no more."""
+        """Close the file."""
         self._file.close()

@@ -14,8 +14,9 @@ from starling.node.tasks.api import Task
 
 
 def initial(task: Task, manifest: Manifest, file: str = "", *, checked: bool = False) -> nn.Module:
-    """A fresh model, on the CPU, equal at every node: of the manifest's seed, or its `task.start`, for which `file` is `start` of the
-    node's settings. `checked`: the task made one before that was compared with the fingerprint, which takes time for a large base.
+    """Return a fresh model, on the CPU, equal at every node: of the manifest's seed, or its `task.start`, for which `file` is `start`
+    of the node's settings. `checked`: the task made one before that was compared with the fingerprint, which takes time for a large
+    base.
 
     Raises ConfigError: the task is another one than the manifest's fingerprint says; or the file is missing, is another one, does not hold
     a model of this task, or is given where none is asked for.

@@ -1,4 +1,4 @@
-"""What a node keeps on its disk: the checkpoint, the best model, and models that the owner exports.
+"""Files of a node: the checkpoint, the best model, and models that the owner exports.
 
 Shapes: d parameters.
 """
@@ -20,7 +20,7 @@ from starling.node.rpc import calls
 
 
 class Store:
-    """Files of one node beside its checkpoint; without one nothing is kept but what is exported. `schema` as of `late_join.Offered`."""
+    """Files of one node next to its checkpoint; without one only exports are written. `schema` as of `late_join.Offered`."""
 
     def __init__(self, opening: calls.Open, trainer: Trainer, schema: bytes) -> None:
         self._path, self._trainer, self._schema = opening.checkpoint, trainer, schema.hex()
@@ -56,7 +56,7 @@ class Store:
         return None
 
     def save(self, call: calls.Save) -> calls.Done | calls.Refused:
-        """Write the checkpoint and the best model, and a model alone if asked."""
+        """Write the checkpoint and the best model, and a model alone if requested."""
         return self._written(lambda: self._export(call))
 
     def stop(self, _call: calls.Stop) -> calls.Done | calls.Refused:

@@ -1,4 +1,4 @@
-"""One parameter stepped a stretch at a time, which bounds what a step takes meanwhile. Its coordinates do not look at each other.
+"""One parameter stepped a stretch at a time, which bounds the memory of a step. Its coordinates are independent.
 
 Shapes: n numbers of a parameter.
 """
@@ -17,7 +17,7 @@ Step = Callable[[], object]
 
 
 class Stretches:
-    """Steps in stretches; `kept` says how moments are kept between steps, if not as they are."""
+    """Steps in stretches; `kept` says how moments are stored between steps, if not in float32."""
 
     def __init__(self, kept: Kept | None) -> None:
         self._kept = kept
@@ -43,7 +43,7 @@ class Stretches:
         optimizer.state[parameter] = after
 
     def _opened(self, state: Mapping[str, Any], part: slice, shape: torch.Size) -> dict[str, Any]:
-        """The state of a stretch: views, moments that are kept otherwise as copies, and copies of what has another shape."""
+        """Return the state of a stretch: views, float32 copies of moments stored otherwise, and copies of what has another shape."""
         found: dict[str, Any] = {}
         for name, each in state.items():
             if self._kept is not None and name in NAMES:

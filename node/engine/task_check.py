@@ -37,7 +37,7 @@ STEPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Of one step (open, model, batch, step, score, export, reload): `text` has figures, or what is wrong."""
+    """Result of one step (open, model, batch, step, score, export, reload): `text` has figures, or what is wrong."""
 
     step: str
     fine: bool
@@ -67,7 +67,7 @@ def check(kind: str, *, params: Mapping[str, Scalar] | None = None, data: str = 
 
 
 def _steps(manifest: Manifest, data: str, code: str, folder: Path) -> Iterator[tuple[str, Callable[[], str]]]:
-    """(name, what to run -> its figures), in order; each is run before the next is asked for."""
+    """Yield (name, what to run -> its figures), in order; each is run before the next is requested."""
     engine = Worker()
     opening = calls.Open(manifest, data, 0, "cpu", 0, "", "task check", code=code)
     yield "open", lambda: _opened(engine, opening)
@@ -205,7 +205,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _same_values(one: Tensor, other: Tensor) -> bool:
-    """Not a number is equal to itself here."""
+    """Tell if two tensors are equal, where nan equals nan."""
     if torch.equal(one, other):
         return True
     return (

@@ -1,4 +1,4 @@
-"""What does the local steps of a task, and its evaluations, a slice at a time, and answers calls in between."""
+"""Driver of a task's local steps and evaluations, a slice at a time, that answers calls in between."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -88,11 +88,11 @@ class TaskDriver:
 
     @property
     def during(self) -> str:
-        """What the last slice did, for messages."""
+        """Return what the last slice did, for messages."""
         return f"{'the evaluation after ' * self._evaluates}local step {self.trainer.steps}"
 
     def step(self) -> calls.Trained | calls.Evaluated | calls.Refused | None:
-        """Do a local step, or a batch of an evaluation, in turn if both are wanted -> a reply to Train or Evaluate.
+        """Do a local step, or a batch of an evaluation, alternately if both are due -> a reply to Train or Evaluate.
 
         An evaluation that cannot be done is Refused, and training goes on.
         """
@@ -106,15 +106,15 @@ class TaskDriver:
 
     @property
     def long_steps(self) -> bool:
-        """Whether calls should not wait for a gradient."""
+        """Tell if calls should not wait for a gradient."""
         return self.trainer.means.long_steps
 
     def answers_beside_gradient(self, call: calls.Request) -> bool:
-        """Whether a gradient is computed beside which a call can be answered: it only reads the model, which has all that was taken."""
+        """Tell if a call can be answered while a gradient is computed: it only reads the model, and no effects wait."""
         return self.window.open and not self.session.rounds.waiting and isinstance(call, BESIDE_GRADIENT)
 
     def _evaluate(self, call: calls.Evaluate) -> None:
-        """Start an evaluation of the model as it is now; its reply comes out of `step`."""
+        """Start an evaluation of the current model; `step` returns its reply."""
         if self._evaluation is not None:
             raise LocalProtocolError("an evaluation is under way")
         model, slices = self.trainer.evaluation()

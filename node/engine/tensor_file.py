@@ -35,7 +35,7 @@ _NAMES: Mapping[torch.dtype, str] = MappingProxyType({
 })  # fmt: skip
 """Of the format."""
 _DTYPES: Mapping[str, torch.dtype] = MappingProxyType({name: dtype for dtype, name in _NAMES.items()})
-_STRETCH = 16 << 20  # bytes of a file that are looked at before their pages are let go
+_STRETCH = 16 << 20  # bytes of a file that are read before their pages are released
 _NO_TENSORS = (ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError)
 
 
@@ -58,14 +58,14 @@ def release(tensors: Mapping[str, Tensor]) -> None:
 
 
 def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> bytes:
-    """The bytes of a file with tensors of any shape and dtype, and facts."""
+    """Return the bytes of a file with tensors of any shape and dtype, and facts."""
     packed, header = _packed(tensors, facts)
     data: bytes = safetensors.torch.save(packed, metadata=header)
     return data
 
 
 def _packed(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors as they are written, and the metadata beside them."""
+    """Tensors in the order of the file, and its metadata."""
     packed = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {"format": FORMAT, "facts": dict(facts), "sha256": _checksum(packed, facts)}
     return packed, {_KEY: json.dumps(header, sort_keys=True)}
@@ -86,7 +86,9 @@ def unpack(data: bytes | bytearray) -> tuple[dict[str, Tensor], dict[str, str | 
 
 
 def load(path: Path) -> tuple[Pages, dict[str, str | int]]:
-    """As `unpack`, of a file, whose pages are mapped: to be replaced by renaming only. Raises OSError too: it cannot be opened or read."""
+    """Read tensors and facts from a file like `unpack`, with mapped pages: replace it by renaming only. Raises OSError too: it
+    cannot be read.
+    """
     with path.open("rb") as file:
         length = min(int.from_bytes(file.read(_LENGTH_BYTES), "little"), _MAX_HEADER_BYTES)
         header = file.read(length)
@@ -131,7 +133,9 @@ def _verified(header: Callable[[], bytes | bytearray], read: Callable[[], Found]
 
 
 def facts(path: Path) -> dict[str, str | int]:
-    """The facts of a file, without its tensors, whose checksum is not verified. Raises OSError, or ValueError if it is no such file."""
+    """Return the facts of a file, without its tensors, whose checksum is not verified. Raises OSError, or ValueError if it is no such
+    file.
+    """
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
@@ -143,7 +147,7 @@ def facts(path: Path) -> dict[str, str | int]:
 
 
 def write(path: Path, data: bytes) -> Path:
-    """Write beside `path`, mode 0600, and flush to the disk -> the temporary file, ready to be renamed to `path`.
+    """Write next to `path`, mode 0600, and flush to the disk -> the temporary file, ready to be renamed to `path`.
 
     Raises OSError: no space, no permission, no such folder. No temporary file is left then.
     """
@@ -151,7 +155,7 @@ def write(path: Path, data: bytes) -> Path:
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> Path:
-    """As `write`, of tensors and facts: what `pack` gives, but that tensors may be in another order. They are not copied."""
+    """Write tensors and facts like `write`: the contents of `pack`, but tensors may be in another order. They are not copied."""
     return _written(path, pieces(tensors, facts))
 
 
@@ -169,7 +173,7 @@ def _written(path: Path, pieces: Iterable[bytes | memoryview]) -> Path:
 
 
 def _pieces(packed: Mapping[str, Tensor], header: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """A safetensors file: length of a JSON header, the header, and the tensors, the widest numbers first so that all are aligned.
+    """Yield a safetensors file: length of a JSON header, the header, and the tensors, the widest numbers first so that all are aligned.
 
     The library would make all of it in memory first, or leave a file of its own behind when it is killed.
     """
@@ -187,13 +191,13 @@ def _pieces(packed: Mapping[str, Tensor], header: Mapping[str, str]) -> Iterator
 
 
 def copy(source: Path, target: Path) -> Path:
-    """As `write`, of another file's bytes, a stretch at a time."""
+    """Write the bytes of another file like `write`, in pieces."""
     with source.open("rb") as file:
         return _written(target, iter(lambda: file.read(_STRETCH), b""))
 
 
 def pieces(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> Iterator[bytes | memoryview]:
-    """The bytes that `save` writes. Tensors are not copied."""
+    """Return the bytes that `save` writes. Tensors are not copied."""
     return _pieces(*_packed(tensors, facts))
 
 
@@ -219,5 +223,5 @@ def _checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, str | int]) -> 
 
 
 def _raw(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the CPU, not copied; of this, a little-endian machine."""
+    """Return the bytes of a contiguous tensor on the CPU, not copied; of this, a little-endian machine."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data

@@ -1,8 +1,8 @@
-"""How many of torch's threads compute.
+"""Number of torch's threads that compute.
 
 They meet at a barrier after each operation. Where a busy process keeps one of them off its core for milliseconds, all others wait, and
 many threads may be slower than one by far. Coding a payload is hundreds of short operations: it is done on one thread. Local steps are done
-on as many as are fastest at present, found by trials, unless the owner asks for a number.
+on as many as are fastest at present, by trials, unless the owner sets a number.
 """
 
 import operator

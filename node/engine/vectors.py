@@ -20,7 +20,7 @@ _AVERAGED = 0.1  # weight of the newest in the mean number of local steps betwee
 
 
 class Outgoing(Protocol):
-    """What of a vector is sent to peers. Both ends of an exchange use it, so the sum of both vectors stays."""
+    """Makes what is sent to peers of a vector. Both ends of an exchange use it, so the sum of both vectors stays."""
 
     def frozen(self, vector: Tensor, *, live: bool) -> Tensor:
         """Return (D,) for a whole round. `live`: the vector is the model itself, which is not changed before the round is mixed."""
@@ -30,7 +30,7 @@ class Outgoing(Protocol):
 
 
 class Plain:
-    """The vector itself."""
+    """Sends the vector itself."""
 
     def frozen(self, vector: Tensor, *, live: bool) -> Tensor:
         """Return a copy, of the model itself where it is live."""
@@ -101,7 +101,7 @@ class FrozenVectors:
         return frozen, committed
 
     def book(self, peer: str) -> None:
-        """Add a peer's effects to its edge before that is settled or deleted, or it would grow anew at Mix."""
+        """Add a peer's effects to its edge before the edge is closed or deleted, or Mix would recreate the edge."""
         self.committed = [self._replica.edge_only(done) if done.peer == peer else done for done in self.committed]
 
     def forget_all(self) -> None:
@@ -132,7 +132,7 @@ class GradientWindow:
 
 
 class LiveVectors:
-    """Clock pace: the vector as it is, to which effects are added at once, or at the end of the local step. Satisfies `Vectors`.
+    """Clock pace: the live vector, to which effects are added at once, or at the end of the local step. Satisfies `Vectors`.
 
     Args:
         phase: of (round, local steps).
@@ -152,7 +152,7 @@ class LiveVectors:
         self._phase, self._steps, self._window = phase, steps, window
         self.round = 0
         self.taken: list[Committed] = []
-        self._mean_gap = local_steps / 2.0  # mean local steps between any two exchanges of ours
+        self._mean_gap = local_steps / 2.0  # mean local steps between any two exchanges of this node
         self._last = steps()
 
     @property
@@ -164,7 +164,7 @@ class LiveVectors:
         return max(1.0, 2.0 * self._mean_gap, float(self._steps() - self._last))
 
     def vector(self, peer: str) -> Tensor:
-        """Return the vector as it is now."""
+        """Return the live vector."""
         return self._outgoing.now(self._replica.shared())
 
     def take(self, done: Committed) -> None:

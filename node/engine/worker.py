@@ -33,7 +33,7 @@ EXPECTED = tuple(_KINDS)
 
 
 class Unopened:
-    """What stands in the place of a driver before Open."""
+    """Placeholder for a driver before Open."""
 
     busy = long_steps = False
     sources: Sequence[int] = ()
@@ -72,7 +72,7 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """There is a slice to do: call `step` when no call waits."""
+        """Tell if there is a slice to do: call `step` when no call waits."""
         return self._driver.busy
 
     @property
@@ -87,17 +87,17 @@ class Worker:
 
     @property
     def long_steps(self) -> bool:
-        """Whether calls should not wait for a gradient."""
+        """Tell if calls should not wait for a gradient."""
         return self._driver.long_steps
 
     @property
     def is_open(self) -> bool:
-        """Whether Open was answered."""
+        """Tell if Open was answered."""
         return not isinstance(self._driver, Unopened)
 
     @property
     def driver(self) -> Driver:
-        """What does local steps."""
+        """Return the driver, which does local steps."""
         assert not isinstance(self._driver, Unopened)
         return self._driver
 
@@ -108,7 +108,7 @@ class Worker:
 
     @property
     def trainer(self) -> TaskTrainer:
-        """For simulations, checks and tests, as the next; a daemon asks by calls."""
+        """Return the trainer, for simulations, checks and tests, as the next; a daemon uses calls."""
         return self.opened.trainer
 
     @property
@@ -118,12 +118,12 @@ class Worker:
 
     @property
     def session(self) -> GossipSession:
-        """What answers calls."""
+        """Return the session, which answers calls."""
         return self.driver.session
 
     @property
     def vector(self) -> Tensor:
-        """(d,) a copy of the model; between rounds of broadcasts, the anchor."""
+        """A copy (d,) of the model; between rounds of broadcasts, the outer parameters."""
         return self.replica.settled.clone()
 
     @property
@@ -133,7 +133,7 @@ class Worker:
 
     @property
     def during(self) -> str:
-        """What the slice did that raised, for messages; "" if it was a call."""
+        """Return what the slice that raised did, for messages; "" if it was a call."""
         return self._driver.during if self._in_slice else ""
 
     @property

@@ -1,6 +1,7 @@
-"""What a Byzantine node knows and makes, for experiments: forged vectors and bytes, or poisoned data.
+"""A Byzantine node's attack, for experiments: forged vectors and bytes, or poisoned data.
 
-It exists only if the node's owner asked for an attack twice (`node.config.attack_consent`). An attack is given the node's own vectors and
+It exists only if the node's owner consented to an attack twice (`node.config.attack_consent`). An attack is given the node's own
+vectors and
 the newest of each of at most MAX_RECEIVED peers, without those of fellow attackers, named by `crew`.
 
 Attacks with target "vector" replace the first d numbers of the shared vector, those with target "tracker" the next d, and those with
@@ -62,7 +63,7 @@ def poisoned(opening: calls.Open, data: Data) -> Data:
 
 
 def _attack(opening: calls.Open) -> Attack:
-    """The attack that was asked for. Raises ConfigError if no node of this swarm can make it."""
+    """Return the configured attack. Raises ConfigError if no node of this swarm can make it."""
     params = {key: value for key, value in opening.attack_params.items() if key != CREW}
     consent.find_module("attack", opening.attack, opening.code)
     attack: Attack = ATTACKS.build("attack_params", opening.attack, params, trusted=True)
@@ -128,7 +129,7 @@ class Adversary:
         return sent
 
     def _crafted(self, own: Tensor, round: int, peer: str) -> Tensor:
-        """(d,) of the attack, in numbers that every codec can encode."""
+        """Return (d,) of the attack, in numbers that every codec can encode."""
         chance = generator(self._manifest.seed, "attack", self._node, self._sent)
         self._sent += 1
         messages, self._memory = self._attack.craft(self._memory, self._scene(own, round, peer), chance)
@@ -150,7 +151,7 @@ class Adversary:
             keep(self._received, peer, vector.detach().to(self._origin), MAX_RECEIVED)
 
     def record_values(self, peer: str, support: Support, theirs: Tensor) -> None:
-        """Keep what a peer told of its vector, (k,) on a support."""
+        """Store the values (k,) of a peer's vector on a support that it reported."""
         known = self._received.get(peer)
         known = self._replica.shared() if known is None else known
         self.record(peer, support.add(known, theirs.to(known) - support.take(known)))

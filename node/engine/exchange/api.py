@@ -1,4 +1,4 @@
-"""What exchanges need of a node, and what the session needs of exchanges.
+"""Interfaces between exchanges, the node that has them, and the session.
 
 Shapes: d parameters, D numbers of the shared vector.
 """
@@ -17,7 +17,7 @@ from starling.node.engine.consensus import ConsensusDistance
 from starling.node.rpc import calls
 
 Handlers = Mapping[type[calls.Call], Callable[[Any], Any]]
-"""By the type of a call, what answers it; exceptions are those that `Worker.handle` turns into `Refused`."""
+"""Handlers by the type of the call; exceptions are those that `Worker.handle` turns into `Refused`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Frozen:
 
 
 class Vectors(Protocol):
-    """What exchanges read, and where their effects go once they are committed: one class for each pace (`node.engine.vectors`)."""
+    """Vectors that exchanges read, and where their effects go once they are committed: one class for each pace (`node.engine.vectors`)."""
 
     @property
     def round(self) -> int:
@@ -37,11 +37,11 @@ class Vectors(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether there is a vector for exchanges now."""
+        """Tell if there is a vector for exchanges now."""
 
     @property
     def exclusive(self) -> bool:
-        """Whether effects are added one by one as they are committed; else all exchanges of a round read one frozen vector."""
+        """Tell if effects are added one by one as they are committed; else all exchanges of a round read one frozen vector."""
 
     @property
     def local_steps(self) -> float:
@@ -56,7 +56,7 @@ class Vectors(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Of the node whose exchanges these are."""
+    """Facts of the node whose exchanges these are."""
 
     opening: calls.Open
     vectors: Vectors
@@ -69,10 +69,10 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """What a combination found."""
+    """Result of a combination."""
 
-    excluded: tuple[str, ...] | None = None  # of peers that were asked, those the rule excluded; None: it does not say
-    parted: tuple[str, ...] = ()  # the majority of peers whose anchor is not ours (`Done.parted`)
+    excluded: tuple[str, ...] | None = None  # requested peers that the rule excluded; None: it does not say
+    parted: tuple[str, ...] = ()  # the majority of peers, whose outer parameters differ from ours (`Done.parted`)
     replaced: bool = False  # our own vector did not count: what the optimiser remembers is of another model
 
 
@@ -83,7 +83,7 @@ class Exchange(Protocol):
 
     @property
     def replica(self) -> Replica:
-        """Whose they are."""
+        """Return the replica that exchanges change."""
 
     def handlers(self) -> Handlers:
         """Return what answers each call of this kind of exchange."""
@@ -98,4 +98,4 @@ class Exchange(Protocol):
         """Delete what is under way with a peer: its edge is closed or void."""
 
     def forget_all(self) -> None:
-        """Every edge is void."""
+        """Forget all edges."""

@@ -1,4 +1,4 @@
-"""What exchanges carry besides a difference: nothing, or what optimisers remember (`starling.gossip.mix.memories`).
+"""Data that exchanges carry besides a difference: none, or the optimiser's memories (`starling.gossip.mix.memories`).
 
 Shapes: D numbers of the shared vector, k of one exchange.
 """
@@ -16,14 +16,14 @@ from starling.node.engine.exchange.terms import Terms
 
 
 class Carried(NamedTuple):
-    """What a payload carries besides: the codes of a memory, and its age."""
+    """Data that a payload carries besides: the codes of a memory, and its age."""
 
     values: bytes
     age: float
 
 
 class Besides(Protocol):
-    """What exchanges carry besides a difference."""
+    """Adds data besides a difference to payloads."""
 
     def split(self, payload: bytes) -> tuple[bytes, Carried]:
         """Part what a payload says of the difference from what it carries besides. Raises ValueError with a snake_case reason."""
@@ -39,7 +39,7 @@ class Besides(Protocol):
 
 
 class DifferencesOnly:
-    """Nothing."""
+    """Adds nothing to payloads."""
 
     def split(self, payload: bytes) -> tuple[bytes, Carried]:
         """Return the payload."""
@@ -70,7 +70,7 @@ class Memories:
         return before, Carried(values, age)
 
     def ask(self, payload: bytes, support: Support, chance: Generator) -> bytes:
-        """Add our memory."""
+        """Add this node's memory."""
         return memories.joined(payload, self._own.told(support, chance))
 
     def answer(self, payload: bytes, carried: Carried, effect: Effect, chance: Generator) -> tuple[bytes, Effect]:

@@ -25,21 +25,21 @@ from starling.node.rpc import calls
 
 
 class Broadcasts:
-    """Our message to all members, and theirs, a round at a time. Satisfies `Exchange`."""
+    """Broadcast: one message to all members, and one of each member, per round. Satisfies `Exchange`."""
 
     def __init__(self, replica: Replica, site: Site, effort: Effort, terms: Terms, inbox: Inbox) -> None:
         self.replica, self.effort = replica, effort
         self._vectors, self._terms, self._inbox = site.vectors, terms, inbox
         self._codec = BroadcastCodec(terms.select(0, terms.form.dim), terms.codec.response)
         self._sent: Tensor | None = None  # (D,) our own message of the round, as decoded
-        self._anchors: dict[str, bytes] = {}  # digests of the anchors from which received messages start
+        self._anchors: dict[str, bytes] = {}  # digests of the outer parameters from which received messages start
 
     def handlers(self) -> Handlers:
         """Answer Publish and VerifyUpdate."""
         return {calls.Publish: one_thread()(self.publish), calls.VerifyUpdate: one_thread()(self.verify)}
 
     def publish(self, call: calls.Publish) -> calls.Published:
-        """Return our message from our anchor. Raises LocalProtocolError if our own numbers cannot be sent."""
+        """Return the message from this node's outer parameters. Raises LocalProtocolError if our own numbers cannot be sent."""
         shared, dim = self._vectors.vector(""), self._terms.form.dim
         with fault_of_ours():
             payload = self._codec.encode(shared, anchor_digest(self._anchor))
@@ -89,9 +89,9 @@ class Broadcasts:
         return anchor
 
     def _parted(self, anchor: Tensor) -> tuple[str, ...]:
-        """Those who began the round from the anchor that most did, two at least, if ours is another; else nobody.
+        """Return the peers in the majority whose outer parameters differ from ours (at least two agree); empty if we are in the majority.
 
-        Of anchors that equally many have the one whose digest is the least counts, so that not all give way.
+        At a tie the parameters with the least digest count as the majority's, so that not all nodes give way.
         """
         ours = anchor_digest(anchor)
         counts = Counter([ours, *self._anchors.values()])

@@ -28,7 +28,7 @@ Answer = Callable[[Any], Any]
 
 
 class ForgedVectors:
-    """What a Byzantine node sends of its vectors, and what honest exchanges would have done to it. Satisfies `Vectors`."""
+    """Vectors that a Byzantine node sends, with the effects that honest exchanges would have had on it. Satisfies `Vectors`."""
 
     def __init__(self, vectors: Vectors, adversary: Adversary) -> None:
         self._vectors, self._adversary = vectors, adversary
@@ -36,22 +36,18 @@ class ForgedVectors:
 
     @property
     def round(self) -> int:
-        """As it is."""
         return self._vectors.round
 
     @property
     def ready(self) -> bool:
-        """As it is."""
         return self._vectors.ready
 
     @property
     def exclusive(self) -> bool:
-        """As it is."""
         return self._vectors.exclusive
 
     @property
     def local_steps(self) -> float:
-        """As they are."""
         return self._vectors.local_steps
 
     def vector(self, peer: str) -> Tensor:
@@ -69,14 +65,14 @@ Told = tuple[Support, Tensor | None] | None
 
 @dataclass(frozen=True, slots=True)
 class Overheard:
-    """What an adversary reads of a kind of exchange."""
+    """How an adversary reads one kind of exchange."""
 
     values: Callable[[calls.Answer], Told] = lambda _: None
     """(k,) of the initiator's vector on a support, as its request tells them. Raises ValueError if it cannot be decoded."""
     vectors: Callable[[Sequence[str]], Mapping[str, Tensor]] = lambda _: {}
-    """Of peers asked, (D,) of each whose vector was pulled, in order of peer id."""
+    """The vector (D,) of each requested peer that answered, in order of peer id."""
     outcome: Callable[[Any], calls.Done] = lambda _: calls.Done()
-    """What the daemon is told of an effect."""
+    """Report of an effect to the daemon."""
 
 
 class Byzantine:
@@ -90,7 +86,6 @@ class Byzantine:
 
     @property
     def replica(self) -> Replica:
-        """Whose they are."""
         return self._exchange.replica
 
     def handlers(self) -> Handlers:
@@ -119,7 +114,7 @@ class Byzantine:
         self._exchange.forget_all()
 
     def _publish(self, honest: Answer, call: calls.Publish) -> calls.Published:
-        """A forged vector, with the digest of the bytes that are sent: an attacker signs what it sends."""
+        """Return a forged vector, with the digest of the bytes that are sent: an attacker signs what it sends."""
         published: calls.Published = honest(call)
         reply = self._adversary.distort(published)
         return structs.replace(reply, digest=digest(reply.payload))
@@ -138,6 +133,6 @@ class Byzantine:
         return self._adversary.distort(answered)
 
     def _take(self, honest: Answer, call: calls.Apply | calls.Commit) -> calls.Done:
-        """The effect of the honest exchange, and what the daemon is told of it."""
+        """Return the effect of the honest exchange, and its report to the daemon."""
         honest(call)
         return self._overheard.outcome(self._vectors.taken)

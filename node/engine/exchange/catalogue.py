@@ -1,4 +1,4 @@
-"""From the kind of a replica's edges to its exchanges: the only place that asks for the kind."""
+"""Choose the exchanges of a replica by the kind of its edges: the only place that asks for the kind."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ _SUMS = frozenset({*SWAPPED, EdgeKind.BROADCASTS})
 
 
 def exchange_of(replica: Replica, site: Site) -> Exchange:
-    """Return the exchanges of a node, Byzantine ones if its owner asked for an attack.
+    """Return the exchanges of a node, Byzantine ones if its owner configured an attack.
 
     Raises ConfigError: the manifest, the node's settings or the attack cannot be used.
     """
@@ -70,7 +70,7 @@ def _terms(replica: Replica, opening: calls.Open) -> tuple[Terms, Effort]:
 
 
 def _honest(replica: Replica, site: Site, terms: Terms, effort: Effort) -> tuple[Exchange, Overheard]:
-    """The exchanges of a node, and what an adversary can read of them."""
+    """Return the exchanges of a node, and what an adversary can read of them."""
     compress = site.opening.manifest.compress
     match replica.kind:
         case EdgeKind.GATHERS:

@@ -32,7 +32,7 @@ _FULL = 0.8  # of the clip: a clipped difference is at least so long after most 
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """As initiator. `local` is what `Known.note` will need."""
+    """An offer of the initiator. `local` is what `Known.note` will need."""
 
     support: Support
     theta: float
@@ -43,7 +43,7 @@ class _Offer:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """As responder. `apart` is the distance of the models, `reply` answers its commit."""
+    """An answer of the responder. `apart` is the distance of the models, `reply` answers its commit."""
 
     done: Effect | EncodedEffect
     local: Tensor
@@ -62,7 +62,7 @@ class Differences:
         self._bears = self._edge.borne(replica.state) is not None
         self._offers = Table[_Offer]("was offered to")
         self._pending = Table[_Pending]("is pending with")
-        self._wishes: dict[str, Indices] = {}  # coordinates that a responder asked for
+        self._wishes: dict[str, Indices] = {}  # coordinates that a responder requested
         self._tables: tuple[Any, ...] = (self._offers, self._pending, self._known, self._wishes)
 
     def offer(self, call: Offer) -> Offered:
@@ -150,11 +150,11 @@ class Differences:
         return pending.reply
 
     def outcome(self, done: Effect) -> Done:
-        """Return what the daemon is told of an effect."""
+        """Return the report of an effect to the daemon."""
         return self._reply(float(done.value.norm()))
 
     def drop(self, call: Drop) -> Done:
-        """Forget one transaction, if it is there."""
+        """Forget a transaction, if there is one."""
         self._offers.drop(call)
         self._pending.drop(call)
         return Done()
@@ -179,7 +179,7 @@ class Differences:
         return 1.0 if borne is None else float(borne)
 
     def _moving(self, gain: float, ours: float, remote: float) -> tuple[float, float]:
-        """Return what moves a flow per unit of difference, and the share of it that is kept.
+        """Return the flow's change per unit of difference, and the share of it that remains.
 
         Raises ValueError: "borne_out_of_bounds": no honest peer says so.
         """
@@ -193,7 +193,7 @@ class Differences:
         return [pending.done for _, pending in self._pending.others(peer)]
 
     def _after(self, under_way: Sequence[Effect | EncodedEffect], shared: Tensor) -> Tensor:
-        """The vector (D,) after these effects."""
+        """Return the vector (D,) after these effects."""
         changed = shared.clone() if under_way else shared
         for done in under_way:
             effect = decoded(done)

@@ -26,7 +26,7 @@ from starling.node.rpc import calls
 
 
 class Gathers:
-    """Our vector for all peers, and theirs, a round at a time. Satisfies `Exchange`."""
+    """Gathering: this node's vector for all peers, and each peer's vector, per round. Satisfies `Exchange`."""
 
     def __init__(self, replica: Replica, site: Site, effort: Effort, terms: Terms, inbox: Inbox) -> None:
         self.replica, self.effort = replica, effort
@@ -59,7 +59,7 @@ class Gathers:
     def mix(self, frozen: Frozen, committed: Sequence[Committed], asked: Sequence[str], *, own: bool) -> Mixed:
         """Combine the vectors of peers `asked` with ours by the rule.
 
-        If not `own`, those were all received, and the first takes the place of ours, which a node that slept does not know better.
+        If not `own`, the node's model is stale: the first received vector is used instead of it.
         """
         order = sorted(asked)
         received, present = self._inbox.received(asked)

@@ -1,4 +1,4 @@
-"""What a node knows of its peers' vectors, for selectors that look for what differs from them.
+"""A node's estimates of its peers' vectors, for selectors that compare with them.
 
 Shapes: D numbers of the shared vector, k of one exchange.
 """
@@ -14,7 +14,7 @@ from starling.gossip.replica import Replica
 
 
 class Known(Protocol):
-    """Vectors of peers, as far as exchanges told."""
+    """Estimates of peers' vectors from exchanges."""
 
     def of(self, peer: str) -> Tensor | None:
         """Return (D,) what is known of a peer's vector; None: the selector does not compare."""
@@ -23,7 +23,7 @@ class Known(Protocol):
         """Return what `note` needs to know of `shared` (D,) on the support of an exchange."""
 
     def note(self, done: Effect | EncodedEffect, mine: Tensor) -> None:
-        """Learn from a committed exchange; `mine` as `remembered` gave it."""
+        """Update from a committed exchange; `mine` is the result of `remembered`."""
 
     def pop(self, peer: str, _default: None = None) -> object:
         """Forget a peer."""
@@ -33,7 +33,7 @@ class Known(Protocol):
 
 
 class NothingKnown:
-    """Of selectors that do not compare."""
+    """Estimates of selectors that do not compare: none."""
 
     def of(self, peer: str) -> Tensor | None:
         """Return nothing."""
@@ -55,7 +55,7 @@ class NothingKnown:
 
 
 class LastKnown:
-    """A vector of each peer with whom there was an exchange; at first it is what all began with."""
+    """An estimate per peer after the first exchange with it; it starts from the common initial vector."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica

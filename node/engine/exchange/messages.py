@@ -1,4 +1,4 @@
-"""From a message that is swapped to its bytes: each peer's drawn for itself, or one for all.
+"""Encode messages that are swapped: drawn for each peer, or one for all.
 
 Shapes: D numbers of the shared vector.
 """
@@ -17,7 +17,7 @@ from starling.node.rpc.calls import Answer, Offer
 
 
 class Encoding(Protocol):
-    """How messages are compressed."""
+    """Compresses messages."""
 
     def encode(self, call: Offer | Answer, message: Tensor, budget: int) -> bytes:
         """Return the payload of a message (D,) that may cost `budget` bytes, 0 if that is unknown. Raises ValueError: "not_finite"."""

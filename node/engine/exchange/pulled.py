@@ -1,6 +1,6 @@
-"""What all kinds of exchange share in which vectors are pulled: those received, until Mix.
+"""Parts of exchanges in which vectors are pulled: those received, until Mix.
 
-Shapes: D numbers of the shared vector, k peers asked.
+Shapes: D numbers of the shared vector, k requested peers.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ class Inbox:
         self._received: dict[str, Tensor] = {}
 
     def put(self, peer: str, vector: Tensor) -> None:
-        """Keep a vector (D,)."""
+        """Store a vector (D,)."""
         self._received[peer] = vector.to(self._form.device)
 
     def of(self, asked: Sequence[str]) -> dict[str, Tensor]:
-        """Return (D,) of each of these peers from whom a vector came, in order of peer id."""
+        """Return the received vector (D,) of each of these peers that sent one, in order of peer id."""
         return {peer: self._received[peer] for peer in sorted(asked) if peer in self._received}
 
     def received(self, asked: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -66,7 +66,7 @@ def bounded(values: Tensor) -> Tensor:
 
 
 def excluded(order: Sequence[str], bad: Tensor | None, asked: Sequence[str]) -> tuple[str, ...] | None:
-    """Return who of `asked` is bad; `order` names those of `bad` (n,) bool, which is None where a rule does not say."""
+    """Return the peers of `asked` that are bad; `order` names those of `bad` (n,) bool, which is None if the rule does not say."""
     if bad is None:
         return None
     return tuple(peer for peer, out in zip(order, bad.tolist(), strict=True) if out and peer in asked)

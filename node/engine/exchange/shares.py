@@ -1,4 +1,4 @@
-"""How much of the gain that an initiator asks for moves flows at both ends: by `Agreed` or `Lesser`, chosen once."""
+"""Share of the gain that an initiator requests which moves flows at both ends: by `Agreed` or `Lesser`, chosen once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Gain = Callable[[float, int, int], float]
 
 
 class Shares(Protocol):
-    """Of gains."""
+    """Decides the share of a gain."""
 
     def of(self, requested: float, round: int, members: int, gain: Gain) -> float:
         """Return the share in [0, 1] that a responder gives of the gain that an initiator requests in its round.
@@ -30,7 +30,7 @@ class Shares(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """All nodes have the manifest's rates: all of a gain, which must be that of the exchange's round."""
+    """All nodes have the manifest's rates: the share is 1, and the gain must be that of the exchange's round."""
 
     vectors: Vectors
 
@@ -53,7 +53,7 @@ class Agreed:
 
 @dataclass(frozen=True, slots=True)
 class Lesser:
-    """Each node has rates of its own: the lesser gain, which is that of the longer way K·η."""
+    """Each node has rates of its own: both ends use the lesser gain, which is that of the larger K·η."""
 
     vectors: Vectors
 

@@ -1,6 +1,6 @@
 """Exchanges in which each end sends a message of its own.
 
-Shapes: D numbers of the shared vector, E numbers kept per edge.
+Shapes: D numbers of the shared vector, E numbers stored per edge.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Done, Drop,
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """As initiator: `mine` (D,), and the message `sent` (D,) if there is one."""
+    """An offer of the initiator: `mine` (D,), and the message `sent` (D,) if there is one."""
 
     give: float
     take: float
@@ -32,7 +32,7 @@ class _Offer:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """As responder. `apart` is the distance of the models."""
+    """An answer of the responder. `apart` is the distance of the models."""
 
     done: Swapped
     apart: float | None
@@ -90,11 +90,11 @@ class Swaps:
         return self.outcome(pending.done)
 
     def outcome(self, done: Swapped) -> Done:
-        """Return what the daemon is told of an effect: nothing, as messages are not clipped."""
+        """Return the report of an effect to the daemon: empty, as messages are not clipped."""
         return Done(False)
 
     def drop(self, call: Drop) -> Done:
-        """Forget one transaction, if it is there."""
+        """Forget a transaction, if there is one."""
         self._offers.drop(call)
         self._pending.drop(call)
         return Done()
@@ -110,7 +110,9 @@ class Swaps:
         self._pending.clear()
 
     def _after_others(self, shared: Tensor, peer: str) -> Tensor:
-        """The vector after the commits of transactions with others, as far as their effects are known, where they are added at once."""
+        """Return the vector after the commits of transactions with others, as far as their effects are known, where they are added at
+        once.
+        """
         if not self._vectors.exclusive:
             return shared
         for other, pending in self._pending.others(peer):
@@ -123,7 +125,7 @@ class Swaps:
         return torch.zeros_like(mine) if sent is None else self._edge.sent(self._kept(peer), sent, mine, give)[1]
 
     def _encode(self, call: Offer | Answer, mine: Tensor, budget: int = 0) -> tuple[bytes, Tensor | None]:
-        """The payload of our message to a peer, and the message as the peer will decode it."""
+        """Return the payload of our message to a peer, and the message as the peer will decode it."""
         give, _ = _weights(call)
         if give == 0.0:
             return b"", None
@@ -144,10 +146,10 @@ class Swaps:
         return None if difference is None else rms(difference[: self._terms.form.model])
 
     def _kept(self, peer: str) -> Tensor:
-        """(E,) what is remembered of an edge."""
+        """Return (E,): what is remembered of an edge."""
         return cast("PublicCopies", self._replica.memory).of(peer)
 
 
 def _weights(call: Offer | Answer) -> tuple[float, float]:
-    """(give, take) of a link: the peer's weight for our message, and ours for the peer's."""
+    """Return (give, take) of an edge: the peer's weight for our message, and our weight for the peer's message."""
     return (call.theta if call.give is None else call.give, call.theta if call.take is None else call.take)

@@ -1,4 +1,4 @@
-"""What a swarm agreed on for all exchanges, and the form of one node's vectors in them.
+"""Terms that a swarm agreed on for all exchanges, and the form of one node's vectors in them.
 
 Shapes: D numbers of the shared vector.
 """
@@ -16,7 +16,7 @@ from starling.node.engine.compression import Selection
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Of shared vectors."""
+    """Form of shared vectors."""
 
     dim: int  # D
     dtype: torch.dtype
@@ -25,7 +25,7 @@ class Form:
 
     @property
     def whole(self) -> bool:
-        """Whether all of the D numbers are of the model."""
+        """Tell if all of the D numbers are of the model."""
         return self.model >= self.dim
 
     def zeros(self, *more: int) -> Tensor:
@@ -35,7 +35,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Of all exchanges of a node."""
+    """Terms of all exchanges of a node."""
 
     node: str
     seed: int  # of the swarm

@@ -1,4 +1,4 @@
-"""The engine's half of pairwise transactions, of any kind: who is timed, who is at fault, and what is under way with whom.
+"""The engine's half of pairwise transactions of any kind: timing, blame, and pending transactions per peer.
 
 One transaction at a time per peer, in the order that the daemon's edges ensure. The model is not touched: vectors come in, and
 effects go out, so a refused payload changes nothing.
@@ -24,13 +24,13 @@ Of = calls.Offer | calls.Answer | calls.Apply | calls.Commit | calls.Drop
 
 
 class Transactions(Protocol):
-    """What the messages of one kind of exchange say and mean: each call of a transaction, answered."""
+    """Steps of a transaction for one kind of exchange: each call, answered."""
 
     def offer(self, call: calls.Offer) -> calls.Offered:
         """Initiator: make the request about the node's vector. Raises LocalProtocolError: its numbers cannot be sent, or it has none."""
 
     def answer(self, call: calls.Answer) -> calls.Answered:
-        """Responder: make the response about the node's vector, whose effect is kept until it is committed or dropped.
+        """Responder: make the response about the node's vector, whose effect is stored until it is committed or dropped.
 
         Raises RemoteProtocolError: the payload, the weight or the gain is not what an honest initiator could send; LocalProtocolError: the
         node's numbers cannot be sent, or it has none. Nothing changed then.
@@ -47,7 +47,7 @@ class Transactions(Protocol):
         """Responder: take the effect of the answer, which is no longer pending. Raises LocalProtocolError if there is none."""
 
     def drop(self, call: calls.Drop) -> calls.Done:
-        """Forget one transaction, if it is there."""
+        """Forget a transaction, if there is one."""
 
     def forget(self, peer: str) -> None:
         """Delete the state of an edge, which is closed or void."""
@@ -72,7 +72,7 @@ class Pairwise:
         return {kind: self._timed(answer) for kind, answer in timed.items()} | {calls.Drop: of.drop}
 
     def mix(self, frozen: Frozen, committed: Sequence[Committed], asked: Sequence[str], *, own: bool) -> Mixed:
-        """Add effects in order of peer id, each peer's in theirs."""
+        """Add effects in order of peer id, those of one peer in the order of their transactions."""
         self.replica.combine(sorted(committed, key=lambda done: done.peer), frozen.phase)
         return Mixed()
 
@@ -98,7 +98,7 @@ class Pairwise:
 
 @dataclass(slots=True)
 class Table(Generic[T]):
-    """At most one transaction per peer, with what is kept of it.
+    """At most one transaction per peer, with its state.
 
     Args:
         what: was done to the peer, for the error if there is no such transaction.
@@ -112,18 +112,18 @@ class Table(Generic[T]):
         self._held[call.peer] = call.inc, call.seq, kept
 
     def get(self, call: Of) -> T:
-        """Return what is kept of the call's transaction. Raises LocalProtocolError."""
+        """Return the state of the call's transaction. Raises LocalProtocolError: there is none."""
         inc, seq, kept = self._held.get(call.peer, (-1, -1, None))
         if kept is None or (inc, seq) != (call.inc, call.seq):
             raise LocalProtocolError(f"nothing {self.what} {call.peer} in transaction {call.seq}")
         return kept
 
     def others(self, peer: str) -> list[tuple[str, T]]:
-        """Return what is kept of transactions with all others, in order of peer id."""
+        """Return the states of transactions with all other peers, in order of peer id."""
         return [(other, kept) for other, (_, _, kept) in sorted(self._held.items(), key=_name) if other != peer]
 
     def drop(self, call: calls.Drop) -> None:
-        """Delete the call's transaction, if it is there."""
+        """Delete the call's transaction, if there is one."""
         inc, seq, _ = self._held.get(call.peer, (-1, -1, None))
         if (inc, seq) == (call.inc, call.seq):
             del self._held[call.peer]

@@ -1,1 +1,1 @@
-"""How long a local step will take on this machine, before one is done."""
+"""Forecast the seconds of a local step on this machine, before one is done."""

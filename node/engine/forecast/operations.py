@@ -1,4 +1,4 @@
-"""The operations of a loss and its gradient, found on fake tensors: these have shapes and no numbers, so activations take no memory."""
+"""The operations of a loss and its gradient, recorded on fake tensors: these have shapes and no numbers, so activations take no memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from starling.gossip.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """What a tensor is but for its numbers."""
+    """A tensor's properties without its numbers."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -66,7 +66,7 @@ class _Recorder(TorchDispatchMode):
         self.seen: dict[tuple[object, str], Operation] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """As torch calls it."""
+        """Record an operation as torch dispatches it."""
         kwargs = kwargs or {}
         if func.namespace != "prim":  # questions about a tensor, of the fake ones alone
             given = tree_map(_like, (args, kwargs))
@@ -98,7 +98,7 @@ def operations(loss: Callable[[nn.Module, Any], Tensor], model: nn.Module, batch
     try:
         with mode:
             for each in model.parameters():
-                each.grad = torch.zeros_like(each)  # gradients are added to what is there, as in an engine
+                each.grad = torch.zeros_like(each)  # gradients are added to existing ones, as in an engine
         with mode, recorder:
             loss(model, tree_map(fake, batch)).backward()  # type: ignore[no-untyped-call]
     except RuntimeError as error:

@@ -1,8 +1,9 @@
-"""How long a local step of a task will take on this machine, from its operations one by one, before a step is done.
+"""Forecast the seconds of a task's local step on this machine, from its operations one by one, before a step is done.
 
 The loss and its gradient are run on fake tensors (`operations`). Each different operation is then timed by itself on numbers of its shapes
-(`timing`), and what follows a gradient (correction, optimiser) as it is, in turn with them. What is around kernels (Python, autograd, a
-trainer's bookkeeping) is measured on almost nothing. The drawing of a batch is timed as it is.
+(`timing`), and what follows a gradient (correction, optimiser) as a whole, alternating with them. What is around kernels (Python,
+autograd, a
+trainer's bookkeeping) is measured with a tiny model. The drawing of a batch is timed as a whole.
 
 Of the CPU, in float32, without `numerics`, `privacy` and crews. Steps of less than a millisecond are mostly what is around them, and take
 up to half as long again. Predictions from single operations: Yu et al. 2021 (arXiv:2102.00527).

@@ -1,4 +1,4 @@
-"""Seconds of calls, and of operations each by itself. These take turns, so that none finds its data in a cache where a step would not."""
+"""Seconds of calls, and of single operations. These alternate, so that none has its data in a cache that a step would have evicted."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,7 @@ def apart(
 ) -> list[float]:
     """Return the seconds of each operation, as often as it is done.
 
-    They are medians of times taken in turn, in groups of at most `GROUP_BYTES` if they can.
+    They are medians of alternating measurements, in groups of at most `GROUP_BYTES` if possible.
     """
     groups, left = [list[Operation]()], GROUP_BYTES
     for each in operations:

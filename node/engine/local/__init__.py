@@ -1,1 +1,1 @@
-"""What a local step is: a model on this machine, where its gradients come from, and how they change it."""
+"""Local steps: a model on this machine, the sources of its gradients, and how they change it."""

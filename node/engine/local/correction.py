@@ -1,4 +1,4 @@
-"""Where the mixing algorithm's correction meets the optimiser: on the gradient, on the optimiser's update, or nowhere.
+"""Apply the mixing algorithm's correction: to the gradient, to the optimiser's update, or nowhere.
 
     OnGradient   sgd, or an algorithm that knows no rate: the optimiser steps along correct(gradient)
     OnUpdate     all others: the optimiser steps along the gradient, then x <- x − rate·correct(0)
@@ -100,7 +100,7 @@ class OnGradient:
 
 
 class InPlace:
-    """The same in the memory of the gradient and of the state."""
+    """Like `OnGradient`, in the memory of the gradient and of the state."""
 
     def __init__(self, replica: Replica, shape: Shape, mixer: CorrectsInPlace) -> None:
         self._replica, self._shape, self._mixer = replica, shape, mixer

@@ -1,4 +1,4 @@
-"""Where the gradient of a local step comes from: a batch, and around it noise, a second look, a measurement.
+"""Sources of a local step's gradient: a batch, and wrappers that add noise, a second gradient, or a measurement.
 
 A source is called with the number of the step, counted from 0, the round, and the vector (d,) that its gradient replaces. It returns the
 loss and whether the step may be taken: a loss that is no number says no, but for private gradients, whose steps must not depend on data.
@@ -53,7 +53,7 @@ class Batch:
 
 
 class MeasuredBatch(Batch):
-    """The same, in two halves where a step measures the gradient noise scale."""
+    """Like `Batch`, in two halves on steps that measure the gradient noise scale."""
 
     def __init__(self, model: LocalModel, compute: Compute, noise: NoiseScale, shares: Shares) -> None:
         """`shares` as of `NoiseScale.measure`."""
@@ -90,7 +90,7 @@ class Windowed:
 
 
 class Optimistic:
-    """Twice the gradient less the one before (`node.engine.ahead`)."""
+    """Twice the gradient minus the previous one (`node.engine.ahead`)."""
 
     def __init__(self, source: GradientSource) -> None:
         self._source = source
@@ -111,7 +111,7 @@ class Optimistic:
 
 
 class LookAhead:
-    """The gradient at a point ahead, found by a first gradient (`node.engine.ahead`); `second` computes it without a window."""
+    """The gradient at a look-ahead point, computed from a first gradient (`node.engine.ahead`); `second` computes it without a window."""
 
     def __init__(
         self, source: GradientSource, second: GradientSource, replica: Replica, model: LocalModel, rates: Rates

@@ -12,17 +12,17 @@ from starling.node.engine.local.local_model import LocalModel
 
 
 class LastGood(Protocol):
-    """Where the last good parameters are kept."""
+    """Stores the last good parameters."""
 
     def mark(self, x: Tensor) -> None:
-        """These (d,) are good."""
+        """Store x (d,) as good."""
 
     def get(self) -> Tensor:
         """Return (d,) the last good ones."""
 
 
 class Copied:
-    """In a copy."""
+    """Stores them in a copy."""
 
     def __init__(self, x: Tensor) -> None:
         self._x = x.clone()
@@ -37,7 +37,7 @@ class Copied:
 
 
 class Stored:
-    """Of a large model no copy is held: in the last checkpoint, else those that training began with."""
+    """Reads the parameters of a large model from the last checkpoint, else those that training began with: no copy is in memory."""
 
     def __init__(self, checkpoint: Callable[[], Tensor | None], beginning: Callable[[], Tensor]) -> None:
         self._checkpoint, self._beginning = checkpoint, beginning
@@ -46,7 +46,7 @@ class Stored:
         """Do nothing: the next checkpoint has them."""
 
     def get(self) -> Tensor:
-        """Read them."""
+        """Read the parameters."""
         found = self._checkpoint()
         return self._beginning() if found is None else found
 
@@ -68,7 +68,7 @@ class Guard:
         return self.checkpoint()
 
     def mark(self) -> None:
-        """The model and its buffers are good as they are."""
+        """Mark the current model and buffers as good."""
         self._last.mark(self._model.x)
         self._model.side.mark()
 

@@ -20,7 +20,7 @@ from starling.node.engine.local.local_model import LocalModel
 from starling.node.engine.local.rates import Rates
 
 Chance = Callable[[int], Generator | None]
-"""The number of a step -> what rounds its moments by chance; None where they are kept as they are."""
+"""Maps the number of a step to the generator that rounds its moments; None: moments are not rounded."""
 
 
 class Descent:
@@ -51,7 +51,7 @@ class LocalStep(Protocol):
     undone: int
 
     def __call__(self, round: int) -> float | None:
-        """Do one at the rate of `round` -> its loss, nan if it looked at no data; None: it was undone. Either way its batch was used."""
+        """Do one step at the rate of `round` -> its loss, nan if it used no data; None: it was undone. Either way its batch was used."""
 
     def forget(self, *, gradients: bool) -> None:
         """Delete what optimiser, and where `gradients` what sources remember: the model is another one."""

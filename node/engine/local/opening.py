@@ -1,4 +1,4 @@
-"""From the call that opens an engine to a trainer: every choice that the manifest and the node's settings make for local steps.
+"""Make a trainer from the call that opens an engine: every choice of the manifest and the node's settings for local steps.
 
 Shapes: d parameters.
 """
@@ -43,12 +43,12 @@ from starling.node.engine.vectors import GradientWindow
 from starling.node.rpc.calls import Open
 from starling.node.tasks.api import Stepped
 
-SPENT = ".privacy.json"  # beside the checkpoint, which ends in something else
+SPENT = ".privacy.json"  # next to the checkpoint, which has another suffix
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What local steps of any kind need.
+    """Parts that local steps of any kind need.
 
     Args:
         counts: weight of this node's updates.
@@ -131,7 +131,7 @@ def setup_of(opening: Open, model: LocalModel) -> Setup:
 
 
 def _chance(opening: Open) -> Chance:
-    """Return what rounds moments by chance, where they are kept in less than float32."""
+    """Return the generators that round moments stored in less than float32."""
     if opening.numerics.moments == "float32":
         return lambda _step: None
 

@@ -1,4 +1,4 @@
-"""From the call that opens an engine to a model on this machine: device, memory, task, data, module.
+"""Place a model on this machine, from the call that opens an engine: device, memory, task, data, module.
 
 Shapes: d parameters.
 """
@@ -28,7 +28,7 @@ from starling.node.tasks.reserved import data_of
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the model is computed."""
+    """Device that computes the model."""
 
     device: str
     memory: int  # bytes that a model may take there

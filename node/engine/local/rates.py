@@ -1,4 +1,4 @@
-"""The learning rate of each round at one node, and the phase that exchanges are told."""
+"""The learning rate of each round at one node, and the phase that exchanges get."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Rates:
         self._section, self._pace = manifest.optimizer, manifest.pace
         self._schedule = schedules.schedule(manifest.optimizer, manifest.pace.rounds)
         self._joined_at: int | None = None
-        self._known = (-1, 0.0)  # the round that was asked for last, and its rate
+        self._known = (-1, 0.0)  # the last requested round, and its rate
 
     def used(self, reach: float) -> None:
         """Do nothing: the manifest says which rates are used."""
@@ -44,7 +44,7 @@ class Rates:
         return schedules.phase(self._section, self._schedule, round, local_steps, self._ramp(round))
 
     def shared_phase(self, round: int, local_steps: float) -> Phase:
-        """Return the phase of `round` as it is at all nodes: without a ramp."""
+        """Return the phase of `round` that all nodes agree on: without a ramp."""
         return schedules.phase(self._section, self._schedule, round, local_steps)
 
     def _ramp(self, round: int) -> float:
@@ -54,7 +54,7 @@ class Rates:
 
 
 class OwnRates(Rates):
-    """Of a node whose script has a schedule of its own: phases are of the rate that it used last."""
+    """Rates of a node whose script has its own schedule: phases are of the rate that it used last."""
 
     shares = Lesser
 

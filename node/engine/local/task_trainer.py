@@ -40,12 +40,12 @@ _SCALE = "numerics.scale"
 
 
 Noted = Callable[[int, float | None], None]
-"""Is told the round and the result of each local step that a call did."""
+"""Called with the round and the result of each local step that a call did."""
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a node has for its local steps beside its model; None: it does without.
+    """Parts of a node's local steps besides its model; None: it does without.
 
     Args:
         long_steps: calls should not wait for one.
@@ -84,7 +84,7 @@ class TaskTrainer:
 
     @property
     def step(self) -> LocalStep:
-        """What does a local step."""
+        """Return the local step."""
         return self.local_step
 
     def handlers(self) -> Handlers:
@@ -107,11 +107,11 @@ class TaskTrainer:
         )
 
     def take_notes(self) -> tuple[str, ...]:
-        """Return notes on gradients, on samples, and on what changes beside the parameters."""
+        """Return notes on gradients, on samples, and on what changes besides the parameters."""
         return taken_notes(self.means.gradients, self.model.data, self.model.side)
 
     def evaluation(self) -> tuple[MeasuredModel, Iterator[Result | None]]:
-        """Return the model as it is now, and slices of its evaluation; training may go on meanwhile."""
+        """Return a copy of the current model, and slices of its evaluation; training may go on meanwhile."""
         model, measured = self.model, self._measured()
         own = self.replica.scope.personal or isinstance(model.data, Reserved)
         evaluated = evaluate(model.task, model.module, model.data, EVALUATION_BATCH, own=own)
@@ -156,7 +156,7 @@ class TaskTrainer:
         }
 
     def restore(self, tensors: Mapping[str, Tensor], steps: int) -> None:
-        """Resume; of the mixing algorithm what it remembers beside the model is kept. Raises ValueError: it is another model's."""
+        """Resume from a checkpoint; the mixing algorithm's state besides the model stays. Raises ValueError: it is another model's."""
         self.replica.check(tensors.get(_X))
         self.model.side.check(tensors)
         if self.means.gradients.scale is not None and _SCALE in tensors:

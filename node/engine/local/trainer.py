@@ -1,4 +1,4 @@
-"""What trains a replica between exchanges, as the session sees it.
+"""Interface of trainers, which train a replica between exchanges, for the session.
 
 Shapes: d parameters.
 """
@@ -17,7 +17,7 @@ from starling.node.engine.local.rates import Rates
 
 @dataclass(frozen=True, slots=True)
 class CrewFacts:
-    """What is known of a stage of a crew."""
+    """Facts about a stage of a crew."""
 
     by_calls: bool  # local steps are done by calls of their own, and not by `Trainer.step`
     batches: int  # of held-out data that the first stage evaluates
@@ -29,11 +29,11 @@ NO_CREW = CrewFacts(by_calls=False, batches=0, most_state_bytes=0)
 
 @dataclass(frozen=True, slots=True)
 class TrainerFacts:
-    """What is known of a trainer before the first step."""
+    """Facts about a trainer before the first step."""
 
     metric: str
     higher_is_better: bool
-    samples: int  # of training data held here
+    samples: int  # of this node's training data
     device: str
     large: bool  # whether copies of the model matter
     crew: CrewFacts = NO_CREW
@@ -41,7 +41,7 @@ class TrainerFacts:
 
 @dataclass(frozen=True, slots=True)
 class TrainerFigures:
-    """What a trainer has measured so far."""
+    """Measurements of a trainer so far."""
 
     epsilon: float | None  # ε used; None without differential privacy
     halted: str  # why training on the data has stopped; "" while it goes on
@@ -65,7 +65,7 @@ class Trainer(Protocol):
 
     @property
     def step(self) -> Callable[[int], float | None]:
-        """Does a local step at the rate of a round -> its loss, nan if it looked at no data; None: it was undone."""
+        """Does a local step at the rate of a round -> its loss, nan if it used no data; None: it was undone."""
 
     def handlers(self) -> Handlers:
         """Return what answers calls that only this trainer knows."""
@@ -92,7 +92,7 @@ class Trainer(Protocol):
         """Give freed memory back to the system."""
 
     def mark(self) -> None:
-        """The model is good as it is: restore it after a step that leaves the finite numbers."""
+        """Mark the model as good: it is restored after a step that makes it infinite or nan."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what a checkpoint keeps."""
@@ -110,10 +110,10 @@ class Trainer(Protocol):
         """
 
     def beside(self) -> dict[str, Tensor]:
-        """Return what late joiners are given beside the model, by names that are not "x"."""
+        """Return the tensors that late joiners get besides the model, by names other than "x"."""
 
     def check_beside(self, tensors: dict[str, Tensor]) -> None:
-        """Raises ValueError unless what a peer gives beside its model "x" fits ours; the dict may be changed."""
+        """Raise ValueError unless the tensors that a peer sends besides its model "x" fit ours; the dict may be changed."""
 
     def take_beside(self, given: Sequence[Mapping[str, Tensor]]) -> None:
         """Take over what peers gave, whose models agreed; `check_beside` has seen it."""

@@ -1,4 +1,4 @@
-"""The privacy accountant: (ε, δ) of all noised steps of a node's data, kept in a file beside the checkpoint.
+"""The privacy accountant: (ε, δ) of all noised steps of a node's data, stored in a file next to the checkpoint.
 
 Steps are written in lots before they are taken, so that after a crash the sum is too large by at most a lot, never too small. The file
 stays when a checkpoint is moved away: what was sent to peers cannot be taken back.
@@ -58,7 +58,7 @@ def _moments(noise: float, rate: float, orders: tuple[float, ...]) -> npt.NDArra
 
 
 def _opacus() -> Any:
-    """The accountant's module."""
+    """Return the accountant's module."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -25,12 +25,12 @@ class Csprng:
         self._stream = Cipher(algorithms.AES(entropy(_KEY_BYTES)), modes.CTR(bytes(16))).encryptor()
 
     def uniform(self, count: int) -> npt.NDArray[np.float64]:
-        """(count,) in (0, 1), odd multiples of 2⁻⁵⁴."""
+        """Return (count,) in (0, 1), odd multiples of 2⁻⁵⁴."""
         words = np.frombuffer(self._stream.update(bytes(8 * count)), np.uint64)
         return np.asarray(((words >> np.uint64(11)) + 0.5) * 2.0**-53, np.float64)
 
     def noised(self, x: Tensor, deviation: float) -> Tensor:
-        """A copy of `x` (n,) with independent Gaussian noise, drawn and added in double precision. Source: Box and Muller 1958."""
+        """Return a copy of `x` (n,) with independent Gaussian noise, drawn and added in double precision. Source: Box and Muller 1958."""
         noised = x.detach().clone()
         for start in range(0, x.numel(), _PIECE):
             piece = noised[start : start + _PIECE]

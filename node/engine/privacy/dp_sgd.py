@@ -31,7 +31,7 @@ from starling.node.tasks.api import Sampled, Task
 from starling.node.tasks.evaluate import TaskLoss
 from starling.robust.catalogue import RULES
 
-CHUNK_BYTES = 64 << 20  # of gradients held at a time, one for each sample
+CHUNK_BYTES = 64 << 20  # of gradients in memory at a time, one for each sample
 _BATCH_NORMS = (
     nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, nn.LazyBatchNorm3d,
 )  # fmt: skip
@@ -44,7 +44,7 @@ class PrivateGradients:
     """
 
     def __init__(self, section: PrivacySection, model: LocalModel, csprng: Csprng, path: Path | None) -> None:
-        """`path`: where the account is kept; None: nowhere."""
+        """`path`: where the account is stored; None: nowhere."""
         manifest, data, layout = model.manifest, model.data, model.layout
         about = manifest.task
         if manifest.mix.kind == "gather" and RULES.facts(manifest.robust.rule, trusted=True).losses:
@@ -83,9 +83,9 @@ class PrivateGradients:
         )  # fmt: skip
 
     def gradient(self) -> tuple[Tensor, float]:
-        """A noised gradient (d,), and the mean loss of its samples, for the owner only; nan for none.
+        """Return a noised gradient (d,), and the mean loss of its samples, for the owner only; nan for none.
 
-        Zeros, without a look at the data, once the allowed ε is used up.
+        Zeros, without use of the data, once the allowed ε is used up.
         """
         if not self.accountant.count_step():
             return torch.zeros(self._dim, dtype=self._dtype), math.nan
@@ -119,7 +119,7 @@ def clipped_sum(rows: Tensor, norm: float) -> Tensor:
 
 
 def _each_sample(task: Task, model: nn.Module) -> Callable[[dict[str, Tensor], Any], tuple[dict[str, Tensor], Tensor]]:
-    """(parameters by name, a batch) -> each sample's own gradient by name, a leading m on every one, and its loss (m,)."""
+    """Map (parameters by name, a batch) -> each sample's own gradient by name, a leading m on every one, and its loss (m,)."""
     loss = TaskLoss(task, model)
 
     def of_one(parameters: dict[str, Tensor], sample: Any) -> Tensor:
@@ -133,7 +133,7 @@ def _each_sample(task: Task, model: nn.Module) -> Callable[[dict[str, Tensor], A
 
 
 def _alone(sample: Any) -> Any:
-    """A sample without its leading dimension -> a batch of one, in the form it came in."""
+    """Return a sample without its leading dimension -> a batch of one, in the form it came in."""
     if isinstance(sample, Tensor):
         return sample[None]
     if isinstance(sample, dict):

@@ -1,4 +1,4 @@
-"""What a script's swarm begins with: names and shapes of the parameters, their first values, and the metric.
+"""Beginning of a script's swarm: names and shapes of the parameters, their first values, and the metric.
 
 In a swarm of scripts they are those of the file of `task.start`. In that of a task, which a script may join as well, the task makes the
 model.
@@ -27,7 +27,7 @@ from starling.node.tasks.api import Task
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Of one swarm.
+    """Beginning of one swarm.
 
     Args:
         layout: of the model.

@@ -1,6 +1,6 @@
 """One script, as its engine talks to it: what was said last, and the vectors that both have.
 
-    waits      the script waits for a grant, or for an evaluation to be asked of it
+    waits      the script waits for a grant, or for a request for an evaluation
     measures   it evaluates
     else       it does local steps, or there is none
 
@@ -28,17 +28,17 @@ AHEAD_OF_CLOCK = 4  # `Welcome.ahead` in clock pace
 
 
 class Contact:
-    """With the scripts that come to a folder, one after the other.
+    """Contact with the scripts that connect to a folder, one after the other.
 
     Attributes:
         ahead: as of `Welcome`.
         waits, measures: see above.
         vectors: shared with the script; None: there was none yet.
-        known: numbers beside the correction that the script was told last.
+        known: numbers besides the correction that the script received last.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, trainer: ScriptTrainer) -> None:
-        """Raises ConfigError: there is no room for a socket."""
+        """Raises ConfigError: no socket can be created."""
         self._folder, self._manifest, self._trainer = folder, manifest, trainer
         self.ahead = AHEAD_OF_CLOCK if manifest.pace.kind == "clock" else int(manifest.pace.overlap)
         self._corrects = trainer.replica.abilities.in_place is not None
@@ -52,12 +52,11 @@ class Contact:
 
     @property
     def is_up(self) -> bool:
-        """Whether a script is connected."""
         return self._link.is_up
 
     @property
     def is_heard(self) -> bool:
-        """Whether a script says something."""
+        """Tell if a script has sent something."""
         return self._link.ready
 
     @property
@@ -70,7 +69,7 @@ class Contact:
         return self._link.receive()
 
     def welcome(self, hello: messages.Hello, due: int, kept: int) -> None:
-        """Let a script take part in round `due`, of whose state `kept` is the round of the checkpoint; -1: there is none.
+        """Let a script take part in round `due`, whose stored state is that of round `kept`; -1: there is none.
 
         Raises Closed: it cannot take part, or is gone; OSError: there is no memory.
         """
@@ -119,7 +118,7 @@ class Contact:
         self._link.send(messages.Grant(due, steps, trainer.rates.at(due), age, flows, known, keep, finished))
 
     def measure(self, due: int) -> None:
-        """Ask for an evaluation of the model as it is after round `due`. Raises Closed."""
+        """Request an evaluation of the model after round `due`. Raises Closed."""
         self._write(self._trainer.replica.settled)
         self.waits, self.measures = False, True
         self._link.send(messages.Measure(due))
@@ -130,7 +129,7 @@ class Contact:
         raise Closed
 
     def gone(self) -> None:
-        """Note that it is."""
+        """Note that the script is gone."""
         self.waits = self.measures = False
 
     def close(self) -> None:

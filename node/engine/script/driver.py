@@ -70,7 +70,7 @@ class ScriptDriver:
         answers[calls.Save], answers[calls.Stop] = self._save, self._stop
         self._finished = False
         self._kept = self.session.round if resumed else -1  # round of the checkpoint
-        self._keep = -1  # of a checkpoint beside which the script has not kept its state yet
+        self._keep = -1  # round of a checkpoint with which the script has not stored its state yet
         self._measuring: calls.Evaluate | None = None
         self._patience, self._missed, self._usual_s = FIRST_S, clock(), LEAST_S
         self.contact = Contact(Path(opening.checkpoint).parent, opening.manifest, trainer)

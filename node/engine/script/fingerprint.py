@@ -1,4 +1,4 @@
-"""Whether a script's model is the one that its swarm trains."""
+"""Check that a script's model is the one that its swarm trains."""
 
 from starling.gossip.vector import Layout
 from starling.node.config.schema import Manifest

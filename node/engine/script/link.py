@@ -1,6 +1,6 @@
 """The engine's end of the socket on which its owner's script talks to it: one script at a time.
 
-Anyone who can open the socket is the owner, as for the control socket. A script that says what cannot be understood is hung up on.
+Anyone who can open the socket is the owner, as for the control socket. The connection to a script that sends an invalid message is closed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ HEARD_S = 10.0  # for the rest of a message that has begun
 
 
 class Link:
-    """Listens in a folder."""
+    """Listens in a folder for scripts."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError: there is no room for a socket."""
+        """Raises OSError: no socket can be created."""
         self._folder = folder
         self._path = folder / SOCKET_NAME
         self._path.unlink(missing_ok=True)
@@ -36,7 +36,7 @@ class Link:
 
     @property
     def is_up(self) -> bool:
-        """Whether a script is connected."""
+        """Tell if a script is connected."""
         return self._script is not None
 
     @property
@@ -67,7 +67,7 @@ class Link:
         return None
 
     def send(self, message: FromEngine, *files: int) -> None:
-        """Tell the script, if one is there. Raises Closed: it is gone."""
+        """Send to the script, if one is connected. Raises Closed: it is gone."""
         if self._script is None:
             raise Closed
         try:

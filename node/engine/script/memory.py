@@ -1,4 +1,4 @@
-"""What the optimisers of a script remember, as exchanges of memories see it: a copy that is renewed after each of its rounds.
+"""Memory of a script's optimisers, as exchanges of memories see it: a copy that is renewed after each of its rounds.
 
 Shapes: d parameters, D numbers of the shared vector.
 """
@@ -13,7 +13,7 @@ from starling.node.engine.memory_pieces import View
 
 
 class ScriptMemory:
-    """Satisfies `starling.gossip.mix.memories.Memory`, empty until the script has told of one.
+    """Satisfies `starling.gossip.mix.memories.Memory`, empty until the script has sent one.
 
     Attributes:
         mean, square: (d,) m and v.
@@ -42,14 +42,14 @@ class ScriptMemory:
     def moved(
         self, base: Memories, mean: Tensor, square: Tensor, age: int, decays: Sequence[Decay], steps: int
     ) -> None:
-        """As `told`, after so many local steps from `base`, while exchanges may have changed this memory."""
+        """Store the memory after so many local steps from `base`, while exchanges may have changed it."""
         before = (self.mean.clone(), self.square.clone()) if self.age and age else None
         self.told(mean, square, age, decays)
         if before is not None:
             carry(self.mean, self.square, before, base, decays, steps, age)
 
     def forget(self) -> None:
-        """It is empty: the model is another one."""
+        """Empty the memory: the model is another one."""
         self.mean.zero_()
         self.square.zero_()
         self.age = self.clock = self.met = 0

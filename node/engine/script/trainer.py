@@ -164,7 +164,7 @@ class ScriptTrainer:
         return notes
 
     def model(self) -> Kept:
-        """Return the model as it is now."""
+        """Return the current model."""
         return Kept(self.layout, self.replica.settled)
 
     def exported(self) -> dict[str, Tensor]:
@@ -222,7 +222,7 @@ class ScriptTrainer:
         return {}
 
     def check_beside(self, tensors: dict[str, Tensor]) -> None:
-        """Raises ValueError: there is something beside the model."""
+        """Raise ValueError if there is anything besides the model."""
         if tensors.keys() != {_X}:
             raise ValueError("holds more than the model")
 

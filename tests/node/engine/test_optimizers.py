@@ -432,7 +432,7 @@ def test_every_optimiser_goes_downhill_and_leaves_the_direction_alone(kind):
         (lambda x: optimizer(OptimizerSection(decay="matrices"), x), "decay: matrices needs the shapes"),
         (
             lambda x: optimizer(OptimizerSection(kind="muon"), x, model=torch.nn.Linear(2, 1)),
-            "kind: muon .* has none beside embeddings",
+            "kind: muon .* has none besides embeddings",
         ),
         *(
             (lambda x, made=TORCH[kind]: Optimizer(lambda p: [made(p)], x), "kind: it cannot step a flat vector")

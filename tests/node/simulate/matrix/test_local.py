@@ -281,7 +281,7 @@ def test_digits_are_scored_as_a_node_scores_itself():
 
 
 def test_muon_needs_a_matrix_which_a_bowl_has_not():
-    with pytest.raises(ConfigError, match=r"optimizer\.kind: muon .* has none beside embeddings"):
+    with pytest.raises(ConfigError, match=r"optimizer\.kind: muon .* has none besides embeddings"):
         local_steps("quadratic", "muon")
 
 
