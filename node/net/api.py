@@ -1,4 +1,4 @@
-"""What the daemon needs of a network: frames to and from peers by their ids. Frames may be lost, but not changed.
+"""Interface of networks for the daemon: frames to and from peers by their ids. Frames may be lost, but not changed.
 
 Two networks satisfy it: `starling.node.net.libp2p` (TCP, Noise, Yamux) and `starling.node.net.memory` (virtual time, with faults as rules).
 A frame arrives whole or not at all; order holds between two peers on one lane while a connection lasts.
@@ -60,7 +60,7 @@ class Network(Protocol):
 
     @property
     def peer_id(self) -> str:
-        """Our own id."""
+        """Return this node's own id."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class Network(Protocol):
 
     @property
     def announced(self) -> tuple[str, ...]:
-        """Of `addresses` those for every member to read: no private ones once a peer was met at a public one."""
+        """Return the `addresses` that every member may read: no private ones once a peer was met at a public one."""
 
     @property
     def local(self) -> tuple[str, ...]:
@@ -76,11 +76,11 @@ class Network(Protocol):
 
     @property
     def port(self) -> int | None:
-        """Where we listen, or are forwarded from; None if we do not, or this network has no ports."""
+        """Return the port where this node listens, or is forwarded from; None if it does not listen, or this network has no ports."""
 
     @property
     def met_public(self) -> bool:
-        """Whether a peer was met at a public address."""
+        """Tell if a peer was met at a public address."""
 
     @property
     def callers(self) -> tuple[str, ...]:
@@ -99,10 +99,10 @@ class Network(Protocol):
         """Pairs of peers between which this node relays."""
 
     def way(self, peer: str) -> Way | None:
-        """By what way we are connected to a peer; None: we are not."""
+        """Return how this node is connected to a peer; None: it is not."""
 
     def relay_of(self, peer: str) -> str:
-        """The relay through which we are connected to a peer; "" for none."""
+        """Return the relay through which we are connected to a peer; "" for none."""
 
     def found(self, *, hidden: bool, host: str) -> None:
         """Others cannot dial us, so only relays are announced; or they reach us at this host, "" for none that we did not know."""
@@ -112,20 +112,20 @@ class Network(Protocol):
 
     @property
     def traffic(self) -> Mapping[str, Traffic]:
-        """Per peer."""
+        """Return the traffic per peer."""
 
     @property
     def total_traffic(self) -> Traffic:
-        """With all peers since the start, also those no longer remembered; never decreases."""
+        """Return the traffic with all peers since the start, also those no longer remembered; never decreases."""
 
     def origin(self, peer: str) -> str | None:
-        """The public address prefix of a peer's newest direct connection; "" for a private address, None without one."""
+        """Return the public address prefix of a peer's newest direct connection; "" for a private address, None without one."""
 
     def inbound(self, lane: Lane) -> trio.abc.ReceiveChannel[Inbound]:
         """Frames of one lane. Bounded (`limits.inbox_frames` per peer, see `node.net.inbox`): what is dropped is counted."""
 
     def receives(self, peer: str) -> bool:
-        """Whether a frame of `peer` has come in part, and the rest is on its way."""
+        """Tell if part of a frame of `peer` has arrived, and the rest is on its way."""
 
     def events(self) -> trio.MemoryReceiveChannel[Connected | Disconnected]:
         """Opened and closed connections. Bounded: when full the oldest events are dropped."""
@@ -137,7 +137,7 @@ class Network(Protocol):
         """The router leads this host and port to us, or does so no more."""
 
     def also_at(self, address: str) -> None:
-        """A peer may be at this address of the local network too, which is dialled beside those that it announces."""
+        """Add an address of a peer on the local network, which is dialled in addition to those that it announces."""
 
     def expect(self, lane: Lane, frame_bytes: int) -> None:
         """Set the longest frame of a lane; a longer one is refused when its length is read."""
@@ -146,15 +146,15 @@ class Network(Protocol):
         """Send and receive at most so many bytes a second from now on; 0 is no cap."""
 
     def answered(self, peer: str) -> str | None:
-        """The multiaddr, with /p2p/ID, at which our last dial of a peer was answered; None if none was."""
+        """Return the multiaddr, with /p2p/ID, at which our last dial of a peer was answered; None if none was."""
 
     def met(self, peer: str, addresses: Sequence[str]) -> tuple[str, ...]:
-        """Those of these addresses of a peer at whose host we met it."""
+        """Return the addresses of a peer at whose host this node met it."""
 
     async def dial(self, address: str, *, given: bool = True) -> str:
         """Connect to a multiaddr with /p2p/ID and return the peer id. Raises PeerUnreachable with the reason in one line.
 
-        `given`: by the owner, so networks of this kind are ours; else an address at which we met the peer.
+        `given`: by the owner, so this node is in networks of this kind; else an address at which this node met the peer.
         """
 
     async def send(self, peer: str, lane: Lane, frame: bytes) -> None:

@@ -43,7 +43,7 @@ class _LinkRandom:
 
 
 def loss(probability: float, seed: int = 0) -> Rule:
-    """Each frame is lost with this probability, in [0, 1]."""
+    """Return a rule by which each frame is lost with this probability, in [0, 1]."""
     random = _LinkRandom(seed, "loss")
 
     def rule(src: str, dst: str, _now: float) -> Drop | None:
@@ -53,7 +53,7 @@ def loss(probability: float, seed: int = 0) -> Rule:
 
 
 def delay(mean_s: float, jitter_s: float = 0.0, seed: int = 0) -> Callable[[str, str, float], Deliver]:
-    """Each frame takes mean ± jitter seconds, uniformly; never less than 0."""
+    """Return a rule by which each frame takes mean ± jitter seconds, uniformly; never less than 0."""
     random = _LinkRandom(seed, "delay")
 
     def rule(src: str, dst: str, _now: float) -> Deliver:

@@ -1,4 +1,4 @@
-"""Inbound queues of a node: frames by lane, bounded per peer and taken from peers in turn, and connection events."""
+"""Inbound queues of a node: frames by lane, bounded per peer and read round-robin, and connection events."""
 
 import trio
 
@@ -11,30 +11,30 @@ IN_A_ROW = 16  # frames sent or received before other tasks run
 
 
 class Inbox(trio.abc.ReceiveChannel[Inbound]):
-    """Received frames of one lane. A noisy peer fills its own queue and does not delay other peers, which are received from in turn.
+    """Received frames of one lane. A noisy peer fills its own queue and does not delay other peers: reads are round-robin.
 
-    At most `frames` are queued for one peer: wait for `room` to lose none. All together never exceed two of the largest that the lane
+    At most `frames` are queued for one peer: await `room` to lose none. All together never exceed two of the largest that the lane
     allows: when these are full, the peer that holds most loses its newest frames to one that holds less.
     """
 
     def __init__(self, lane: Lane, frames: int) -> None:
         self._waiting: Turns[Inbound] = Turns(frames, 2 * MAX_FRAME_BYTES[lane])
         self._readers = trio.lowlevel.ParkingLot()
-        self._waits: dict[str, trio.lowlevel.ParkingLot] = {}  # peers whose frames wait for room
+        self._waits: dict[str, trio.lowlevel.ParkingLot] = {}  # peers whose frames wait for space in the queue
         self._at_once = 0  # received while other tasks did not run
         self._closed = False
 
     def full(self, peer: str) -> bool:
-        """Whether the next frame of a peer would be dropped for want of room of its own."""
+        """Tell if the next frame of a peer would be dropped, as the peer's share of the queue is full."""
         return self._waiting.full(peer)
 
     async def room(self, peer: str) -> None:
-        """Wait until there is room, which another may take first."""
+        """Wait until there is space in the queue, which another frame may take first."""
         if self._waiting.full(peer):
             await self._waits.setdefault(peer, trio.lowlevel.ParkingLot()).park()
 
     def put(self, inbound: Inbound) -> tuple[str, ...]:
-        """Queue a frame. -> the peer of each frame that was dropped: the sender's own, or others' that made room for it"""
+        """Queue a frame -> the peer of each frame that was dropped: the sender's own, or others' for lack of space."""
         if self._readers:
             self._readers.unpark_all()
         dropped = self._waiting.put(inbound.peer, inbound, len(inbound.frame))
@@ -43,7 +43,7 @@ class Inbox(trio.abc.ReceiveChannel[Inbound]):
         return dropped
 
     async def receive(self) -> Inbound:
-        """The next frame. Other tasks run before more than IN_A_ROW are received. Raises EndOfChannel after `close`."""
+        """Return the next frame. Other tasks run before more than IN_A_ROW are received. Raises EndOfChannel after `close`."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._at_once >= IN_A_ROW:
             self._at_once = 0
@@ -55,7 +55,7 @@ class Inbox(trio.abc.ReceiveChannel[Inbound]):
         return self.receive_nowait()
 
     def receive_nowait(self) -> Inbound:
-        """The next frame. Raises EndOfChannel after `close`, WouldBlock: there is none."""
+        """Return the next frame. Raises EndOfChannel after `close`, WouldBlock: there is none."""
         if self._closed:
             raise trio.EndOfChannel
         if not self._waiting:
@@ -65,7 +65,7 @@ class Inbox(trio.abc.ReceiveChannel[Inbound]):
         return inbound
 
     def close(self) -> None:
-        """Nothing more is received."""
+        """Stop receiving."""
         self._closed = True
         self._readers.unpark_all()
 
@@ -88,7 +88,7 @@ class Inboxes:
         self._oldest = self._events.clone()
 
     def inbound(self, lane: Lane) -> Inbox:
-        """Frames of one lane."""
+        """Return the inbox of one lane."""
         return self._inboxes[lane]
 
     def events(self) -> trio.MemoryReceiveChannel[Connected | Disconnected]:

@@ -11,7 +11,7 @@ ORIGIN_SHARE = 4  # one public address prefix has at most 1/ORIGIN_SHARE of a no
 
 
 def origin_of(host: str) -> str:
-    """The IPv4 /24 or IPv6 /48 prefix of a public address; "" for others, which have no prefix limit. ValueError: no address."""
+    """Return the IPv4 /24 or IPv6 /48 prefix of a public address; "" for others, which have no prefix limit. ValueError: no address."""
     address = ipaddress.ip_address(host.partition("%")[0])
     return prefix_of(f"/ip{address.version}/{address}") or ""
 
@@ -31,7 +31,7 @@ class Pacer:
 
     @property
     def capped(self) -> bool:
-        """Whether there is a cap."""
+        """Tell if there is a cap."""
         return self._bucket is not None
 
     @property
@@ -55,7 +55,7 @@ class Pacer:
         """Account for `amount` bytes and sleep until they are within the cap."""
         if self._bucket is None:
             return
-        left = self._bucket.borrow(amount, trio.current_time()) * self._bucket.rate  # bytes until it is our turn
+        left = self._bucket.borrow(amount, trio.current_time()) * self._bucket.rate  # bytes that others send first
         while self._bucket is not None:
             rate, since = self._bucket.rate, trio.current_time()
             with trio.move_on_after(left / rate) as scope:

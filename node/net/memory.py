@@ -3,7 +3,7 @@
 A frame is lost with the connection it was sent on (crash, sever, refusal). Faults are rules, see `starling.node.net.faults`; they
 apply to dials as well, which try three times. Frame rates are not limited. System tasks deliver frames, so that joining needs no nursery.
 
-A peer's `cap` holds for all its links together, in pieces that its senders take in turn; who sends to a peer waits for the cap of that peer
+A peer's `cap` holds for all its links together, in pieces, round-robin among its senders; a sender waits for the cap of the receiving peer
 too, as a full window makes it. So a frame behind a long one waits for a piece of it, not for all.
 """
 
@@ -28,7 +28,7 @@ DIAL_PATIENCE_S = 0.3
 
 
 def address_of(peer: str) -> str:
-    """The one address of a peer on a memory network."""
+    """Return the one address of a peer on a memory network."""
     return f"/memory/{peer}/p2p/{peer}"
 
 
@@ -78,7 +78,7 @@ class MemoryHub:
         network.stop()
 
     def fate(self, src: str, dst: str) -> Deliver | Drop:
-        """Of a frame sent now."""
+        """Return what happens to a frame sent now."""
         now = trio.current_time()
         for rule in self.rules:
             fate = rule(src, dst, now)
@@ -87,7 +87,7 @@ class MemoryHub:
         return self._usually(src, dst, now)
 
     def connected(self, one: str, other: str) -> bool:
-        """Whether there is a connection between two peers."""
+        """Tell if there is a connection between two peers."""
         return frozenset((one, other)) in self._connections
 
     def sever(self, one: str, other: str) -> None:
@@ -99,7 +99,7 @@ class MemoryHub:
                 self._peers[peer].announce(Disconnected(far))
 
     async def connection(self, src: str, dst: str) -> _Connection:
-        """The connection between two peers, made if needed; PeerUnreachable if `dst` is absent, refuses, or rules drop the dial."""
+        """Return the connection between two peers, made if needed; PeerUnreachable if `dst` is absent, refuses, or rules drop the dial."""
         key = frozenset((src, dst))
         if src == dst:
             raise PeerUnreachable(dst, "that is this node itself")
@@ -177,14 +177,13 @@ class MemoryNetwork(Inboxes):
         self.addresses = (address_of(peer_id),)
         self.up, self.down = Pacer(0), Pacer(0)
         self._hub = hub
-        self.dialled: set[str] = set()  # peers that answered a dial of ours; kept by the hub
+        self.dialled: set[str] = set()  # peers that answered this node's dial; set by the hub
         self._known: set[str] = set()
         self._refused: dict[str, float] = {}
         self._traffic: dict[str, Traffic] = {}
 
     @property
     def announced(self) -> tuple[str, ...]:
-        """All: there is one network here."""
         return self.addresses
 
     port, met_public, callers, relays, relayed, circuits, local = None, False, (), (), (), (), ()
@@ -195,17 +194,16 @@ class MemoryNetwork(Inboxes):
         return "direct" if self._hub.connected(self.peer_id, peer) else None
 
     def leased(self, outside: tuple[str, int] | None) -> None:
-        """Ignored."""
+        """Do nothing."""
 
     def also_at(self, address: str) -> None:
-        """Ignored."""
+        """Do nothing."""
 
     def relay_of(self, _peer: str) -> str:
-        """None."""
         return ""
 
     def found(self, *, hidden: bool, host: str) -> None:
-        """Ignored."""
+        """Do nothing."""
 
     async def dial_back(self, peer: str, port: int) -> tuple[str, bool]:
         """Never: there are no ports."""
@@ -214,16 +212,14 @@ class MemoryNetwork(Inboxes):
 
     @property
     def traffic(self) -> Mapping[str, Traffic]:
-        """Per peer."""
         return MappingProxyType(self._traffic)
 
     @property
     def total_traffic(self) -> Traffic:
-        """With all peers."""
         return sum(self._traffic.values(), Traffic())
 
     def origin(self, peer: str) -> str | None:
-        """The address prefix that the hub gives a connected peer."""
+        """Return the address prefix that the hub gives a connected peer."""
         return self._hub.origins.get(peer, "") if self._hub.connected(self.peer_id, peer) else None
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
@@ -246,11 +242,11 @@ class MemoryNetwork(Inboxes):
         self.down.change(down_bytes_per_s)
 
     def answered(self, peer: str) -> str | None:
-        """Its memory address, if we dialled it."""
+        """Return the peer's memory address, if this node dialled it."""
         return address_of(peer) if peer in self.dialled else None
 
     def met(self, peer: str, addresses: Sequence[str]) -> tuple[str, ...]:
-        """Its memory address, if we met it."""
+        """Return the peer's memory address, if this node met it."""
         return tuple({address_of(peer)} & set(addresses)) if peer in self._traffic else ()
 
     async def dial(self, address: str, *, given: bool = True) -> str:
@@ -278,7 +274,7 @@ class MemoryNetwork(Inboxes):
         self._hub.sever(self.peer_id, peer)
 
     def refuses(self, peer: str) -> bool:
-        """Whether the peer is refused now."""
+        """Tell if the peer is refused now."""
         return trio.current_time() < self._refused.get(peer, -inf)
 
     def arrive(self, inbound: Inbound) -> None:

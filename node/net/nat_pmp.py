@@ -30,12 +30,12 @@ _GATEWAY_FLAG = 2
 
 
 def question(operation: int, port: int = 0, outside: int = 0, seconds: int = 0) -> bytes:
-    """For the address outside, or to lead a TCP port."""
+    """Return the request for the outside address, or to map a TCP port."""
     return bytes(2) if operation == ADDRESS else _LEAD.pack(0, operation, 0, port, outside, seconds)
 
 
 def answer(data: bytes, operation: int) -> bytes | None:
-    """What follows the head of an answer to this operation; empty: refused; None: it is none."""
+    """Return what follows the header of an answer to this operation; empty: refused; None: no such answer."""
     if len(data) < _HEAD.size:
         return None
     version, answered, result, _ = _HEAD.unpack_from(data)
@@ -46,7 +46,7 @@ def answer(data: bytes, operation: int) -> bytes | None:
 
 
 def of_routes(table: str) -> str | None:
-    """The gateway of the default route in Linux's /proc/net/route."""
+    """Return the gateway of the default route in Linux's /proc/net/route."""
     for line in table.splitlines()[1:]:
         match line.split():
             case [_, "00000000", gateway, flags, *_] if int(flags, 16) & _GATEWAY_FLAG:
@@ -55,12 +55,12 @@ def of_routes(table: str) -> str | None:
 
 
 def of_route(text: str) -> str | None:
-    """The gateway in what macOS's `route -n get default` prints."""
+    """Return the gateway in what macOS's `route -n get default` prints."""
     return next((line.split()[1] for line in text.splitlines() if line.split()[:1] == ["gateway:"]), None)
 
 
 def gateway() -> str | None:
-    """The router's address here, blocking; None: there is none, or this system does not say."""
+    """Return the router's address here, blocking; None: there is none, or this system does not say."""
     routes = Path("/proc/net/route")
     try:
         if routes.exists():
@@ -80,7 +80,7 @@ class NatPmp:
     words: str = "NAT-PMP"
 
     async def lead(self, outside: int, port: int) -> Lease | None:
-        """The router chooses another port where that one is taken."""
+        """Return the router chooses another port where that one is taken."""
         router = await in_thread(self.find)
         if router is None or not (address := await self._ask(router, ADDRESS)):
             return None
@@ -90,12 +90,12 @@ class NatPmp:
         return Lease(str(IPv4Address(address)), given, float(seconds)) if inside == port and given and seconds else None
 
     async def give_back(self, outside: int, port: int) -> None:
-        """By the port here; what fails ends by itself."""
+        """End the mapping of the port here; a mapping that is not ended expires."""
         if (router := await in_thread(self.find)) is not None:
             await self._ask(router, TCP, port)
 
     async def _ask(self, router: str, operation: int, port: int = 0, outside: int = 0, seconds: int = 0) -> bytes:
-        """As `answer`; empty also where nobody answers."""
+        """Return the payload of the router's answer as `answer`; empty also if it does not answer."""
         with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
             try:
                 await asked.connect((router, self.port))  # so that datagrams of others do not arrive
@@ -106,5 +106,5 @@ class NatPmp:
                             pass
                         return found
             except OSError:
-                return b""  # nobody listens there
+                return b""  # no router listens there
         return b""

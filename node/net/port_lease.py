@@ -1,4 +1,4 @@
-"""A port of the router that leads to this node, asked for by whatever the router speaks, and renewed.
+"""A port of the router that is mapped to this node, by a protocol that the router supports, and renewed.
 
 What the router says of its own address is a hint: whether others reach this node there they say themselves (`ReachabilityService`). Any
 device of the local network can answer as a router, and could so learn the port at which we listen, and no more.
@@ -22,7 +22,7 @@ STOP_S = 0.5
 
 
 class Lease(NamedTuple):
-    """What a router gave: its address, as it says, the port there, and for how long."""
+    """A router's port mapping: its outside address, the port there, and the lease time."""
 
     host: str
     port: int
@@ -38,7 +38,7 @@ class Router(Protocol):
         """Lead a port of its own, `outside` or another that is free, to `port` of this node; or renew that."""
 
     async def give_back(self, outside: int, port: int) -> None:
-        """End it."""
+        """End the lease."""
 
 
 def _routers() -> tuple[Router, ...]:

@@ -1,4 +1,4 @@
-"""A bounded queue that owners share: what waits is taken from them in turn, and who holds most makes room for who holds less."""
+"""A bounded queue that owners share: items are taken round-robin, and the owner with most drops items for those with fewer."""
 
 from collections import Counter, deque
 from typing import Generic, TypeVar
@@ -12,18 +12,18 @@ class Turns(Generic[T]):
     def __init__(self, each: int, total: int) -> None:
         self._each = each
         self._spare = total
-        self._queues: dict[str, deque[tuple[T, int]]] = {}  # the owner whose turn it is first
+        self._queues: dict[str, deque[tuple[T, int]]] = {}  # the next owner first
         self._held: Counter[str] = Counter()
 
     def __bool__(self) -> bool:
         return bool(self._queues)
 
     def full(self, owner: str) -> bool:
-        """Whether an owner has as many items as it may."""
+        """Tell if an owner has as many items as it may."""
         return len(self._queues.get(owner, ())) >= self._each
 
     def put(self, owner: str, item: T, weight: int) -> tuple[str, ...]:
-        """Add an item of a weight >= 0. -> the owner of each item that was dropped: this one, or others' newest that made room for it"""
+        """Add an item of a weight >= 0 -> the owner of each item that was dropped: this one, or the newest of others."""
         evicted: list[str] = []
         if self.full(owner):
             return (owner,)
@@ -38,7 +38,7 @@ class Turns(Generic[T]):
         return tuple(evicted)
 
     def take(self) -> T:
-        """The oldest item of the owner whose turn it is. Raises StopIteration: there is none."""
+        """Return the oldest item of the next owner. Raises StopIteration: there is none."""
         owner = next(iter(self._queues))
         item, weight = self._queues[owner].popleft()
         self._count(owner, -weight)

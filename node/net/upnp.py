@@ -11,24 +11,24 @@ from starling.node.net.lan import in_thread
 from starling.node.net.port_lease import LEASE_S, Lease
 
 DISCOVER_MS = 2000
-PORTS = 8  # tried, beginning with the one that is asked for
+PORTS = 8  # tried, beginning with the requested one
 NAME = "starling"
 
 
 class Device(Protocol):
-    """What is used of `miniupnpc.UPnP`, whose methods raise Exception."""
+    """The methods of `miniupnpc.UPnP` that are used; they raise Exception."""
 
     discoverdelay: int
     lanaddr: str
 
     def discover(self) -> int:
-        """How many devices answered."""
+        """Return how many devices answered."""
 
     def selectigd(self) -> str:
         """Choose the router among them."""
 
     def externalipaddress(self) -> str:
-        """Its address outside."""
+        """Return the outside address."""
 
     def addportmapping(
         self, port: int, protocol: str, host: str, own_port: int, name: str, remote: str, lease_s: int, /
@@ -36,7 +36,7 @@ class Device(Protocol):
         """Lead a port to a host."""
 
     def deleteportmapping(self, port: int, protocol: str, /) -> bool:
-        """End that."""
+        """End a port mapping."""
 
 
 def _device() -> Device:
@@ -55,11 +55,11 @@ class Upnp:
     _found: Device | None = None
 
     async def lead(self, outside: int, port: int) -> Lease | None:
-        """By the router found before, else one that is looked for: a port that was given, else the next that is free."""
+        """Map a port by the router used before, else one that is discovered: a given port, else the next free one."""
         return await in_thread(partial(self._lead, outside, port))
 
     async def give_back(self, outside: int, port: int) -> None:
-        """By the port outside; what fails ends by itself."""
+        """End the mapping of the outside port; a mapping that is not ended expires."""
         await in_thread(partial(self._give_back, outside))
 
     def _lead(self, first: int, port: int) -> Lease | None:

@@ -20,13 +20,13 @@ MAX_BYTES = 256  # of an address in a record
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Of a TCP listener: ip4, ip6, dns, dns4 or dns6, and the id of the peer expected there, or ""."""
+    """Address of a TCP listener: ip4, ip6, dns, dns4 or dns6, and the id of the peer expected there, or ""."""
 
     protocol: str
     host: str  # address in canonical form, or name
     port: int  # 0 to 65535; 0 only for listening
     peer: str = ""
-    rumored: bool = False  # told by others, see `destinations`
+    rumored: bool = False  # reported by others, see `destinations`
     relay: str = ""  # id of the peer that listens there and connects to `peer`; "": it is `peer` itself
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class Endpoint:
 
 
 def parse(address: str) -> Endpoint:
-    """The endpoint in /ip4|ip6|dns|dns4|dns6/HOST/tcp/PORT[/p2p/RELAY/p2p-circuit][/p2p/ID]. Raises ValueError for others."""
+    """Return the endpoint in /ip4|ip6|dns|dns4|dns6/HOST/tcp/PORT[/p2p/RELAY/p2p-circuit][/p2p/ID]. Raises ValueError for others."""
     match = _FORM.fullmatch(address)
     if match is None:
         raise ValueError(f"{address!r} is not of the form /ip4/HOST/tcp/PORT/p2p/ID (or ip6, dns, dns4, dns6)")
@@ -51,7 +51,7 @@ def parse(address: str) -> Endpoint:
 
 
 def at(host: str, port: int, peer: str = "") -> Endpoint:
-    """The endpoint at an IP address in canonical form."""
+    """Return the endpoint at an IP address in canonical form."""
     return Endpoint("ip6" if ":" in host else "ip4", host, port, peer)
 
 
@@ -81,19 +81,19 @@ def interfaces() -> list[str]:
 
 
 def canonical(host: str) -> str:
-    """An IP address in canonical form. ValueError: it is none."""
+    """Return an IP address in canonical form. ValueError: it is none."""
     return str(ipaddress.ip_address(host))
 
 
 def plain(host: str) -> str:
-    """An IP address as others write it: an IPv4 one mapped into IPv6 is IPv4."""
+    """Return an IP address as others write it: an IPv4 one mapped into IPv6 is IPv4."""
     address = ipaddress.ip_address(host.partition("%")[0])
     inner = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return host if inner is None else str(inner)
 
 
 def block(host: str) -> str:
-    """What one owner holds: an IPv4 address (mapped or not), or the /64 of an IPv6 one."""
+    """Return the address block of one owner: an IPv4 address (mapped or not), or the /64 of an IPv6 one."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is None:

@@ -1,7 +1,8 @@
-"""Which addresses a node is known by: computed anew when interfaces change, private ones for private swarms only. Pure.
+"""Addresses that a node announces: recomputed when interfaces change, private ones for private swarms only. Pure.
 
 What the owner is shown (`known`) is all that can be dialled. What goes into the membership record, which every member reads (`told`), has
-no private address once a peer was met at a public one: who is elsewhere cannot use it, and it would say how the owner's network is built.
+no private address once a peer was met at a public one: other networks cannot use it, and it would reveal the structure of the
+owner's network.
 Peers that met before stay in touch, where they met.
 """
 
@@ -16,23 +17,23 @@ from starling.node.net.libp2p.destinations import is_name, kind_of
 
 @dataclass(slots=True)
 class Announcing:
-    """Addresses of a node with sockets `bound` to (host, port); those that its owner `configured`, if any, replace what is found."""
+    """Addresses of a node with sockets `bound` to (host, port); those that its owner `configured`, if any, replace them."""
 
     peer: str
     configured: tuple[Endpoint, ...]
     bound: tuple[tuple[str, int], ...]
     hosts: tuple[str, ...] = ()
-    """Of this machine's interfaces, when last looked at."""
+    """Hosts of this machine's interfaces at the last check."""
     met_public: bool = False
     """A peer was met at a public address."""
     hidden: bool = False
-    """Others cannot dial us: only ways through relays are told."""
+    """Others cannot dial this node: only addresses through relays are announced."""
     relayed: tuple[Endpoint, ...] = ()
     """Where others reach us through relays."""
     leased: tuple[str, int] | None = None
     """Host and port of the router that lead here, as it says."""
     observed: str = ""
-    """A host at which others reach us, beside those of the interfaces; "" for none."""
+    """A host at which others reach this node, besides those of the interfaces; "" for none."""
     known: tuple[Endpoint, ...] = field(default=())
 
     def look(self, hosts: Sequence[str]) -> bool:
@@ -56,13 +57,13 @@ class Announcing:
 
     @property
     def port(self) -> int | None:
-        """Where others dial us, one port for all addresses; None if we do not listen."""
+        """Return the port that others dial, one for all addresses; None if this node does not listen."""
         if self.configured:
             return self.configured[0].port
         return (self.leased[1] if self.leased else self.bound[0][1]) if self.bound else None
 
     def is_gone(self, host: str) -> bool:
-        """Whether a connection from this address of ours is dead, as no interface has it any more."""
+        """Tell if a connection from this local address is dead, as no interface has the address any more."""
         kind = kind_of(host)
         return bool(self.hosts) and kind not in {"loopback", "link-local"} and host.partition("%")[0] not in self.hosts
 

@@ -31,7 +31,7 @@ __all__ = ["HolePunch", "HopMessage", "Identify", "Limit", "PeerId", "Reservatio
 
 
 async def read_message(conversation: Conversation, kind: type[M]) -> M:
-    """The next message; HandshakeFailed if it is too long, is none, or the stream ended."""
+    """Return the next message; HandshakeFailed if it is too long, is none, or the stream ended."""
     size = 0
     for shift in (0, 7):
         (byte,) = await conversation.read(1)
@@ -49,7 +49,7 @@ async def read_message(conversation: Conversation, kind: type[M]) -> M:
 
 
 def parsed(data: bytes, kind: type[M]) -> M:
-    """The message in these bytes; HandshakeFailed if there is none."""
+    """Return the message in these bytes; HandshakeFailed if there is none."""
     try:
         return kind.FromString(data)
     except (DecodeError, ValueError) as error:
@@ -57,7 +57,7 @@ def parsed(data: bytes, kind: type[M]) -> M:
 
 
 def framed(message: Message) -> bytes:
-    """A message behind its length."""
+    """Return a message behind its length."""
     data: bytes = message.SerializeToString()
     size, head = len(data), bytearray()
     while size >= 0x80:
@@ -67,14 +67,14 @@ def framed(message: Message) -> bytes:
 
 
 def peer_of(raw: bytes) -> str:
-    """The peer id in a message; HandshakeFailed if there is none."""
+    """Return the peer id in a message; HandshakeFailed if there is none."""
     if not 1 <= len(raw) <= 64:
         raise HandshakeFailed("a peer id has another length")
     return str(ID(raw).to_base58())
 
 
 def raw_of(peer: str) -> bytes:
-    """A peer id as messages have it; HandshakeFailed if it is none."""
+    """Return a peer id as messages have it; HandshakeFailed if it is none."""
     try:
         return bytes(ID.from_base58(peer).to_bytes())
     except Exception as error:
@@ -82,7 +82,7 @@ def raw_of(peer: str) -> bytes:
 
 
 def packed(endpoint: Endpoint) -> bytes:
-    """A multiaddr in its binary form; b"" if the endpoint has none."""
+    """Return a multiaddr in its binary form; b"" if the endpoint has none."""
     try:
         return bytes(Multiaddr(str(endpoint)).to_bytes())
     except Exception:  # noqa: BLE001 - a name that its library does not take
@@ -90,7 +90,7 @@ def packed(endpoint: Endpoint) -> bytes:
 
 
 def endpoints_of(raw: Iterable[bytes], most: int) -> tuple[Endpoint, ...]:
-    """Of binary multiaddrs those, `most` at most, that are IP addresses with a TCP port and go through no relay."""
+    """Return `most` at most of the binary multiaddrs that are IP addresses with a TCP port and go through no relay."""
     found: list[Endpoint] = []
     for each, _ in zip(raw, range(4 * most), strict=False):
         try:

@@ -20,7 +20,7 @@ QUEUE_BYTES = 8 << 10  # at first
 LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES = 2 << 10, 8 * MAX_PLAIN_BYTES
 WRITE_S = 0.02
 MEASURED_S = 0.02  # of sending without a pause, after which the rate of the link is worked out
-SLOW_QUEUE_BYTES = 64 << 10  # of a link whose system is waited for: it takes up to 64 kB more than it was told to hold
+SLOW_QUEUE_BYTES = 64 << 10  # of a link whose send buffer limits it: the system takes up to 64 kB more than its limit
 MANY_FRAMES = 64  # in a piece; of a peer that sends such, FINE_BYTES are parsed at a time, not a record
 FINE_BYTES = 1 << 10
 WRITE_STALL_S = 120.0  # for one piece: slower than two kilobytes a second is gone
@@ -80,7 +80,7 @@ class Stream:
         return chunk
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Queue all of `data`, waiting for the peer's credit and for room in the queue; StreamBroken as `read`."""
+        """Queue all of `data`; waits for the peer's credit and for space in the queue. Raises StreamBroken as `read`."""
         view = memoryview(data)
         while view:
             while not self.broken and self._session.room(self.number) == 0:
@@ -117,12 +117,12 @@ class Stream:
 
     @property
     def window(self) -> int:
-        """Most bytes that can arrive while nobody reads."""
+        """Most bytes that can arrive without a read."""
         return self._session.window(self.number)
 
     @property
     def waiting(self) -> bool:
-        """Whether `read` returns at once."""
+        """Tell if `read` returns at once."""
         return bool(self._chunks)
 
     def arrived(self, data: bytes | memoryview) -> None:
@@ -132,7 +132,7 @@ class Stream:
             self._arrived.unpark_all()
 
     def ended(self, *, broken: bool) -> None:
-        """Nothing more comes."""
+        """Note that nothing more arrives."""
         self._finished = True
         self.broken = self.broken or broken
         if broken:
@@ -142,7 +142,7 @@ class Stream:
         self._credited.unpark_all()
 
     def credited(self) -> None:
-        """The peer takes more."""
+        """Note that the peer takes more bytes."""
         if self._credited:
             self._credited.unpark_all()
 
@@ -179,7 +179,7 @@ class Connection:
         self._counted_bytes, self._counted_s = 0, 0.0
         self._queued = trio.lowlevel.ParkingLot()
         self._drained = trio.lowlevel.ParkingLot()
-        self.turn = trio.StrictFIFOLock()  # held by the stream that queues the next piece
+        self.turn = trio.StrictFIFOLock()  # locked by the stream that queues the next piece
         self.room = trio.lowlevel.ParkingLot()  # where it waits while the queue is full
 
     async def run(self, accept: Callable[[Stream], Awaitable[None]]) -> None:
@@ -209,7 +209,7 @@ class Connection:
         await trio.aclose_forcefully(self._socket)
 
     def close(self) -> None:
-        """End it now."""
+        """Close the connection at once."""
         self.closing = True
         self._scope.cancel()
 
@@ -220,7 +220,7 @@ class Connection:
 
     @property
     def is_full(self) -> bool:
-        """Whether streams have to wait before they queue more."""
+        """Tell if streams have to wait before they queue more."""
         return self.session.outgoing_bytes >= self.queue_bytes
 
     def forget_if_closed(self, number: int) -> bool:
@@ -234,7 +234,7 @@ class Connection:
             await self._drained.park()
 
     def open(self) -> Stream:
-        """A new stream; StreamBroken if the connection is closing."""
+        """Return a new stream; StreamBroken if the connection is closing."""
         if self.closing:
             raise StreamBroken
         number = self.session.open()
@@ -348,6 +348,6 @@ class Connection:
             self._hold_back()
 
     def _hold_back(self) -> None:
-        """As much may wait in the system as here: else its buffer, of a hundred kilobytes, is the queue of a slow link."""
+        """Limit the system's send buffer to our own queue's size: else its hundred kilobytes are the queue of a slow link."""
         if self._paced is not None:
             sockets.hold_back(self._paced, self.queue_bytes)

@@ -1,11 +1,12 @@
-"""Which addresses that others told us are dialled, and how often. Pure: hosts and times in, decisions out.
+"""Limits on dialling addresses that other peers report. Pure: hosts and times in, decisions out.
 
-A record may name any address, so whoever tells of records could have us knock at others' doors. An address that somebody told, and whose
+A record may name any address, so a peer that spreads records could make nodes dial foreign hosts. An address that another peer
+reported, and whose
 host the peer has never been met at, is a *rumored* one:
 
     its kind        public, or one that this node announces, that its owner gave an address of, or that the peer was met at: no way leads
                     into a network from outside
-    its budget      one dial a minute that nobody answered, MOST_OF_HOST of one host, AT_ONCE of one peer
+    its budget      one unanswered dial a minute, MOST_OF_HOST of one host, AT_ONCE of one peer
     its dials       wait for slots of their own, and give up sooner (`dialler`)
 """
 
@@ -30,7 +31,9 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 def kind_of(host: str) -> Kind:
-    """Of an IP address or a block as `addresses.block` gives it; "never" for multicast, cloud metadata and the like. ValueError: a name."""
+    """Return the kind of an IP address or of a block by `addresses.block`; "never" for multicast, cloud metadata and the like.
+    Raises ValueError: a name.
+    """
     address = ipaddress.ip_address(host.partition("%")[0].partition("/")[0])
     if isinstance(address, ipaddress.IPv6Address):
         inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None
@@ -45,12 +48,12 @@ def kind_of(host: str) -> Kind:
 
 
 def is_name(endpoint: Endpoint) -> bool:
-    """Whether it must be resolved; where to is seen only then."""
+    """Tell if the host must be resolved; the address is known only then."""
     return not endpoint.protocol.startswith("ip")
 
 
 def is_met(endpoint: Endpoint, met_at: str) -> bool:
-    """Whether a peer met at this block, or "", was met there; of a name this is seen when it is resolved."""
+    """Tell if a peer met at this block, or "", was met at the endpoint; for a name that is checked after resolution."""
     return bool(met_at) and (is_name(endpoint) or addresses.block(endpoint.host) == met_at)
 
 
@@ -70,7 +73,7 @@ class Destinations:
     _dialled: dict[str, tuple[str, float]] = field(default_factory=dict)  # destination -> its host, and when
 
     def choose(self, endpoints: Iterable[Endpoint], met_at: str, now: float) -> list[Endpoint]:
-        """Those of a peer's endpoints that may be dialled now, which counts as done; `met_at`: the block that it was met at, or ""."""
+        """Return the peer's endpoints that may be dialled now, and count the dials; `met_at`: the block that it was met at, or ""."""
         chosen, rumored = [], 0
         for endpoint in endpoints:
             if not endpoint.rumored or is_met(endpoint, met_at):
@@ -97,7 +100,7 @@ class Destinations:
         return True
 
     def answered(self, endpoint: Endpoint) -> None:
-        """The peer is there: this dial does not count."""
+        """Do not count this dial: the peer answered."""
         self._dialled.pop(_key(endpoint), None)
 
 

@@ -48,11 +48,11 @@ class Dialler:
     _relayed_slots: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(MAX_RELAYED_DIALS))
 
     def under_way(self, peer: str) -> bool:
-        """Whether there is an attempt to reach a peer."""
+        """Tell if there is an attempt to reach a peer."""
         return peer in self._attempts
 
     def waits_for_relay(self, peer: str) -> bool:
-        """Whether the attempt to reach a peer may wait for that of a relay."""
+        """Tell if the attempt to reach a peer may wait for that of a relay."""
         attempt = self._attempts.get(peer)
         return attempt is not None and any(each.relay for each in attempt.endpoints)
 

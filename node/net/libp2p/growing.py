@@ -6,7 +6,7 @@ time. All of it at once would be memory for an announcement. Here what was not w
 
 import numpy as np
 
-RESERVED_BYTES = 1 << 20  # at first; then twice what is there
+RESERVED_BYTES = 1 << 20  # at first; then twice the size so far
 
 
 class Growing:
@@ -34,7 +34,7 @@ class Growing:
         self.filled = end
 
     def whole(self) -> memoryview:
-        """All of them, once none is missing; not a copy."""
+        """Return all bytes, once none is missing; not a copy."""
         return self._memory
 
 

@@ -47,7 +47,7 @@ class Handshakes(Generic[Handle]):
     _under_way: dict[Handle, str] = field(default_factory=dict)  # the address block of each, the oldest first
 
     def begin(self, block: str, handle: Handle) -> Handle | None:
-        """Add a handshake from an address block. -> the one to cancel to make room"""
+        """Add a handshake from an address block -> the handshake to cancel if there are too many."""
         victim = None
         mine = [each for each, theirs in self._under_way.items() if theirs == block]
         if len(mine) >= MAX_HANDSHAKES_PER_BLOCK:
@@ -65,7 +65,7 @@ class Handshakes(Generic[Handle]):
 
 
 def is_full(established: Sequence[ConnectionInfo], block: str, limits: LimitsSection, now: float) -> bool:
-    """Whether a handshake, which costs milliseconds, is useless: the address block has all of its connections, and none is idle."""
+    """Tell if a handshake, which costs milliseconds, is useless: the address block has all of its connections, and none is idle."""
     from_block = [info for info in established if info.inbound and info.block == block]
     return len(from_block) >= limits.connections_per_ip and all(now - info.useful_at < IDLE_S for info in from_block)
 
@@ -73,7 +73,7 @@ def is_full(established: Sequence[ConnectionInfo], block: str, limits: LimitsSec
 def make_room(
     established: Sequence[ConnectionInfo], newcomer: ConnectionInfo, limits: LimitsSection, now: float
 ) -> list[ConnectionInfo] | None:
-    """Which of the `established`, oldest first, must be closed so that an authenticated inbound newcomer may stay; None: it may not.
+    """Return the `established` connections, oldest first, to close so that an authenticated inbound newcomer may stay; None: it may not.
 
     Connections that we dialled count, but only inbound ones are closed. A public prefix of many address blocks has a share of all.
     """

@@ -65,7 +65,6 @@ class Libp2pNetwork(Inboxes):
 
     @property
     def announced(self) -> tuple[str, ...]:
-        """Of `addresses` those for every member to read: no private ones once a peer was met at a public one."""
         return self._own.announced
 
     @property
@@ -80,22 +79,18 @@ class Libp2pNetwork(Inboxes):
 
     @property
     def port(self) -> int | None:
-        """Where we listen, or are forwarded from; None if we do not listen."""
         return self._announcing.port
 
     @property
     def met_public(self) -> bool:
-        """Whether a peer was met at a public address."""
         return self._announcing.met_public
 
     @property
     def traffic(self) -> Mapping[str, Traffic]:
-        """Per peer."""
         return self.links.peers.traffic
 
     @property
     def total_traffic(self) -> Traffic:
-        """With all peers since the start, also those no longer remembered."""
         return self.links.peers.total_traffic
 
     @property
@@ -144,7 +139,7 @@ class Libp2pNetwork(Inboxes):
         self._own.look()
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
-        """Remember where a peer can be dialled, by what others told; invalid addresses and those of others are ignored."""
+        """Store where a peer can be dialled, as reported by others; invalid addresses and those of other peers are ignored."""
         self.reach.learn(peer, addresses)
 
     def also_at(self, address: str) -> None:
@@ -162,7 +157,7 @@ class Libp2pNetwork(Inboxes):
     async def dial(self, address: str, *, given: bool = True) -> str:
         """Connect to a multiaddr with /p2p/ID and return the peer id. Raises PeerUnreachable with the reason in one line.
 
-        `given`: by the owner, so networks of this kind are ours; else an address at which we met the peer, or a name, a rumor again.
+        `given`: by the owner, so this node is in networks of this kind; else an address where it met the peer, or a name, still rumored.
         """
         return await self.reach.dial(address, given=given)
 

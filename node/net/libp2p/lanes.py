@@ -4,7 +4,7 @@ A frame is assembled as its bytes arrive, so an announced length takes no memory
 it is reached, the stream that holds most is reset. Those of unknown peers share a smaller bound.
 
 Frames are not dropped here: while the inbox of a peer is full, or a long frame comes from a peer that is not known yet, its stream is not
-read. Then its window counts as held, which is what the peer can fill.
+read. Then its whole window counts, as the peer can fill it.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -22,9 +22,7 @@ from starling.node.net.libp2p.growing import Growing
 from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
 from starling.node.versions import Range
 
-TELL_VERSIONS = (
-    "/starling/versions/1"  # a stream on which both ends say what they speak, where a lane found no agreement
-)
+TELL_VERSIONS = "/starling/versions/1"  # a stream on which both ends list their versions, if a lane has no common one
 MAX_TOLD_BYTES = 512
 HEADER_BYTES = 4
 NEGOTIATION_S = 10.0
@@ -74,7 +72,7 @@ class PartialFrames:
         return assembly
 
     def of(self, peer: str) -> bool:
-        """Whether a frame of `peer` is among them."""
+        """Tell if a frame of `peer` is among them."""
         return any(each.frame.filled and each.stream.connection.info.peer == peer for each in self._assemblies)
 
     def extend(self, assembly: _Assembly, data: memoryview) -> None:
@@ -87,7 +85,7 @@ class PartialFrames:
 
     @contextmanager
     def paused(self, assembly: _Assembly) -> Iterator[None]:
-        """While a stream is not read, its window counts as held. Raises StreamBroken: that was too much, or the peer reset it."""
+        """While a stream is not read, count its whole window. Raises StreamBroken: that was too much, or the peer reset it."""
         assembly.paused = assembly.stream.window
         self._count(assembly, assembly.paused)
         self._limit()
@@ -103,13 +101,13 @@ class PartialFrames:
         assembly.paused = 0
 
     def clear(self, assembly: _Assembly, wanted: int = HEADER_BYTES) -> memoryview:
-        """What was there, complete or given up, is handed out; `wanted` bytes are next."""
+        """Return the memory of a frame that is complete or given up, and expect `wanted` bytes next."""
         self._count(assembly, -assembly.frame.filled)
         frame, assembly.frame = assembly.frame, Growing(wanted)
         return frame.whole()
 
     def end(self, assembly: _Assembly) -> None:
-        """No more frames from this stream."""
+        """Remove a stream: no more frames arrive on it."""
         self.clear(assembly)
         self._assemblies.remove(assembly)
 
@@ -137,7 +135,7 @@ def lane_ids(spoken: Mapping[str, Range] = versions.LANES) -> dict[str, Lane]:
 
 
 async def open_lane(connection: Connection, lane: Lane, spoken: Mapping[str, Range] = versions.LANES) -> Stream:
-    """A stream for frames of a lane, in the newest version of `spoken` that the peer speaks too.
+    """Return a stream for frames of a lane, in the newest version of `spoken` that the peer speaks too.
 
     StreamBroken if the connection is gone, HandshakeFailed if the peer does not speak the lane.
     """
@@ -171,7 +169,7 @@ async def ask_versions(connection: Connection, spoken: Mapping[str, Range]) -> d
 async def tell_versions(
     stream: Stream, conversation: Conversation, spoken: Mapping[str, Range]
 ) -> dict[str, Range] | None:
-    """The other end of `ask_versions`: hear, then tell; the stream stays open."""
+    """Return the other end of `ask_versions`: hear, then tell; the stream stays open."""
     try:
         with trio.fail_after(NEGOTIATION_S):
             told = await _heard(conversation)
@@ -220,8 +218,8 @@ async def accept(stream: Stream, protocols: Iterable[str]) -> tuple[str, Convers
 
 
 def may_carry(info: ConnectionInfo, lane: Lane, size: int) -> bool:
-    """Whether a frame is for this connection: through a relay go control messages, small exchanges where it gives bytes for them, and the
-    manifest, so that one can join through it.
+    """Tell if a frame may use this connection: relays carry control messages, small exchanges if they allow the bytes, and the manifest, so
+    that a node can join through one.
     """
     if not info.relay or lane == "control":
         return True
@@ -231,7 +229,7 @@ def may_carry(info: ConnectionInfo, lane: Lane, size: int) -> bool:
 
 
 def takes_exchanges(info: ConnectionInfo) -> bool:
-    """Whether a connection may be used for exchanges: a direct one, or one through a relay that gives enough bytes."""
+    """Tell if a connection may be used for exchanges: a direct one, or one through a relay that allows enough bytes."""
     return not info.relay or info.relay_bytes == 0 or info.relay_bytes >= LEAST_EXCHANGE_BYTES
 
 
@@ -256,7 +254,7 @@ async def read_frames(
                 unfinished.extend(assembly, data[:missing])
                 data = data[missing:]
                 if stream.broken:
-                    return  # reset, as it held most of all bytes
+                    return  # reset, as it had most of all bytes
                 if in_header and not assembly.frame.missing:
                     wanted = int.from_bytes(assembly.frame.whole(), "big")
                     if wanted > longest[lane]:

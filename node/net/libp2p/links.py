@@ -33,7 +33,7 @@ HANDSHAKE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """What a host's owner sets. `relay`: what it carries for members that others cannot dial. `spoken`: versions of every lane."""
+    """Settings of a host's owner. `relay`: what it carries for members that others cannot dial. `spoken`: versions of every lane."""
 
     limits: LimitsSection
     up: Pacer
@@ -67,7 +67,6 @@ class Links:
 
     @property
     def peer_id(self) -> str:
-        """Our own id."""
         return self._identity.peer
 
     @property
@@ -106,7 +105,7 @@ class Links:
         return self.peers.get(name, trio.current_time())
 
     def is_known(self, peer: str) -> bool:
-        """Return whether it is a member, as far as the network is told, or was dialled."""
+        """Return whether the peer is a member, as far as the network knows, or was dialled."""
         return self.peer(peer).known.is_set()
 
     def make_known(self, peer: str) -> None:
@@ -134,7 +133,7 @@ class Links:
             await connection.drained()
 
     async def accept(self, raw: trio.SocketStream) -> None:
-        """Serve a connection that somebody made to a socket of ours."""
+        """Serve an inbound connection."""
         try:
             where = where_of(raw)
         except OSError:
@@ -183,7 +182,7 @@ class Links:
     async def secured(
         self, raw: trio.SocketStream | CircuitStream, where: Where, expected: str | None, *, inbound: bool | None = None
     ) -> Connection:
-        """Run the handshake, as its initiator if a peer is expected; `inbound`: who counts as having dialled. Raises HandshakeFailed."""
+        """Run the handshake, as its initiator if a peer is expected; `inbound`: which end counts as the dialler. Raises HandshakeFailed."""
         if isinstance(raw, trio.SocketStream):
             tune(raw.socket)
         peer, channel, received = await secure(raw, self._identity, expected)

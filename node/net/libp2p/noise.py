@@ -1,5 +1,5 @@
-"""From a TCP stream to an authenticated, encrypted channel: multistream-select and the Noise XX handshake of py-libp2p, then our own
-reader and writer of full-size records (same wire format, less than half the work).
+"""Turn a TCP stream into an authenticated, encrypted channel: multistream-select and the Noise XX handshake of py-libp2p, then a reader
+and writer of full-size records of this project (same wire format, less than half the work).
 
 py-libp2p's parsers raise exceptions of any kind on hostile bytes; all are caught in `negotiate` and `secure`.
 """
@@ -62,7 +62,7 @@ class Identity:
 
     @classmethod
     def from_seed(cls, seed: bytes) -> "Identity":
-        """The identity of an Ed25519 seed; ValueError unless it has 32 bytes."""
+        """Return the identity of an Ed25519 seed; ValueError unless it has 32 bytes."""
         if len(seed) != 32:
             raise ValueError(f"an Ed25519 seed has 32 bytes, got {len(seed)}")
         keys = identity_key_pair(seed)
@@ -76,7 +76,7 @@ class Carrier(Protocol):
         """Received bytes; b"" at the end."""
 
     async def send_all(self, data: bytes | memoryview, /) -> None:
-        """All of these bytes, which may change afterwards."""
+        """Send all of these bytes; the buffer may change afterwards."""
 
 
 class Conversation:
@@ -102,7 +102,7 @@ class Conversation:
         return taken
 
     async def write(self, data: bytes) -> None:
-        """All of these bytes."""
+        """Send all of these bytes."""
         await self._send(data)
 
 
@@ -132,7 +132,7 @@ class _Cipher:
         self._key.encrypt_into(self._nonce(), plain, None, record)
 
     def open(self, record: memoryview) -> bytes:
-        """The plain text; ChannelBroken if it is not the record that follows."""
+        """Return the plain text; ChannelBroken if it is not the record that follows."""
         try:
             plain: bytes = self._key.decrypt(self._nonce(), record, None)
         except InvalidTag as error:
@@ -180,7 +180,7 @@ class Channel:
                 return opened
 
     async def write(self, *pieces: bytes | bytearray | memoryview) -> None:
-        """All of these bytes, in full-size records; ChannelBroken if the connection broke."""
+        """Send all of these bytes in full-size records. Raises ChannelBroken if the connection broke."""
         for sealed in self._seal(pieces):
             try:
                 await self._stream.send_all(sealed)
@@ -222,7 +222,7 @@ class Channel:
         return end
 
     def _open_records(self, data: memoryview) -> Iterator[bytes]:
-        """The plain text of each record that is whole now; only one that was cut is copied before."""
+        """Yield the plain text of each record that is whole now; only one that was cut is copied before."""
         while data:
             cut = self._buffer
             if not cut and len(data) >= 2 and len(data) >= (size := 2 + int.from_bytes(data[:2], "big")):
@@ -261,7 +261,7 @@ async def secure(stream: Carrier, identity: Identity, expected: str | None) -> t
 
 
 async def recognise(stream: trio.SocketStream, identity: Identity, expected: str) -> bool:
-    """Whether the peer `expected` answers. We stop before the message that would make it a connection, and say who we are."""
+    """Tell if the peer `expected` answers. Stops before the message that would make it a connection, and reveals this node's id."""
     raw = Conversation(lambda: stream.receive_some(READ_BYTES), stream.send_all)
     half = _Half(raw)
     pattern = PatternXX(
@@ -277,7 +277,7 @@ async def recognise(stream: trio.SocketStream, identity: Identity, expected: str
 
 @dataclass(slots=True)
 class _Half:
-    """The first half of a handshake: what the initiator would write last, it writes once it has verified who answers."""
+    """The first half of a handshake: the initiator sends its last message only after it has verified the responder."""
 
     raw: Conversation
     recognised: bool = False

@@ -1,4 +1,4 @@
-"""Where others reach this node: looks at this machine's interfaces, hears of routers, relays and peers, and says what changed."""
+"""Addresses at which others reach this node: from this machine's interfaces, routers, relays and peers; reports changes."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -11,7 +11,7 @@ from starling.node.net.libp2p.addresses import Endpoint
 from starling.node.net.libp2p.announcing import Announcing
 from starling.node.net.libp2p.destinations import Kind, own_kinds
 
-INTERFACES_S = 3.0  # between looks at this machine's addresses, each a few tenths of a millisecond
+INTERFACES_S = 3.0  # between checks of this machine's addresses, each a few tenths of a millisecond
 
 
 class OwnAddresses:
@@ -20,7 +20,7 @@ class OwnAddresses:
     Args:
         belong: is given the kinds of these addresses.
         moved: called after each change.
-        looked: called after each look at the interfaces.
+        looked: called after each check of the interfaces.
     """
 
     def __init__(
@@ -38,7 +38,6 @@ class OwnAddresses:
 
     @property
     def announced(self) -> tuple[str, ...]:
-        """Of `known` those for every member to read: no private ones once a peer was met at a public one."""
         return tuple(map(str, self._announcing.told))
 
     @property

@@ -22,7 +22,7 @@ DROPPED_PER_S = 250.0  # frames beyond the rate that are dropped and counted; a 
 
 @dataclass(slots=True)
 class PeerState:
-    """Of one peer."""
+    """State of one peer."""
 
     bucket: TokenBucket  # frames that it may send
     dropped: TokenBucket = field(default_factory=lambda: TokenBucket(DROPPED_PER_S, 4 * DROPPED_PER_S))
@@ -33,7 +33,7 @@ class PeerState:
     endpoints: tuple[Endpoint, ...] = ()
     met_at: str = ""  # address block of its last connection
     lan_endpoints: tuple[Endpoint, ...] = ()  # on the local network, as it was heard there
-    answered: Endpoint | None = None  # where our last dial that succeeded found it
+    answered: Endpoint | None = None  # where our last successful dial reached it
     other_version: dict[Lane, str] = field(
         default_factory=dict
     )  # why a lane cannot be opened, while a connection lasts
@@ -46,15 +46,15 @@ class PeerState:
 
     @property
     def everywhere(self) -> tuple[Endpoint, ...]:
-        """Where it may be, by what others told and what was heard on the local network."""
+        """Return all endpoints of the peer: reported by others, and heard on the local network."""
         return (*self.endpoints, *self.lan_endpoints)
 
     def may_dial(self, now: float) -> bool:
-        """Whether it did not reject the last dials, or long enough ago."""
+        """Tell if the peer did not reject the last dials, or long enough ago."""
         return self.rejected_dials <= REJECTED_DIALS_TOLERATED or now >= self.redial_at
 
     def may_go_through_relay(self, now: float) -> bool:
-        """Whether the last dial through a relay came to something, or enough time has passed."""
+        """Tell if the last dial through a relay succeeded, or enough time has passed."""
         return now >= self.through_relay_at
 
     def went_through_relay(self, *, reached: bool, now: float) -> None:
@@ -81,21 +81,21 @@ class PeerTable:
 
     @property
     def traffic(self) -> Mapping[str, Traffic]:
-        """Per peer remembered."""
+        """Return the traffic per remembered peer."""
         return {name: peer.traffic for name, peer in self._peers.items()}
 
     @property
     def total_traffic(self) -> Traffic:
-        """With all peers since the start, also those no longer remembered."""
+        """Return the traffic with all peers since the start, also those no longer remembered."""
         return sum((peer.traffic for peer in self._peers.values()), self._forgotten)
 
     def refused(self, name: str, now: float) -> bool:
-        """Whether a peer's connections are refused."""
+        """Tell if a peer's connections are refused."""
         peer = self._peers.get(name)
         return peer is not None and now < peer.refused_until
 
     def get(self, name: str, now: float) -> PeerState:
-        """A peer's state; a new one replaces that of a peer which is neither connected nor refused."""
+        """Return a peer's state; a new one replaces that of a peer which is neither connected nor refused."""
         peer = self._peers.get(name)
         if peer is None:
             if len(self._peers) >= MAX_PEERS_REMEMBERED:

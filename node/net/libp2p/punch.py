@@ -1,4 +1,4 @@
-"""Two nodes behind NATs become connected without a relay between: who says what when, and which pairs are tried. Pure.
+"""Protocol by which two nodes behind NATs connect without a relay, and the choice of pairs to try. Pure.
 
 Theory of operation (the DCUtR protocol of libp2p). A NAT lets in what comes from where something was sent to. Both ends have a
 connection through a relay; each knows from that relay at which address and port it is seen. Both connect to the other at the same moment,
@@ -10,8 +10,8 @@ from the port that the relay sees, so that each opens its own NAT for the other:
         SYNC ────────────────────────────────────────────────────▶   connects at once, and is the handshake's initiator
         connects half a round trip later, and is its responder
 
-A message out of turn ends the attempt. Of what the other says only addresses are used, and those only as destinations that are rationed
-like any that others told.
+A message out of order ends the attempt. Of the peer's messages only addresses are used, and those only as destinations that are rationed
+like any reported by others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from starling.gossip.limits import keep
 
 MAX_ADDRESSES = 4
 MOST_DELAY_S = 2.0  # half a round trip, at most
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 65.0, 3600.0  # the first is longer than an address is kept from being dialled again
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 65.0, 3600.0  # the first is longer than the pause between two dials of an address
 MAX_REMEMBERED = 1024
 
 State = Literal["idle", "asked", "answered", "connecting", "over"]
@@ -62,14 +62,14 @@ class Punch:
     _addresses: tuple[str, ...] = ()
 
     def begin(self, now: float) -> list[Command]:
-        """The opener's first step."""
+        """Return the opener's first step."""
         if not self.opens or self.state != "idle":
             return self._end()
         self.state, self._asked_at = "asked", now
         return [SayConnect()]
 
     def connect(self, addresses: Sequence[str], now: float) -> list[Command]:
-        """CONNECT came."""
+        """Receive CONNECT."""
         self._addresses = tuple(addresses)[:MAX_ADDRESSES]
         if not self._addresses:
             return self._end()
@@ -83,7 +83,7 @@ class Punch:
         return self._end()
 
     def sync(self, now: float) -> list[Command]:
-        """SYNC came."""
+        """Receive SYNC."""
         if self.opens or self.state != "answered":
             return self._end()
         self.state = "connecting"
@@ -96,12 +96,12 @@ class Punch:
 
 @dataclass(slots=True)
 class Pairs:
-    """Which peers are worth an attempt: one that failed waits, twice as long each time, as NATs do not change by the minute."""
+    """Decides which peers may be tried: a failed peer waits, twice as long each time, as NATs do not change by the minute."""
 
     _failed: dict[str, tuple[int, float]] = field(default_factory=dict)  # peer -> times in a row, try again at
 
     def may_try(self, peer: str, now: float) -> bool:
-        """Whether enough time has passed."""
+        """Tell if enough time has passed."""
         return now >= self._failed.get(peer, (0, now))[1]
 
     def failures(self, peer: str) -> int:
@@ -115,7 +115,7 @@ class Pairs:
         keep(self._failed, peer, (times, now + pause_s), MAX_REMEMBERED)
 
     def met(self, peer: str) -> None:
-        """There is a direct connection."""
+        """Note a direct connection."""
         self._failed.pop(peer, None)
 
     def moved(self) -> None:

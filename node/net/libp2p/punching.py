@@ -1,4 +1,4 @@
-"""From a connection through a relay to one without: both ends connect at the same moment. `punch` says who does what when.
+"""Replace a connection through a relay by a direct one: both ends connect at the same moment. `punch` is the protocol.
 
 DCUtR of libp2p. Each end asks the relay, by libp2p's identify, at which address and port it sees this end, and connects from the port of
 its connection to the relay, so that its NAT shows the same address and port to the other end.
@@ -44,7 +44,7 @@ CONNECT_S, HANDSHAKE_S = 5.0, 10.0
 FIRST_S = 3.0  # for IPv6, where both ends can try IPv4 as well
 ANYWHERE = "2000::1"  # of what is public
 AGAIN_S = 0.25  # after a connection that was refused at once
-LINGER_S = 5.0  # of a connection through a relay beside a direct one
+LINGER_S = 5.0  # for which a relayed connection outlives a direct one's start
 LOOK_S = 1.0
 MAX_AT_ONCE = 4
 
@@ -53,7 +53,7 @@ Locals = dict[str, tuple[str, int]]
 
 
 class Punching:
-    """Of one host."""
+    """Hole punching of one host."""
 
     def __init__(self, links: Links, reach: Reach) -> None:
         self._links, self._reach = links, reach
@@ -120,7 +120,7 @@ class Punching:
         ][: MAX_AT_ONCE - len(self._opening)]  # fmt: skip
 
     def _replace_relayed(self) -> None:
-        """Close what goes through a relay beside a direct connection, once what was under way has had time to arrive."""
+        """Close the relayed connection once there is a direct one, after frames in flight have had time to arrive."""
         now = trio.current_time()
         for each in self._links.connections():
             direct = self._links.direct(each.info.peer) if each.info.relay else None
@@ -176,12 +176,13 @@ class Punching:
                     await stream.write(framed(HolePunch(type=HolePunch.SYNC)))
 
     def _targets(self, message: HolePunch, peer: str) -> list[str]:
-        """Of the addresses in a message those that may be dialled."""
+        """Return the addresses in a message that may be dialled."""
         told = endpoints_of(message.ObsAddrs, MAX_ADDRESSES)
         return [str(each) for each in told if self._reach.may_knock(replace(each, peer=peer, rumored=True))]
 
     async def _seen_at(self, info: ConnectionInfo) -> tuple[Locals, tuple[Endpoint, ...]]:
-        """Our address and port of the connection to the relay, and what the relay sees them as; the same with our public IPv6 address.
+        """Return our address and port of the connection to the relay, and what the relay sees them as; the same with our public IPv6
+        address.
 
         Raises HandshakeFailed, StreamBroken.
         """

@@ -1,4 +1,4 @@
-"""Where peers can be dialled, by what others told, what the owner gave and where they answered; and dialling them there."""
+"""Endpoints of peers, reported by others, given by the owner, or where they answered; and dialling them."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -23,7 +23,7 @@ MAX_LAN_ADDRESSES = 4
 
 
 class Reach:
-    """How one host reaches its peers: one dial of a peer at a time, shared by all that wait for it.
+    """Dials the peers of one host: one dial of a peer at a time, shared by all that wait for it.
 
     Attributes:
         destinations: which addresses may be dialled.
@@ -41,14 +41,14 @@ class Reach:
         await self._dialler.serve()
 
     def belong(self, kinds: Iterable[Kind]) -> None:
-        """Dial addresses of these kinds too: this node is in networks of theirs."""
+        """Dial addresses of these kinds too: this node is in such networks."""
         self.destinations.own |= frozenset(kinds)
 
     def learn(self, peer: str, addresses: Sequence[str]) -> None:
-        """Remember where a peer can be dialled, by what others told; invalid addresses and those of others are ignored."""
+        """Store where a peer can be dialled, as reported by others; invalid addresses and those of other peers are ignored."""
         record = self._links.peer(peer)
         told = tuple(replace(each, rumored=True) for each in dialable(peer, addresses))
-        where = record.answered  # no longer told to everybody, perhaps, and still right
+        where = record.answered  # perhaps no longer announced, but still valid
         record.endpoints = told if where is None or any(_same(where, each) for each in told) else (*told, where)
         self._links.make_known(peer)
 
@@ -77,13 +77,13 @@ class Reach:
         return (*answered, *others)
 
     def may_knock(self, endpoint: Endpoint) -> bool:
-        """Count a dial of an address that a peer told. Returns whether it may be made."""
+        """Count a dial of an address that a peer reported, and return whether it is allowed."""
         return self.destinations.take(endpoint, "", trio.current_time())
 
     async def dial(self, address: str, *, given: bool = True) -> str:
         """Connect to a multiaddr with /p2p/ID and return the peer id. Raises PeerUnreachable with the reason in one line.
 
-        `given`: by the owner, so networks of this kind are ours; else an address at which we met the peer, or a name, a rumor again.
+        `given`: by the owner, so this node is in networks of this kind; else an address where it met the peer, or a name, still rumored.
         """
         valid = (replace(each, rumored=not given and is_name(each)) for each in dialable(None, [address]))
         endpoints = [each for each in valid if each.peer]
@@ -195,7 +195,7 @@ class Reach:
         return connection
 
     async def _resolved(self, peer: str, endpoint: Endpoint) -> Endpoint:
-        """Return where to connect to; of a name that others told, an address of it that may be dialled. Raises OSError: there is none."""
+        """Return where to connect to; for a name reported by others, one of its addresses that may be dialled. Raises OSError: none."""
         if not (endpoint.rumored and is_name(endpoint)):
             return endpoint
         answers = await trio.socket.getaddrinfo(endpoint.host, endpoint.port, type=trio.socket.SOCK_STREAM)

@@ -62,7 +62,7 @@ class Relayed:
         return self._reservations.held(trio.current_time())
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where others reach us through them, one of each relay before the second of any."""
+        """Return the endpoints at which others reach this node through relays, one of each relay before the second of any."""
         ways = [
             [
                 Endpoint(each.protocol, each.host, each.port, self._links.peer_id, relay=relay)
@@ -108,7 +108,7 @@ class Relayed:
         await self._links.admit(CircuitStream(stream, conversation.rest), where)
 
     async def connect(self, peer: str, endpoint: Endpoint) -> Connection:
-        """A connection to a peer through the relay that its endpoint names. Raises OSError or HandshakeFailed."""
+        """Return a connection to a peer through the relay that its endpoint names. Raises OSError or HandshakeFailed."""
         at = Endpoint(endpoint.protocol, endpoint.host, endpoint.port, endpoint.relay, endpoint.rumored)
         relay = await self._reach.direct_connection(endpoint.relay, [at])
         stream: Stream | None = None
@@ -168,7 +168,7 @@ def _check(answer: HopMessage) -> None:
 
 
 async def _ask(stream: Stream, message: HopMessage) -> tuple[Conversation, HopMessage]:
-    """What a relay answers; HandshakeFailed if it does not."""
+    """Ask a relay and return its answer. Raises HandshakeFailed: it does not answer."""
     conversation = Conversation(stream.read, stream.write)
     await negotiate(conversation, [HOP], initiator=True)
     await stream.write(framed(message))

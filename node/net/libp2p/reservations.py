@@ -1,7 +1,8 @@
 """At which relays a node that cannot be dialled has a reservation, and which it asks. Pure: peers and times in, decisions out.
 
-WANTED relays at a time: one that ends leaves the other. A reservation is renewed when half of its time is over; who refuses, or does not
-answer, is asked again after AGAIN_S, twice as long each time.
+WANTED relays at a time: one that ends leaves the other. A reservation is renewed when half of its time is over; a relay that
+refuses, or does not
+answer, is tried again after AGAIN_S, twice as long each time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MAX_REFUSED = 256
 
 @dataclass(slots=True)
 class Reservations:
-    """Of one node."""
+    """Relay reservations of one node."""
 
     _held: dict[str, tuple[float, float]] = field(default_factory=dict)  # relay -> renew at, end
     _refused: dict[str, tuple[int, float]] = field(default_factory=dict)  # peer -> times in a row, ask again at
@@ -55,7 +56,7 @@ class Reservations:
         self._held[relay] = now + lasts_s / 2, now + lasts_s
 
     def refused(self, relay: str, now: float) -> None:
-        """A relay gave none, or did not answer; one that is held lasts until its end."""
+        """Note that a relay refused or did not answer; an existing reservation lasts until its end."""
         self._asking.discard(relay)
         times = self._refused.get(relay, (0, 0.0))[0] + 1
         pause_s = min(AGAIN_S * 2.0 ** min(times - 1, 10), MOST_AGAIN_S)

@@ -14,7 +14,7 @@ from starling.node.net.libp2p.addresses import Endpoint
 
 
 def endpoint_of(key: str, address: str) -> Endpoint:
-    """The endpoint in a multiaddr under a config key; ConfigError if it is malformed."""
+    """Return the endpoint in a multiaddr under a config key; ConfigError if it is malformed."""
     try:
         endpoint = addresses.parse(address)
     except ValueError as error:
@@ -54,7 +54,7 @@ async def listen_on(listen: Sequence[str]) -> list[trio.SocketListener]:
 
 
 async def _bind(endpoint: Endpoint, others: Sequence[trio.SocketListener]) -> Sequence[trio.SocketListener]:
-    """Where any port will do, that of the listeners there are: one port to forward, and to remember."""
+    """Listen at an endpoint; for any port use that of the existing listeners: one port to forward, and to remember."""
     if not endpoint.port and others:
         with suppress(OSError):
             return await trio.open_tcp_listeners(others[0].socket.getsockname()[1], host=endpoint.host)
@@ -62,7 +62,7 @@ async def _bind(endpoint: Endpoint, others: Sequence[trio.SocketListener]) -> Se
 
 
 def is_lacking(endpoint: Endpoint, error: OSError) -> bool:
-    """Whether all addresses of a version were asked for, on a machine that has none of that version."""
+    """Tell if all addresses of an IP version were requested, on a machine that has none of that version."""
     return endpoint.host in {"0.0.0.0", "::"} and error.errno in {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}  # noqa: S104 - all interfaces
 
 

@@ -1,4 +1,4 @@
-"""Where the other end of a connection is."""
+"""Location of the other end of a connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starling.node.net.limits import origin_of
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where the other end of a connection to be is, and by what way."""
+    """Location of the other end of a new connection, and the way to it."""
 
     block: str  # what its limits are counted by
     origin: str = ""

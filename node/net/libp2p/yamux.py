@@ -4,7 +4,7 @@ py-libp2p's own muxer does not enforce the receive window, polls every 10 ms for
 seconds. Here data beyond the window end the connection, credit is an event, and there is no clock.
 
     frame   version 0 | type | flags | stream | length      (12 bytes, big-endian), then `length` bytes if type is data
-    data    consumes the receiver's credit: 256 KiB at first, more by window updates; ours double to WINDOW while data come
+    data    consumes the receiver's credit: 256 KiB at first, more by window updates; this end's double to WINDOW while data come
     SYN     opens (dialler odd ids, listener even), ACK confirms; both may carry more credit
     FIN     no more from this side; RST: gone in both directions
     ping    SYN asks, ACK answers;  go away: the session ends
@@ -55,7 +55,7 @@ class Event:
 
 
 class Opened(Event):
-    """It opened the stream."""
+    """The peer opened the stream."""
 
 
 @dataclass(frozen=True)
@@ -66,19 +66,19 @@ class Received(Event):
 
 
 class Finished(Event):
-    """It sends no more."""
+    """The peer sends no more on the stream."""
 
 
 class Gone(Event):
-    """It reset the stream."""
+    """The peer reset the stream."""
 
 
 class Credited(Event):
-    """There is room to send again."""
+    """The stream may send again."""
 
 
 class Ended(Event):
-    """It ends the session in order."""
+    """The peer ends the session properly."""
 
 
 @dataclass(slots=True)
@@ -120,14 +120,14 @@ class Session:
         self._next_id = 1 if self.dialler else 2
 
     def open(self) -> int:
-        """A new stream's id. The peer may answer on it at once."""
+        """Return a new stream's id. The peer may answer on it at once."""
         stream, self._next_id = self._next_id, self._next_id + 2
         self._streams[stream] = _Stream(inbound=False)
         self._put(_UPDATE, _SYN, stream, 0)
         return stream
 
     def __contains__(self, stream: int) -> bool:
-        """Whether either side may still send on a stream."""
+        """Tell if either side may still send on a stream."""
         return stream in self._streams
 
     def room(self, stream: int) -> int:
@@ -170,7 +170,7 @@ class Session:
             state.consumed = 0
 
     def keep_window(self, stream: int) -> None:
-        """Let the window of a stream be as it is: what is in it waits, and short frames behind it."""
+        """Stop growing a stream's window: its data, and short frames behind them, wait."""
         state = self._streams.get(stream)
         if state is not None:
             state.steady = True
