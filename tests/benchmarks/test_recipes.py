@@ -378,7 +378,7 @@ def test_a_wrong_recipe_is_one_line_that_names_the_file(tmp_path, text):
         recipes.load(path)
 
 
-def test_a_recipe_is_found_by_name_and_by_path(tmp_path):
+def test_a_recipe_is_loaded_by_name_or_path(tmp_path):
     path = tmp_path / "mine.toml"
     path.touch()
     assert recipes.find("by_label") == recipes.FOLDER / "by_label.toml"
@@ -558,7 +558,7 @@ def test_start_up_gives_medians_and_the_worst_and_memory_the_largest_daemon():
     assert [figures[f"daemon_mb.{name}"] for name in ("begin", "end", "peak")] == [2.0, 5.0, 4.0]
 
 
-def test_a_large_model_is_told_by_its_worst_node_and_in_bytes_a_parameter():
+def test_a_large_models_memory_is_that_of_its_worst_node_per_parameter():
     figures = large.figures([large_run()])
     assert figures["engine.peak_bytes_per_parameter"] == 30.0
     assert (figures["round.seconds"], figures["exchange.committed"], figures["exchange.timeout"]) == (3.0, 6, 1)
@@ -766,7 +766,7 @@ def test_a_page_lists_cells_that_are_worse_the_worst_first():
     assert "Worse in no cell." in table.show(better)
 
 
-def test_a_grid_is_measured_by_one_command_whose_cells_are_kept_until_all_are_there(tmp_path, monkeypatch):
+def test_one_command_measures_a_grid_and_stores_finished_cells(tmp_path, monkeypatch):
     said = []
 
     def cases(words, what):
@@ -908,7 +908,7 @@ def test_a_figure_is_judged_by_both_of_its_bounds(value, met):
     assert [verdict.met for verdict in results.verdicts(recipe, {"f": value, "g": 1.0})] == [met, None]
 
 
-def test_a_bound_on_a_figure_that_nobody_measured_is_an_error():
+def test_a_bound_on_an_unmeasured_figure_is_an_error():
     with pytest.raises(ValueError, match="no figure g; there are f"):
         results.verdicts(DemoRecipe(title="x", at_most={"g": 1.0}), {"f": 1.0})
 

@@ -61,7 +61,7 @@ def test_a_speaker_stays_together_and_first_takes_are_held_out(tmp_path):
     assert sorted(map(sorted, odd)) == [[0], [1]]  # the label has the parity of its speaker here
 
 
-def test_nobody_learns_from_the_speaker_who_is_left_out(tmp_path):
+def test_no_node_trains_on_the_speaker_left_out(tmp_path):
     """Digits are moved by whole frames and bands: each batch has their numbers, in another order."""
     generator = np.random.default_rng(0)
     arrays = {

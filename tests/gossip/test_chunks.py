@@ -83,7 +83,7 @@ def test_whatever_peers_do_in_whatever_order_it_is_whole_if_one_is_honest_and_on
     assert chunks.missing or bytes(chunks.data) == state
 
 
-def test_who_fails_again_and_again_is_asked_no_more_and_who_gives_a_chunk_begins_anew():
+def test_a_peer_that_keeps_failing_is_not_requested_and_a_chunk_resets_the_count():
     state = bytes(range(9 * CHUNK))
     chunks = download(state)
     for _ in range(TRIES - 1):
@@ -113,7 +113,7 @@ def test_what_was_received_before_is_checked_and_only_the_rest_is_asked_for():
     assert [chunks.take("a", 0.0) for _ in range(4)] == [1, 2, 4, None]
 
 
-def test_a_chunk_that_is_late_is_asked_of_another_too_and_no_other_is():
+def test_only_late_chunks_are_requested_from_a_second_peer():
     state = bytes(range(3 * CHUNK))
     chunks = download(state)
     assert [chunks.take("a", 0.0), chunks.take("b", 0.0), chunks.take("slow", 0.0)] == [0, 1, 2]

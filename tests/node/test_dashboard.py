@@ -89,7 +89,7 @@ def test_grafana_s_own_types_know_every_key():
     assert [*unknown_keys(DASHBOARD, read)] == [of_the_editor]
 
 
-def test_no_panel_lies_on_another_or_beside_the_page():
+def test_panels_neither_overlap_nor_leave_the_page():
     places = [(panel["title"], panel["gridPos"]) for panel in DASHBOARD["panels"]]
     for title, place in places:
         assert 0 <= place["x"] < place["x"] + place["w"] <= 24, title

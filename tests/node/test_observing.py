@@ -60,7 +60,7 @@ def test_every_field_of_the_line_a_round_is_listed_and_no_other():
     assert listed == set(round_fields(Totals(at_s=0.0), Totals(at_s=1.0)))
 
 
-def test_every_key_of_a_record_and_the_defaults_that_are_told():
+def test_a_record_has_every_key_and_the_announced_defaults():
     named = set(re.findall(r"`(record\.[a-z_]+|metrics\.[a-z_]+)`", PAGE))
     keys = {f"record.{key}" for key in RecordSection.__struct_fields__}
     assert keys | {"metrics.listen"} <= named

@@ -133,7 +133,7 @@ def test_the_command_says_it_to_people_and_programs(left_behind, capsys):
 
 @settings(max_examples=60)
 @given(ours=RANGES, theirs=RANGES)
-def test_a_mismatch_is_told_to_both_and_only_to_one_that_it_is_the_older(ours, theirs):
+def test_a_version_mismatch_is_reported_to_both_and_the_older_one_is_named(ours, theirs):
     """And exactly where no version is common."""
     told = [versions.mismatch({"state": one}, {"state": other}) for one, other in ((ours, theirs), (theirs, ours))]
     common = set(range(ours.oldest, ours.newest + 1)) & set(range(theirs.oldest, theirs.newest + 1))

@@ -36,7 +36,7 @@ def files_of(wheel):
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def test_nothing_of_ours_is_at_top_level_but_starling_and_nothing_is_missing(built):
+def test_the_wheel_has_starling_as_its_only_top_level_package(built):
     files = files_of(built[0])
     assert {name.partition("/")[0].split("-")[0] for name in files} == {"starling", "starling_swarm"}
     for part, folder in (*zip(PARTS, PARTS, strict=True), ("kernels", "benchmarks/kernels")):
@@ -102,7 +102,7 @@ def stub(name, folder):
     return place
 
 
-def test_beside_other_projects_of_our_folders_names_a_demo_runs_from_anywhere(built, tmp_path):
+def test_a_demo_runs_next_to_packages_with_our_folder_names(built, tmp_path):
     """The environment is empty but for the dependencies, which it sees where this one has them."""
     home = tmp_path / "venv"
     site = environment(home, *(stub(name, tmp_path) for name in OTHERS), built[0])

@@ -41,7 +41,7 @@ def whole(node, run_dir):
 
 
 @pytest.mark.acceptance
-def test_whoever_is_killed_comes_back_as_the_same_node_and_nobody_else_stops(tmp_path):
+def test_a_killed_node_restarts_with_its_identity_and_the_others_go_on(tmp_path):
     """A dead engine is replaced under a living node; a dead node takes its engine along, is mourned, and resumes its checkpoint."""
     founder_dir, joiner_dir = tmp_path / "founder", tmp_path / "joiner"
     with terminals() as terminal:

@@ -289,7 +289,7 @@ def test_a_demo_learns_in_the_image(program):
     assert all(each["value"] > 0.8 for each in answer["nodes"])
 
 
-def test_a_volunteer_without_a_founder_says_whom_it_misses(program):
+def test_a_volunteer_without_a_founder_names_it(program):
     started = said("docker", "run", "-d", "--init", "-e", "INVITE_FILE=/invite/swarm", "starling", "join").strip()
     try:
         until(lambda: "docker compose -f docker/compose.yaml up -d founder" in command("docker", "logs", started).stderr,

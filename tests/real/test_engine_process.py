@@ -200,7 +200,7 @@ async def test_signals_to_the_group_are_the_daemons_to_answer():
 
 @warm
 @real
-async def test_a_bug_in_the_engine_ends_it_and_its_last_words_arrive():
+async def test_a_bug_in_the_engine_ends_it_and_its_error_arrives():
     """Not an answer: an engine with a broken invariant is not used again."""
     async with open_engine() as engine:
         await engine.call(opening(manifest(params={"model": "mlp"})))

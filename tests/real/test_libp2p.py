@@ -193,7 +193,7 @@ async def test_simultaneous_dials_leave_both_able_to_send():
 
 
 @on_sockets
-async def test_addresses_that_others_told_are_dialled_once_and_keep_no_met_peer_waiting():
+async def test_reported_addresses_are_dialled_once_and_delay_no_known_peer():
     """Sixty-four records of peers that nobody met, each sent a frame again and again: one knock at each door, and a few at a time."""
     knocks = Counter()
     async with nodes("a", "b") as (a, b), trio.open_nursery() as nursery:
@@ -253,7 +253,7 @@ async def test_an_address_of_an_earlier_run_opens_no_other_of_its_kind_and_names
 
 
 @on_sockets
-async def test_a_name_that_others_told_is_no_way_in_either():
+async def test_a_reported_host_name_does_not_reach_private_networks():
     """Where it leads is seen when it is resolved: on compose to a private address beside ours, from a liar to anything."""
     async with nodes("a", "b") as (a, b):
         named = f"/dns4/localhost/tcp/{addresses.parse(b.addresses[0]).port}"
@@ -595,7 +595,7 @@ def test_a_listening_network_is_small():
     assert superfluous == []
 
 
-def test_loopback_is_told_only_when_nothing_else_is_bound():
+def test_loopback_is_announced_only_when_nothing_else_is_bound():
     """A node that listens on 127.0.0.1 means it; one that listens everywhere means its interfaces."""
     hosts = ["192.0.2.7", "2001:db8::7"]
     published = addresses.reachable([("127.0.0.1", 4001)], "P", hosts)

@@ -57,7 +57,7 @@ async def is_well(victim) -> None:
 
 
 @on_sockets
-async def test_an_error_in_our_own_handler_ends_one_connection_only(monkeypatch):
+async def test_an_error_in_a_handler_ends_one_connection_only(monkeypatch):
     """A: in a stock host one exception that a peer can provoke in a handler ends the whole node."""
     async with nodes("victim", "other", report=(report := Remembered())) as (victim, other):
         await other.dial(victim.addresses[0])
@@ -272,7 +272,7 @@ async def test_a_flood_of_frames_is_dropped_and_counted():
 
 
 @on_sockets
-async def test_who_is_refused_again_and_again_dials_less_and_less():
+async def test_a_node_refused_repeatedly_dials_ever_less():
     """A handshake costs both ends, and only at its end is it known whose it was: a banned node must not make one for every frame."""
     async with nodes("victim", "banned") as (victim, banned):
         victim.refuse(banned.peer_id, inf)
@@ -325,7 +325,7 @@ def test_the_oldest_handshake_gives_way_first_within_its_block():
     assert handshakes.begin("last", "last") is None
 
 
-def test_a_full_house_makes_room_only_at_the_cost_of_the_useless():
+def test_full_connection_slots_drop_only_useless_connections():
     """Sybils that connect and say nothing are the ones to go; peers that exchange stay."""
     limits = LimitsSection(connections=3, connections_per_ip=3)
     busy = [guest(f"b{i}", f"10.0.0.{i}", useful_at=1000.0) for i in range(2)]

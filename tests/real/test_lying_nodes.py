@@ -37,7 +37,7 @@ def with_one_that_is(lie: str, agreed: str, terminal, folder) -> list:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("preset", ["custom", "vouched"])
-def test_who_calls_everybody_late_takes_no_step_and_no_accuracy_from_real_nodes(tmp_path, warm_engines, preset):
+def test_a_peer_that_reports_all_as_late_costs_real_nodes_no_steps_or_accuracy(tmp_path, warm_engines, preset):
     """Beside one that refuses all exchanges, and says nothing false."""
     steps, accuracy = {}, {}
     for lie in ("useless", "late"):

@@ -107,7 +107,7 @@ async def test_two_peers_that_nobody_can_dial_exchange_through_a_relay_that_read
 
 
 @on_sockets
-async def test_bytes_that_a_relay_changes_end_the_circuit_and_reach_nobody(monkeypatch, no_nat_opens):
+async def test_bytes_changed_by_a_relay_end_the_circuit_undelivered(monkeypatch, no_nat_opens):
     armed = trio.Event()
 
     class Forger:
@@ -200,7 +200,7 @@ async def test_a_newcomer_joins_through_an_address_at_a_relay_and_no_relay_is_be
 
 
 @on_sockets
-async def test_nobody_brings_a_circuit_but_a_relay_that_was_asked():
+async def test_only_a_requested_relay_may_open_a_circuit():
     async with node("a") as a, node("m") as mallory:
         await mallory.dial(a.addresses[0])
         stream = mallory.links.direct(a.peer_id).open()
@@ -284,7 +284,7 @@ async def test_where_one_end_has_no_ipv6_only_what_both_have_is_tried(monkeypatc
 
 
 @on_sockets
-async def test_who_is_hidden_has_itself_dialled_back_where_it_can_be(monkeypatch):
+async def test_a_hidden_node_is_dialled_back_where_possible(monkeypatch):
     """One end can be dialled: the other does that, instead of a connection of both at once."""
 
     async def connected(_endpoint, _local):
@@ -298,7 +298,7 @@ async def test_who_is_hidden_has_itself_dialled_back_where_it_can_be(monkeypatch
         await until(lambda: b.way(a.peer_id) == "direct")
 
 
-def test_nobody_listens_on_or_announces_an_address_at_a_relay():
+def test_relay_addresses_are_neither_listened_on_nor_announced():
     there = f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_of('r')}/p2p-circuit"
 
     async def main():
@@ -360,7 +360,7 @@ async def stock(*arguments):
 
 @pytest.mark.acceptance
 @on_sockets
-async def test_a_stock_relay_carries_our_connections(no_nat_opens):
+async def test_a_stock_relay_carries_connections(no_nat_opens):
     async with stock() as (_, address), node("a") as a, node("b") as b:
         for each in (a, b):
             await each.dial(address)
@@ -374,7 +374,7 @@ async def test_a_stock_relay_carries_our_connections(no_nat_opens):
 
 @pytest.mark.acceptance
 @on_sockets
-async def test_a_stock_peer_has_a_place_at_our_relay_and_reaches_others_through_it(no_nat_opens):
+async def test_a_stock_peer_reserves_at_a_node_and_reaches_others_through_it(no_nat_opens):
     async with behind_a_relay("a") as (middle, a), stock(middle.addresses[0], a.peer_id) as (process, address):
         peer = parse(address).peer
         middle.learn(peer, [])

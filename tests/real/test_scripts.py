@@ -213,7 +213,7 @@ def test_workers_of_a_data_loader_do_not_disturb_a_swarm(tmp_path, start):
 
 
 @pytest.mark.acceptance
-def test_who_joins_late_gets_the_swarm_s_model_and_trains_on(tmp_path):
+def test_a_late_joiner_gets_the_swarms_model_and_trains(tmp_path):
     step = "            swarm.step(loss)"
     waits = f"{step}\n            time.sleep(0.1 if swarm.round > 40 and not Path('joined').exists() else 0.0)"
     script = text(**{"rounds=30": "rounds=120", step: waits, "local_steps=10": "local_steps=10, quorum=1"})

@@ -52,7 +52,7 @@ def test_one_poisoned_model_is_left_out_and_its_sender_blamed(lie, honest, start
 
 @pytest.mark.parametrize("spread", [0.0, 0.001, 0.01, 0.1])
 @pytest.mark.parametrize("factor", [1.0, 3.0, 10.0])
-def test_nobody_is_blamed_for_being_ten_times_as_far_as_others_are(spread, factor):
+def test_ten_times_the_usual_distance_is_not_blamed(spread, factor):
     origin, models = swarm(4, 1.0, spread)
     far = models[3] + factor * max(spread, 0.01) * normal("far") / normal("far").norm()
     for offered in ([*models[:2], far], [*models[:3], far]):
@@ -78,7 +78,7 @@ def test_a_model_of_a_later_round_may_have_come_further():
     assert agree([*models, liar], origin, [8, 8, 2**62]).outside == (2,)
 
 
-def test_nobody_is_blamed_for_going_the_opposite_way_in_the_first_rounds():
+def test_opposite_updates_in_the_first_rounds_are_not_blamed():
     origin, models = swarm(2, 1.0, 0.001)
     opposite = origin - 1.0 * (models[0] - origin)
     for at, outside in ((1, ()), (7, ()), (8, (2,))):

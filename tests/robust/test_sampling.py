@@ -147,7 +147,7 @@ swarms = st.lists(
 
 
 @given(members=swarms, k=st.integers(0, 12), cap=st.integers(0, 3), seed=st.integers(0, 2**63 - 1))
-def test_a_draw_is_distinct_keeps_every_cap_and_stops_early_only_where_nobody_else_may_be_taken(members, k, cap, seed):
+def test_a_draw_is_distinct_respects_every_cap_and_stops_only_without_candidates(members, k, cap, seed):
     prefixes = {
         f"peer{i}": {f"{kind}{label}" for kind, label in zip("po", both, strict=True) if label}
         for i, both in enumerate(members)

@@ -104,7 +104,7 @@ def test_clones_succeed_against_a_mean_and_not_against_foolsgold(bad):
     assert accuracy > mean_accuracy + 5
 
 
-def test_it_costs_little_where_nobody_attacks():
+def test_without_attackers_it_costs_little():
     assert cell("mean", "none", 0)[0] - cell("foolsgold", "none", 0)[0] <= 2
 
 

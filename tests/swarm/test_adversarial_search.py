@@ -290,9 +290,7 @@ def with_one_that_is_late_to(seconds: float, sections: dict, seed: int) -> tuple
         ),
     ],
 )
-def test_a_member_that_answers_one_node_late_takes_no_local_step_from_anybody(
-    deterministic_scheduler, seconds, sections, seed
-):
+def test_a_member_late_for_one_node_costs_no_local_steps(deterministic_scheduler, seconds, sections, seed):
     """The search found it: who waited was left behind by those that needed not, skipped rounds and did fewer steps in the next."""
     deterministic_scheduler(seed)
     share, rest, met = with_one_that_is_late_to(seconds, sections, seed)

@@ -81,7 +81,7 @@ def count_beacons(swarm) -> list[int]:
 
 
 @virtual(1)
-async def test_everybody_takes_the_same_order_from_the_beacons_and_no_exchange_is_lost():
+async def test_all_nodes_derive_the_same_order_from_beacons_without_lost_exchanges():
     swarm = begin(15)
     async with swarm.running(NODES):
         sent = count_beacons(swarm)
@@ -143,7 +143,7 @@ async def test_a_forged_beacon_is_a_fault_that_changes_nothing_and_goes_no_furth
 
 
 @virtual(1)
-async def test_who_was_not_told_meets_nobody_by_another_order_and_asks():
+async def test_a_node_without_the_salt_uses_no_other_order_and_requests_it():
     swarm = begin(60)
     async with swarm.running(NODES):
         await until(lambda: rounds_done(swarm, 1))

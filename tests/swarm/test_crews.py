@@ -153,7 +153,7 @@ async def test_a_quorum_of_crews_is_not_one_of_machines_and_a_node_says_which_it
 
 @pytest.mark.acceptance
 @virtual
-async def test_who_loses_its_like_in_the_other_crew_deletes_the_flow_and_the_other_stage_keeps_its_own():
+async def test_losing_the_stage_peer_deletes_that_flow_and_no_other_stages():
     agreed = structs.replace(
         digits(2, rounds=400, local_steps=2, quorum=2), crew=CrewSection(stages=2, micro_batches=4)
     )

@@ -136,7 +136,7 @@ async def test_slander_costs_the_slanderer_and_nobody_else():
 
 
 @virtual(1)
-async def test_an_honest_swarm_convicts_nobody_although_engines_crash_and_nodes_are_reborn():
+async def test_an_honest_swarm_convicts_no_peer_despite_crashes_and_restarts():
     swarm = story(gathering(30), 1)
     async with swarm.running(NODES):
         await until(lambda: rounds_done(swarm, 8))

@@ -92,7 +92,7 @@ def stories(
 
 
 @pytest.mark.slow
-def test_who_calls_everybody_late_takes_no_step_and_no_accuracy_from_anybody(deterministic_scheduler):
+def test_a_peer_that_reports_all_as_late_costs_no_steps_or_accuracy(deterministic_scheduler):
     [honest], [lied] = (stories(deterministic_scheduler, (1,), answers, "custom", 4) for answers in (useless, DECISIVE))
     assert lied.steps >= 0.95 * STEPS
     assert lied.accuracy >= honest.accuracy - POINT
@@ -100,7 +100,7 @@ def test_who_calls_everybody_late_takes_no_step_and_no_accuracy_from_anybody(det
 
 
 @pytest.mark.slow
-def test_who_says_nothing_takes_no_step_from_anybody_and_no_exchange_from_the_others(deterministic_scheduler):
+def test_a_silent_peer_costs_no_steps_and_no_other_exchanges(deterministic_scheduler):
     """Who waited for it was out of phase with those that did not: 310 of 400 steps, and an exchange in ten rounds."""
     [honest], [lied] = (stories(deterministic_scheduler, (3,), answers, "vouched", 4) for answers in (useless, silent))
     assert lied.steps >= 0.95 * STEPS

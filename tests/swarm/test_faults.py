@@ -141,7 +141,7 @@ async def test_a_node_five_times_slower_neither_stops_the_others_nor_is_left_to_
 
 
 @virtual(1)
-async def test_who_leaves_in_order_is_forgotten_at_once_and_leaves_no_flow_behind(seed):
+async def test_an_orderly_leave_is_forgotten_at_once_without_a_remaining_flow(seed):
     swarm = story(digits(6, rounds=30), seed)
     async with swarm.running(6):
         await until(lambda: rounds_done(swarm, 12))

@@ -123,7 +123,7 @@ async def test_a_liar_costs_only_itself(attack):
 
 
 @virtual(1)
-async def test_who_is_held_back_all_the_time_earns_nothing_and_no_honest_node_does(seed):
+async def test_a_peer_that_is_always_clipped_earns_no_reputation_and_no_honest_node_is(seed):
     swarm = story(agreement(nodes=6, rounds=14, local_steps=4), seed, attacks={5: "sign_flip"})
     async with swarm.running(6):
         await swarm.finished()

@@ -17,7 +17,7 @@ from tests.harness.swarms import digits, until
 
 
 @virtual(0)
-async def test_who_has_too_little_free_memory_is_refused_before_an_engine_starts_and_joins_if_its_owner_says_so(seed):
+async def test_too_little_free_memory_is_refused_before_the_engine_starts_unless_the_owner_insists(seed):
     swarm = VirtualSwarm(digits(3, seed=seed, rounds=1000, quorum=2), seed=seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "here", lambda _config: 10**8)

@@ -66,7 +66,7 @@ async def joined(swarm, index: int):
 
 @virtual(1)
 @pytest.mark.parametrize(("members", "lie"), [*((3, lie) for lie in LIES), (4, "turned around")])
-async def test_a_joiner_begins_near_the_honest_and_counts_against_who_gave_another_model(members, lie):
+async def test_a_joiner_starts_near_the_honest_and_reports_a_peer_that_gave_another_model(members, lie):
     swarm = story(bowls(members + 1, members), 1)
     async with swarm.running(members):
         liar = swarm.nodes[1]
@@ -92,7 +92,7 @@ async def test_a_joiner_begins_near_the_honest_and_counts_against_who_gave_anoth
 
 
 @virtual(1)
-async def test_who_comes_back_far_behind_goes_on_near_the_honest_and_counts_against_who_gave_another_model():
+async def test_a_node_that_returns_far_behind_gets_the_honest_model_and_reports_a_peer_that_gave_another():
     """Its own checkpoint is no shield: it is old, so it asks for a model as a late joiner does."""
     swarm = story(bowls(4, 4), 1)
     async with swarm.running(4):

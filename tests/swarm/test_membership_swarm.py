@@ -64,7 +64,7 @@ def test_loss_makes_suspects_but_no_false_deaths(n, share, seed):
 
 
 @pytest.mark.slow
-def test_overloaded_nodes_suspect_others_and_declare_nobody_dead():
+def test_overloaded_nodes_suspect_others_but_declare_none_dead():
     """With a fixed timeout twelve deaths: each message takes a node a tenth of a second, so answers come after seconds."""
     swarm = DetectorSwarm(8, cost_s=0.1)
     swarm.run(70.0)
@@ -128,7 +128,7 @@ def test_leaving_is_known_at_once_and_no_death():
 
 
 @pytest.mark.slow
-def test_a_liar_that_calls_everybody_dead_kills_nobody():
+def test_false_death_reports_about_all_kill_no_member():
     swarm = settled(8)
     liar = swarm.nodes["p000"]
     until = swarm.now + 20.0

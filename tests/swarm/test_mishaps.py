@@ -9,7 +9,7 @@ from tests.harness import mishaps
 from tests.harness.stories import virtual
 
 
-def test_every_file_says_what_happens_to_whom_and_what_must_hold():
+def test_every_scenario_states_its_faults_and_its_requirements():
     for name in mishaps.names():
         story = mishaps.read(name)
         assert all(set(it.nodes) < set(range(story.nodes)) for it in story.mishaps)

@@ -46,7 +46,7 @@ async def test_exchanges_take_no_time_of_local_steps_and_all_learn_as_much(seed)
 
 @pytest.mark.parametrize("overlap", [False, True])
 @virtual(1)
-async def test_an_exchange_is_no_longer_than_the_local_steps_beside_it(overlap):
+async def test_an_overlapped_exchange_is_no_longer_than_its_local_steps(overlap):
     """A slot is five times as long as the local steps of a round."""
     agreed = digits(2, rounds=ROUNDS, local_steps=STEPS, overlap=overlap, slot_s=1.0)
     swarm = story(agreed, 1, config=NodeConfig(linger_s=1e6, threads=1, up_bytes_per_s=UP))

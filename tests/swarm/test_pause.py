@@ -61,7 +61,7 @@ async def test_nodes_that_start_outside_of_their_hours_do_one_round_and_then_res
 
 
 @virtual(1)
-async def test_hours_that_are_none_end_the_node_in_one_line():
+async def test_an_invalid_schedule_ends_the_node_in_one_line():
     swarm = story(digits(1), 1, config=NodeConfig(active="at night"))
     with pytest.raises(ExceptionGroup) as caught:
         async with swarm.running(1):

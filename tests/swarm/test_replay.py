@@ -29,7 +29,7 @@ def comings(swarm):
 
 @pytest.mark.parametrize("who", ["member", pytest.param("stranger", marks=pytest.mark.acceptance)])
 @virtual(1, more=(2, 3))
-async def test_frames_of_the_past_are_worth_nothing_to_who_plays_them_back(monkeypatch, who, seed):
+async def test_replayed_frames_have_no_effect(monkeypatch, who, seed):
     """All that four nodes said is recorded while one crashes and comes back, and one leaves; it is played to them and to a newcomer.
 
     A member does not play back whatever costs it its membership at once, but takes the records out and tells these.

@@ -39,7 +39,7 @@ async def test_a_sample_trains_in_each_round_and_all_end_with_the_last_model(agg
 
 @pytest.mark.acceptance
 @virtual(1, 2, 3)
-async def test_forty_nodes_of_whom_four_fifths_fall_silent_lose_no_more_than_six_rounds(seed):
+async def test_if_four_fifths_of_forty_nodes_fall_silent_the_rest_lose_six_rounds_at_most(seed):
     """Measured: none lost; the swarm stands still for 6 to 8 s, most of which the failure detector needs."""
     nodes, rounds = 40, 40
     swarm = story(agreement(nodes, rounds=rounds, sample=5, aggregators=2, local_steps=5), seed)

@@ -24,7 +24,7 @@ def agreement(rounds):
 
 
 @virtual(more=(1,))
-async def test_without_faults_all_nodes_have_one_anchor_to_the_bit(seed):
+async def test_without_faults_all_nodes_have_equal_outer_parameters_to_the_bit(seed):
     """Which is their model to all who look at it; what trains on is each node's own."""
     swarm = story(agreement(30), seed)
     async with swarm.running(NODES):
@@ -37,7 +37,7 @@ async def test_without_faults_all_nodes_have_one_anchor_to_the_bit(seed):
 
 
 @virtual(1, more=(2, 3))
-async def test_a_crash_and_a_late_join_in_one_round_leave_one_anchor(seed):
+async def test_a_crash_and_a_late_join_in_one_round_leave_equal_outer_parameters(seed):
     """Members count differently for a while, so anchors part; a majority's is fetched."""
     swarm = story(agreement(60), seed)  # a repair may fail, and may part its node again by the round that it costs
     async with swarm.running(4):

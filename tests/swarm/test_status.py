@@ -102,7 +102,7 @@ async def test_an_invite_of_any_member_leads_to_the_others_until_they_are_gone(s
 
 
 @virtual(0)
-async def test_who_pulls_draws_its_own_questions_and_shows_those_of_others_too(seed):
+async def test_status_of_a_pulling_node_has_its_requests_and_those_of_others(seed):
     agreed = Manifest(
         seed=seed, task=TaskSection(kind="digits"), overlay=OverlaySection(kind="pull", k=1), compress=LOSSLESS,
         pace=PaceSection(local_steps=2, rounds=ROUNDS, quorum=3),
@@ -146,7 +146,7 @@ async def test_in_clock_pace_a_node_draws_its_own_sticky_edges(seed):
 
 
 @virtual(0)
-async def test_whoever_listens_hears_that_a_peer_is_lost_and_that_the_state_changed(seed):
+async def test_listeners_get_lost_peers_and_state_changes(seed):
     swarm = story(digits(3, seed=seed, rounds=1000, local_steps=2, quorum=2), seed)
     async with swarm.running(2):
         await until(lambda: rounds_done(swarm, 1))
@@ -160,7 +160,7 @@ async def test_whoever_listens_hears_that_a_peer_is_lost_and_that_the_state_chan
 
 
 @virtual(0)
-async def test_a_ban_given_before_the_network_is_open_holds_and_bans_of_earlier_runs_are_kept_beside_it(seed):
+async def test_bans_before_the_network_opens_and_of_earlier_runs_apply(seed):
     swarm = VirtualSwarm(digits(3, seed=seed, rounds=1000, quorum=2), seed=seed)
     async with swarm.running(3), trio.open_nursery() as nursery:
         await carry_out(swarm.nodes[0].node, "ban", {"peer": swarm.nodes[1].peer_id})

@@ -33,7 +33,7 @@ async def test_a_swarm_that_no_longer_improves_stops_and_says_why(seed):
 
 
 @virtual(0)
-async def test_one_member_s_word_stops_nobody_and_who_joins_late_hears_it(seed):
+async def test_a_single_vote_stops_no_node_and_late_joiners_get_it(seed):
     swarm = story(resting(every=ROUNDS), seed)
     async with swarm.running(4):
         await until(lambda: rounds_done(swarm, 2))

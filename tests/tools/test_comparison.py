@@ -43,7 +43,7 @@ def test_it_counts_what_is_here():
     assert f"[{len(RULES.built_in)} rules]" in PAGE
 
 
-def test_everybody_in_the_table_has_a_line_that_says_where_it_was_read():
+def test_every_project_in_the_table_has_a_source():
     table, _, sources = PAGE.partition("## Where it was read")
     others = re.findall(r"^\| ([\w .]+?) \|", table.partition("## At a glance")[2], re.MULTILINE)
     assert len(others) == 8

@@ -59,7 +59,7 @@ def test_methods_are_functions_and_closures_are_not():
         ("kind == Kind.SWAPS", 0),
     ],
 )
-def test_a_question_for_the_kind_of_edge_is_counted_however_it_is_asked(source, asks):
+def test_a_test_of_the_edge_kind_is_counted_in_every_form(source, asks):
     assert figures.questions(ast.parse(source)) == asks
 
 
@@ -114,7 +114,7 @@ def test_what_python_has_one_object_of_is_no_part_of_an_update(shared):
     assert not update.within((shared, 1))
 
 
-def test_bytes_of_an_update_are_its_parts_wherever_they_are_held():
+def test_an_updates_bytes_include_all_its_parts():
     payload = bytes(range(9))
     update = stops.Update(Inbound("peer", "exchange", b"frame"))
     assert not update.within([payload])

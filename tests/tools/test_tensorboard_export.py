@@ -13,7 +13,7 @@ from tests.harness.tui.terminal import ROOT
 from tools.tensorboard_export import main
 
 
-def test_every_point_of_a_curve_is_told_once():
+def test_every_point_of_a_curve_is_reported_once():
     run = [at_second(second, metric="accuracy") for second in (0, 3, 4, 9)]
     found = list(scalars(run))
     assert [each.round for each in found if each.tag == "loss"] == list(range(10))

@@ -63,7 +63,7 @@ def test_an_exchange_under_way_is_not_training_without_peers():
     assert f"{sign} {words}" == "⇄ exchange with node-3 for 45 s: 12 MB"
 
 
-def test_a_demo_shows_accuracy_alone_beside_that_of_the_swarm():
+def test_a_demo_shows_the_lone_accuracy_and_the_swarms():
     """On 80 columns too; it follows the words of a node that is well."""
     assert beside(0.7251, snapshot(metric="accuracy")) == "; alone: accuracy 0.725"
     assert beside(None, snapshot()) == ""

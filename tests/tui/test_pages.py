@@ -64,7 +64,7 @@ def node(**changes):
         ),
     ],
 )  # fmt: skip
-def test_a_page_shows_these_words_and_not_those(size, key, readings, present, absent):
+def test_a_page_shows_its_texts_and_no_others(size, key, readings, present, absent):
     _, (*_, screen) = look([readings], size, keys=(key,), clock=lambda: NOW)
     assert [words for words in present if words not in screen] == []
     assert [words for words in absent if words in screen] == []

@@ -30,5 +30,5 @@ def test_every_color_has_the_contrast_that_reading_needs(theme, colors):
 
 
 @pytest.mark.parametrize("signs", [NODE_SIGNS, PEER_SIGNS, LEVEL_SIGNS, OUTCOME_SIGNS])
-def test_a_sign_stands_beside_every_color(signs):
+def test_every_color_has_a_sign(signs):
     assert all(len(sign) == 1 and role in DARK for sign, role in signs.values())

@@ -66,7 +66,7 @@ def test_a_record_of_one_line_can_be_replayed():
     assert reading.snapshot.round == 42
 
 
-def test_all_nodes_stand_at_the_same_moment_and_who_was_not_there_is_said_to_come(run):
+def test_replay_shows_all_nodes_at_one_moment_and_late_ones_as_upcoming(run):
     sources, playback = open_sources(run, Clock())
     assert [source.name for source in sources] == ["node-0", "node-1"]
     first, second = (source.poll()[0] for source in sources)

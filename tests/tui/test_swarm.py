@@ -133,7 +133,7 @@ def test_too_many_members_become_lists_of_neighbors():
     assert lines[0] == "●[peer-000] ┄ peer-001, peer-002, peer-038, peer-039"
 
 
-def test_lists_tell_who_meets_in_this_round_from_edges_that_rest():
+def test_lists_distinguish_partners_of_this_round_from_idle_edges():
     text = draw(merge(swarm(), 0), 20, 6, plain).plain
     assert text.split("\n")[0] == "●[node-0] ━ node-3 ┄ node-1, node-7"
 

@@ -9,7 +9,7 @@ def test_the_same_picture_is_never_drawn_again():
     assert not throttle.due("a", View(now=100.0))
 
 
-def test_another_one_waits_for_the_rest_to_be_over_unless_somebody_asks():
+def test_the_next_drawing_waits_unless_requested():
     throttle = Throttle()
     assert throttle.due("a", View(now=10.0, asked=False))
     assert not throttle.due("b", View(now=10.0 + REDRAW_S / 2, asked=False))

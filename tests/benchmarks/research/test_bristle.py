@@ -89,7 +89,7 @@ def test_certainty_is_mean_less_deviation_over_the_classes_used():
     assert bristle.certainty(scores, judged).tolist() == pytest.approx([0.8 - 0.1, 0.0, 0.0])  # 1/3 − 0.47 < 0
 
 
-def test_a_peer_is_judged_by_its_best_of_our_classes_as_many_as_it_shares():
+def test_a_peer_is_judged_by_its_best_shared_classes():
     scores = numbers(0.1, 0.9, 0.5, 0.95, 0.5).expand(4, -1)
     familiar = torch.tensor([True, True, True, False, True])
     found = bristle.selected(scores, familiar, torch.tensor([0, 2, 4, 99]))

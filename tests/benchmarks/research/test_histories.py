@@ -161,7 +161,7 @@ def test_a_peer_gets_neither_its_own_record_nor_one_it_sent():
 
 
 @pytest.mark.parametrize(("seen", "forwarded"), [("b", True), ("other", False)])
-def test_a_record_that_contradicts_our_observation_is_not_forwarded(seen, forwarded):
+def test_a_record_contradicting_an_observation_is_not_forwarded(seen, forwarded):
     known = received(h.observe(Histories(), IDS["b"], vector(BUCKETS, seen), 4), (record("b"), 0, "b"))
     assert (h.draw_record(known, IDS["f"], 0.0) is not None) == forwarded
 
@@ -179,7 +179,7 @@ def weights_of(known, peers):
     return weights(torch.stack(rows), torch.cat((*(each[None] for each in others), h.unobserved(known))))
 
 
-def test_a_single_clone_is_found_by_an_earlier_observation_or_a_record():
+def test_a_single_clone_is_detected_by_an_earlier_observation_or_record():
     clone = vector(BUCKETS, "clone")
     known = h.observe(h.observe(Histories(), IDS["b"], clone, 1), IDS["c"], vector(BUCKETS, "c"), 1)
     assert weights_of(known, [IDS["b"], IDS["c"]]).tolist() == [1.0, 1.0]

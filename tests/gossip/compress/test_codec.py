@@ -245,7 +245,7 @@ def test_a_support_that_covers_everything_has_one_encoding():
         header(Kind.INDICES, dim=10**9) + LISTING.pack(1, 1) + b"\xff" + bytes(4),
     ],
 )
-def test_a_few_bytes_cannot_make_us_allocate_much(described):
+def test_a_few_bytes_cannot_cause_a_large_allocation(described):
     """Every count is held against the bytes that really came before memory, or the sort of a mask, is spent on it."""
     tracemalloc.start()
     with pytest.raises(ValueError, match=r"^bad_(length|support|indices)$"):

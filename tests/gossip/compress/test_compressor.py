@@ -94,7 +94,7 @@ def test_selectors_that_look_at_the_vector_contract_every_vector(select, values,
 
 @given(seed=st.integers(0, 2**62), dim=st.integers(1, 3000), ratio=st.floats(0.02, 0.5), heavy=st.booleans())
 @examples(25)
-def test_a_rolling_mask_keeps_its_share_exactly_over_a_full_turn_and_top_k_inside_it_no_less(seed, dim, ratio, heavy):
+def test_a_rolling_mask_has_its_share_exactly_over_a_cycle_and_top_k_inside_it_no_less(seed, dim, ratio, heavy):
     """The expectation over where the mask stands, taken exactly: each block is looked at equally often."""
     x = torch.randn(dim, generator=generator(seed), dtype=torch.float64)
     x = x**5 if heavy else x

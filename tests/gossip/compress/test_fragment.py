@@ -46,7 +46,7 @@ def test_payloads_never_change():
 
 @given(dim=st.integers(2, 5000), parts=st.integers(2, 70), seed=seeds, first=st.integers(0, 10**6))
 @examples(60)
-def test_every_part_has_its_turn_and_all_parts_are_the_vector(dim, parts, seed, first):
+def test_the_blocks_cycle_and_together_are_the_vector(dim, parts, seed, first):
     """Of any `parts` exchanges in turn on an edge: each coordinate is in exactly one, and no two lengths differ by more than one."""
     parts, x, visits = min(parts, dim), torch.zeros(dim), torch.zeros(dim)
     supports = [Fragments(parts).select(x, None, seed, turn) for turn in range(first, first + parts)]

@@ -83,7 +83,7 @@ def test_iterating_on_a_fixed_matrix_converges_to_the_best_of_that_rank():
     assert float(left_over(support.step(x), x).square().sum()) == pytest.approx(best_error(x, 2), rel=1e-5)
 
 
-def test_a_matrix_that_has_the_rank_is_found_at_once():
+def test_a_matrix_of_that_rank_is_recovered_at_once():
     """One step from anywhere spans its columns: left is what fp16 cannot hold of a basis."""
     x = torch.zeros(DIM, dtype=torch.float64)
     for m in MATRICES:
@@ -243,7 +243,7 @@ def test_a_basis_that_is_none_is_refused(data, reason):
         selector.parse(data, 24)
 
 
-def test_a_support_nobody_agreed_on_is_refused():
+def test_an_unexpected_support_is_refused():
     """Where nothing is factored the whole vector is sent as that; and matrices must lie in the vector."""
     with pytest.raises(ValueError, match="bad_support"):
         LowRank(9, MATRICES).parse(payload(1), DIM)

@@ -177,7 +177,7 @@ sets = st.sets(st.integers(0, 99), min_size=1, max_size=30).map(sorted)
 
 @given(own=sets, wish=sets, extra=st.integers(0, 40))
 @examples(60)
-def test_a_wish_is_granted_after_our_own_coordinates_up_to_the_limit(own, wish, extra):
+def test_requested_coordinates_follow_the_own_ones_up_to_the_limit(own, wish, extra):
     limit = len(own) + extra
     joined = set(with_wish(indices(*own), indices(*wish), limit).indices.tolist())
     assert set(own) <= joined <= set(own) | set(wish)
@@ -286,7 +286,7 @@ def check_chunks(x, ratio, chunk):
     assert torch.arange(x.numel())[support.index(x.numel())].tolist() == expected
 
 
-def test_cocktail_keeps_the_largest_inside_this_turns_mask():
+def test_cocktail_selects_the_largest_inside_this_steps_mask():
     x, cocktail = gaussian(10_000), Cocktail(0.02)
     for turn in range(3):
         mask = Mask(0.1).select(x, None, 7, turn)

@@ -73,7 +73,7 @@ def test_a_request_makes_the_round_trip(name, seed):
             codec.decode(wrong, DIM, torch.float32, [Float32()], AGREED, CHUNK)
 
 
-def test_a_low_rank_request_nobody_agreed_on_is_refused():
+def test_an_unexpected_low_rank_request_is_refused():
     data = codec.encode(torch.zeros(SUPPORTS["left"].size(DIM)), SUPPORTS["left"], Float32(), DIM, generator(0))
     assert codec.decode(data, DIM, torch.float32, [Float32()], AGREED, CHUNK)[0] == SUPPORTS["left"]
     for other in (None, LowRank(9, AGREED.matrices)):
@@ -82,7 +82,7 @@ def test_a_low_rank_request_nobody_agreed_on_is_refused():
 
 
 @pytest.mark.parametrize("agreed", [0, 2, 1024])
-def test_atoms_of_a_chunk_nobody_agreed_on_are_refused_before_a_table_is_made(agreed):
+def test_atoms_of_an_unknown_chunk_size_are_refused_before_a_table_is_made(agreed):
     """A table of 1,024 cosines costs 8 MB and 47 ms, and a few bytes name it: so the manifest says the chunk, not a peer."""
     data = codec.encode(torch.zeros(4), SUPPORTS["atoms"], Float32(), DIM, generator(0))
     _table.cache_clear()

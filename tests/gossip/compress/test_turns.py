@@ -50,7 +50,7 @@ def test_those_that_compare_look_at_the_difference_and_the_others_at_nothing(nam
     assert SELECTORS.facts(name).compares == (chosen != selector.select(x, None, SEED, 3))
 
 
-def test_a_seed_and_a_turn_give_one_choice_and_those_that_draw_another_in_another_turn(name, selector):
+def test_a_seed_and_a_step_determine_the_selection(name, selector):
     x = gaussian("own")
     chosen = selector.select(x, None, SEED, 3)
     assert chosen == selector.select(x, None, SEED, 3)

@@ -92,7 +92,7 @@ def test_rounded_and_clamped_flows_are_negatives_bit_for_bit(seed: int, rounding
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_flows_of_survivors_sum_to_zero_whoever_dies_when(seed: int) -> None:
+def test_flows_of_survivors_sum_to_zero_after_any_crash(seed: int) -> None:
     rng = Random(seed)
     peers = "abcde"
     pairs = {edge: Pair(rng) for edge in combinations(peers, 2)}

@@ -18,7 +18,7 @@ def test_a_node_that_slept_may_be_behind_by_the_rounds_that_fit_into_its_sleep()
     assert held.reach == 90
 
 
-def test_who_waited_for_a_peer_was_not_away_and_a_little_slower_is_not_either():
+def test_waiting_for_a_peer_or_a_little_delay_is_no_absence():
     held = usual()
     held.ended(45.0, 44.5)
     assert held.reach == 0

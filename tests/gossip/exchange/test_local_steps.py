@@ -16,7 +16,7 @@ def test_a_machine_four_times_slower_does_a_quarter_and_more_again_while_it_keep
     assert steps.now == 20
 
 
-def test_who_was_kept_waiting_does_all_local_steps_however_often_it_was_left_behind():
+def test_a_node_delayed_by_others_still_does_all_local_steps():
     steps = LocalSteps(10)
     for _ in range(20):  # rounds of the swarm take 0.5 s; so would ours
         assert steps.passed(2, 1.0, 0.5) == 10
@@ -34,7 +34,7 @@ def test_rounds_in_which_others_were_waited_for_count_when_the_swarm_turns_out_t
 
 
 @given(st.integers(1, 100), st.floats(1.06, 8.0), st.floats(0.0, 0.3))
-def test_whoever_is_slower_than_the_swarm_comes_to_keep_up_with_it(most, slower, waited):
+def test_a_slow_node_adapts_to_the_swarms_pace(most, slower, waited):
     """Its own work takes `slower` rounds of the swarm, less in proportion as it does fewer local steps, and it waits beside."""
     steps, behind, kept_up = LocalSteps(most), 0.0, 0
     for _ in range(200):

@@ -36,7 +36,7 @@ def test_a_request_of_another_link_is_rejected(peer, request_):
     assert rounds_at(5, "exchanging").decide(peer, request_, 1.0) == Reject("view")
 
 
-def test_another_roster_parts_only_those_for_whom_it_is_not_the_weight_alone_that_counts():
+def test_another_member_list_is_refused_only_where_more_than_the_weight_depends_on_it():
     assert rounds_at(5, "exchanging").decide("b", req(5, OTHER), 1.0) == Accept()
     assert rounds_at(5, "exchanging", same_roster=True).decide("b", req(5, OTHER), 1.0) == Reject("view")
     assert rounds_at(5, "exchanging", same_roster=True).decide("b", req(5), 1.0) == Accept()
@@ -113,7 +113,7 @@ def test_a_round_without_links_is_done_at_once():
     assert rounds_at(5, "exchanging", {}).done
 
 
-def test_who_had_no_link_for_some_rounds_waits_the_longer_at_the_next():
+def test_a_node_without_exchanges_for_some_rounds_waits_longer_at_the_next():
     rounds = Rounds(Patience(Deadline(1.0, 1.0)))
     waits = []
     for number, links in enumerate([{"b": 0.5}, {}, {}, {"b": 0.5}, {"b": 0.5}]):
@@ -177,7 +177,7 @@ def test_a_slow_link_is_not_tried_again_while_its_payload_is_under_way():
     assert patience.expires == float("inf")
 
 
-def test_who_waits_while_two_peers_ask_for_later_rounds_does_not_wait_so_long_and_no_single_peer_shortens_it():
+def test_two_peers_in_later_rounds_shorten_a_wait_and_a_single_one_does_not():
     """The one waited for may be silent; those who ask are given up by nobody else, and give this node up at last."""
     rounds = rounds_at(5, "computing")
     rounds.patience.resolve("c", "committed", 0.2)

@@ -58,7 +58,7 @@ def test_callers_are_capped_within_a_slot_except_the_visited_peer():
     assert core.decide("one more", req(), 0.1) == Accept()
 
 
-def test_who_asks_again_for_an_exchange_under_way_is_not_counted_again():
+def test_a_repeated_request_of_a_running_exchange_counts_once():
     core = slots()
     core.under_way = {"slow"}.__contains__
     core.enter(1)
@@ -106,7 +106,7 @@ def test_a_visit_ends_with_its_exchange_or_at_the_deadline():
     assert core.patience.deadline.observed == [1.0, None]
 
 
-def test_an_exchange_under_way_at_the_deadline_has_a_slot_more_while_there_is_patience():
+def test_a_running_exchange_gets_one_more_slot_at_an_extended_deadline():
     core = slots()
     core.under_way = {"b"}.__contains__
     core.visit("b", 10.0)

@@ -257,7 +257,7 @@ def test_a_peer_that_has_gone_on_is_not_waited_for():
     assert m.left_behind(ROUND) == ROUND, "one voice"
 
 
-def test_who_answers_what_its_peer_gave_up_is_told_where_that_peer_is_and_does_not_wait_for_a_proof():
+def test_answering_an_abandoned_request_returns_the_initiators_round_without_a_wait_for_proof():
     initiator, responder = at("asking"), at("asking")
     initiator.tick(WAIT_S)
     initiator.end(WAIT_S)
@@ -286,7 +286,7 @@ def test_who_answers_what_its_peer_gave_up_is_told_where_that_peer_is_and_does_n
         ({"d": ROUND + 3, "e": ROUND + 3, "f": ROUND + 3}, ROUND),
     ],
 )
-def test_how_far_peers_have_left_us_behind(reports, behind):
+def test_the_lead_of_peers_is_measured(reports, behind):
     """Of `d` and others there was no link; `a` and `c` say that we are late."""
     m = at("asking")
     for peer, reported in reports.items():
@@ -298,7 +298,7 @@ def test_how_far_peers_have_left_us_behind(reports, behind):
     assert m.left_behind(ROUND) == behind
 
 
-def test_who_was_not_where_it_said_that_we_are_late_is_at_fault_and_moves_nobody():
+def test_a_contradicted_report_of_lateness_is_blamed_and_ignored():
     m = at("asking")
     said = Busy(INC, 1, "late", ROUND + 6)
     m.receive("c", said, 0.1)
@@ -309,7 +309,7 @@ def test_who_was_not_where_it_said_that_we_are_late_is_at_fault_and_moves_nobody
     assert m.receive("c", Solicit(INC, ROUND + 1, VIEW), 0.4) == [], "once"
 
 
-def test_clipped_peers_are_returned_once_and_only_those_asked_for():
+def test_clipped_peers_are_returned_once_and_only_requested_ones():
     m = at("applying")
     m.reply(APPLY, calls.Done(clipped=True), 2.0)
     m.receive("a", Ack(INC, 1), 2.0)
@@ -468,7 +468,7 @@ def test_a_visit_whose_exchange_is_under_way_at_its_deadline_gets_a_slot_more():
         assert Ended("a", 3, 0, "timeout", "", "responder") in m.tick(takes_s)
 
 
-def test_who_was_never_greeted_is_given_up_at_the_deadline():
+def test_a_call_without_a_greeting_ends_at_the_deadline():
     m = core("clock")
     m.edges["c"] = Edge("b", "c", INC)
     m.enter_slot(3, 0.0)
@@ -488,7 +488,7 @@ def test_where_payloads_take_slots_an_exchange_that_a_peer_solicited_has_as_many
     assert m.enter_slot(8, 5.0) == [calls.Drop("c", INC, 1), Ended("c", 3, 1, "timeout", "deadline", "initiator")]
 
 
-def test_a_peer_without_room_for_us_drops_the_edge():
+def test_a_peer_at_full_degree_drops_the_edge():
     m = core("clock")
     m.enter_slot(3, 0.0)
     m.visit("a", 0.0)

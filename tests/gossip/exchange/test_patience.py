@@ -29,7 +29,7 @@ def test_a_peer_at_work_is_waited_for_longer_than_one_that_was_late_the_last_tim
     assert patience.until("b") == 17.0, "in time once is in time again"
 
 
-def test_who_waited_for_a_straggler_has_an_exchange_to_do_too_and_is_given_time_for_it():
+def test_a_peer_that_waited_for_a_straggler_gets_time_for_its_own_exchange():
     """Over a long line an exchange takes longer than a round's local steps."""
     patience = Patience(Deadline(1.0, 1.0))
     patience.begin(10.0, steps_s=3.0, exchange_s=2.0)
@@ -39,7 +39,7 @@ def test_who_waited_for_a_straggler_has_an_exchange_to_do_too_and_is_given_time_
     assert patience.until("b") == 16.0
 
 
-def test_whom_a_node_meets_after_rounds_alone_is_given_the_time_of_those_twice_over():
+def test_after_solo_rounds_the_next_peer_gets_twice_their_time():
     """It came early: it had nobody to wait for. A peer that is silent or has let links expire is busy with rounds of its own."""
     silent = set()
     patience = Patience(Deadline(0.25, 10.0), silent=lambda peer: peer in silent)
@@ -60,7 +60,7 @@ def test_whom_a_node_meets_after_rounds_alone_is_given_the_time_of_those_twice_o
     )
 
 
-def test_a_link_after_rounds_alone_is_not_held_against_who_missed_it():
+def test_a_missed_exchange_after_solo_rounds_is_not_blamed():
     patience = Patience(Deadline(0.25, 10.0))
     at = rounds_with(patience, dict.fromkeys("bcdef", 0.01), rounds=8)
     for _ in range(2 * MISSED_LINKS):
@@ -69,7 +69,7 @@ def test_a_link_after_rounds_alone_is_not_held_against_who_missed_it():
         assert not patience.unextended("b")
 
 
-def test_who_made_this_node_late_after_rounds_alone_is_not_given_their_time_again():
+def test_a_peer_that_delayed_this_node_after_solo_rounds_gets_no_second_extension():
     patience = Patience(Deadline(0.25, 10.0))
     at = rounds_with(patience, dict.fromkeys("bcdef", 0.01), rounds=8)
     patience.begin(at, 1.0, unlinked=3)
@@ -163,7 +163,7 @@ def rounds_with(patience, waits, *, rounds=1, lag_s=1.0, at=0.0):
 QUICK = {"b": 0.01, "c": 0.01, "d": 0.02}
 
 
-def test_whom_this_node_waited_for_while_others_went_on_is_given_what_is_usual_and_nobody_else():
+def test_only_the_peer_this_node_waited_for_falls_back_to_the_usual_deadline():
     patience = Patience(Deadline(0.25, 1.0))
     at = rounds_with(patience, QUICK | {"slow": 0.6}, rounds=8)
     assert patience.until("slow") == patience.until("b"), "slow to all is waited for"
@@ -173,7 +173,7 @@ def test_whom_this_node_waited_for_while_others_went_on_is_given_what_is_usual_a
     assert patience.until("b") - at == pytest.approx(2.25)
 
 
-def test_a_peer_behind_a_relay_that_lost_patience_is_given_the_time_that_its_exchanges_take():
+def test_a_slow_relayed_peer_gets_the_time_of_its_exchanges():
     """Twice those of others; else it would miss every link from then on."""
     patience = Patience(Deadline(0.5, 1.0), silent=lambda peer: peer == "gone")
     at = rounds_with(patience, dict.fromkeys("bcd", 0.12) | {"far": 0.24}, rounds=8, lag_s=0.03)
@@ -184,7 +184,7 @@ def test_a_peer_behind_a_relay_that_lost_patience_is_given_the_time_that_its_exc
     assert patience.until("gone") - at == pytest.approx(2 * 0.12), "one that answers no probe is not at work"
 
 
-def test_a_peer_that_was_gone_lately_is_given_what_is_usual_and_nothing_is_held_against_it():
+def test_a_recently_absent_peer_gets_the_usual_deadline_without_blame():
     gone = {"flaps"}
     patience = Patience(Deadline(0.25, 1.0), lately_gone=gone.__contains__)
     at = rounds_with(patience, QUICK | {"flaps": 0.01}, rounds=8)
@@ -207,7 +207,7 @@ def test_where_this_node_is_out_of_phase_who_was_gone_is_waited_for_like_others(
     assert not patience.unextended("b")
 
 
-def test_patience_comes_back_after_some_rounds_and_after_more_each_time():
+def test_extended_deadlines_return_after_ever_more_rounds():
     patience, lost = Patience(Deadline(0.25, 1.0)), []
     at = rounds_with(patience, QUICK, rounds=8)
     for _ in range(4):
@@ -221,7 +221,7 @@ def test_patience_comes_back_after_some_rounds_and_after_more_each_time():
     assert lost == [WITHDRAWN_ROUNDS * 2**each for each in range(4)]
 
 
-def test_nobody_loses_it_where_all_are_as_slow_or_nobody_was_waited_for():
+def test_extended_deadlines_stay_if_all_are_equally_slow_or_none_was_awaited():
     for waits in (QUICK, dict.fromkeys(QUICK, 0.6)):
         patience = Patience(Deadline(0.25, 1.0))
         rounds_with(patience, waits, rounds=8)
@@ -229,7 +229,7 @@ def test_nobody_loses_it_where_all_are_as_slow_or_nobody_was_waited_for():
         assert not any(map(patience.unextended, waits))
 
 
-def test_who_lets_links_in_a_row_expire_is_given_what_is_usual_and_now_and_then_all_of_it_again():
+def test_a_peer_that_misses_several_exchanges_gets_the_usual_deadline_and_sometimes_the_full_one():
     patience, whole = Patience(Deadline(0.25, 1.0)), []
     at = rounds_with(patience, QUICK, rounds=8)
     for number in range(MISSED_LINKS + 3 * WITHDRAWN_ROUNDS):
@@ -256,7 +256,7 @@ def test_links_that_expire_now_and_then_cost_a_peer_nothing():
         assert not patience.unextended("slow")
 
 
-def test_who_came_after_it_was_given_up_is_given_that_time_and_a_round_more_the_next_time():
+def test_a_peer_that_came_too_late_gets_that_time_and_one_round_more_next_time():
     """A peer behind a relay is late by as much each time; answers that were cut off would teach nothing of it."""
     patience = Patience(Deadline(0.25, 1.0))
     at = rounds_with(patience, QUICK, rounds=8, lag_s=0.1)
@@ -274,7 +274,7 @@ def test_who_came_after_it_was_given_up_is_given_that_time_and_a_round_more_the_
     assert patience.until("far") == patience.until("b"), "it is in time again"
 
 
-def test_how_much_later_a_peer_may_come_is_bounded_and_less_for_whom_nobody_has_patience():
+def test_extensions_are_bounded_and_smaller_for_peers_without_an_extended_deadline():
     """Twice what others are given; who comes later than that, or never, is given nothing more, nor is one that answers no probe."""
     patience = Patience(Deadline(0.25, 1.0), silent=lambda peer: peer == "gone")
     given_s, missing = 0.25 + 2 * 0.1, {"far": None, "farther": None, "never": None, "gone": None}
@@ -341,7 +341,7 @@ def test_each_link_of_a_round_has_its_own_deadline():
     assert rounds.tick(5.0) == ("c",)
 
 
-def test_a_peer_that_reports_a_later_round_has_passed_ours():
+def test_a_peer_that_reports_a_later_round_is_ahead():
     rounds = Rounds(Patience(Deadline(1.0, 1.0)))
     rounds.open(4, {"b": 0.5}, b"view", 0.0)
     rounds.progress.record("b", 4)
@@ -366,7 +366,7 @@ def test_a_payload_that_takes_longer_than_the_bound_lengthens_the_deadline_and_i
 
 
 @given(st.permutations([("a", 0.1), ("b", 0.2), ("c", 0.0), ("slow", 1e6), ("slower", 1e9)]), st.integers(1, 4))
-def test_fewer_than_half_of_the_peers_cannot_lengthen_it_and_nobody_beyond_a_bound(sent, times):
+def test_a_minority_cannot_lengthen_it_and_no_group_beyond_a_bound(sent, times):
     patience = Patience(Deadline(0.1, 1.0))
     for peer, seconds in sent * times:
         patience.transfers.observe(peer, seconds)
@@ -379,7 +379,7 @@ def test_fewer_than_half_of_the_peers_cannot_lengthen_it_and_nobody_beyond_a_bou
     assert patience.stretch == 1.0, "only the last ones count"
 
 
-def test_a_peer_that_answers_no_probe_is_given_what_is_usual_and_patience_again_when_it_is_heard():
+def test_a_silent_peer_gets_the_usual_deadline_until_it_is_heard_again():
     silent = set()
     patience = Patience(Deadline(0.25, 10.0), silent=silent.__contains__)
     for _ in range(6):
@@ -405,7 +405,7 @@ def test_a_silent_peer_still_has_what_payloads_take_as_its_answer_may_wait_behin
     assert patience.until("b") == pytest.approx(100.0 + EXCHANGE_PAYLOADS * 0.6)
 
 
-def test_who_is_waited_for_when_others_have_gone_on_is_given_the_shortest_deadline_or_what_is_usual_and_the_time_of_a_round():
+def test_a_peer_behind_the_others_gets_the_shortest_or_usual_deadline_plus_a_round():
     """A deadline learned from late answers is longer than the others': they would give this node up while it waits.
 
     What is usual alone may be milliseconds, and a process that lost the processor for longer would be given up.
@@ -423,7 +423,7 @@ def test_who_is_waited_for_when_others_have_gone_on_is_given_the_shortest_deadli
     assert patience.until("b", "behind") == pytest.approx(100.0 + EXCHANGE_PAYLOADS * 0.6 + 2.0)
 
 
-def test_others_that_have_gone_on_give_nobody_more_time():
+def test_peers_in_later_rounds_extend_no_deadline():
     patience = Patience(Deadline(0.25, 10.0), silent=lambda peer: peer == "gone")
     rounds_with(patience, QUICK, rounds=8)
     patience.begin(100.0, 0.0)

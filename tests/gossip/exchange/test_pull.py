@@ -148,7 +148,7 @@ def test_withholding_a_round_is_answered_to_waiting_peers():
     assert answers_of(m.publish(published("me", 4), 0.0)) == [("b", 4)]
 
 
-def test_a_round_is_published_once_and_only_the_last_are_kept():
+def test_a_round_is_published_once_and_only_the_last_are_stored():
     m = machine()
     for done in range(KEPT + 1):
         assert m.publishable(done)

@@ -53,7 +53,7 @@ def test_four_fifths_fall_silent_at_once_and_the_rest_go_on(seed, aggregators, w
     assert 10 - len(rounds) <= 6, "rounds that nobody averaged"
 
 
-def test_one_member_alone_makes_nobody_jump_ahead_and_two_do():
+def test_a_jump_to_a_later_round_needs_two_members():
     it = one()
     assert it.receive("n01", told(20, "n01"), 1.0) == []
     assert it.known < 0
@@ -61,14 +61,14 @@ def test_one_member_alone_makes_nobody_jump_ahead_and_two_do():
     assert it.known == 20
 
 
-def test_a_witness_of_the_turn_before_is_the_second_voice():
+def test_a_witness_of_the_previous_averaging_is_the_second_vote():
     it = one()
     it.receive("n01", told(7, "n01", before=("n02",)), 1.0)
     due = it.due(1.0)
     assert (due.turn, due.sources) == (8, ("n01",)), "a training turn begins with one aggregate"
 
 
-def test_an_averaging_turn_waits_for_enough_and_then_as_long_again_for_the_rest():
+def test_an_averaging_waits_for_enough_members_and_as_long_again_for_the_rest():
     it = one()
     it.receive("n01", told(6, "n01"), 1.0)
     it.receive("n02", told(6, "n02"), 2.0)
@@ -121,7 +121,7 @@ def published(it, turn=0):
     return [message.peer for message in messages if message.message.yours]
 
 
-def test_who_does_not_answer_is_replaced_by_the_next_of_the_order_until_enough_have():
+def test_a_silent_peer_is_replaced_by_the_next_in_order_until_enough_answer():
     it = one("n00")
     assert published(it) == ["n01"], "this node is one of the first two itself"
     more = it.tick(it.tick_at)
@@ -144,7 +144,7 @@ def test_the_first_turn_is_begun_by_the_next_where_nothing_is_heard():
     assert heard.due(MIN_S + MAX_S) is None
 
 
-def test_who_wakes_others_for_a_turn_that_is_over_is_told_so():
+def test_a_call_for_a_finished_averaging_is_answered_as_over():
     it = one()
     it.receive("n01", told(9, "n01", before=("n02",), yours=False), 1.0)
     (answer,) = it.receive("n03", told(2, "n03"), 1.0)
@@ -176,7 +176,7 @@ def test_what_no_honest_member_says_is_a_fault_and_changes_nothing(wake, reason)
     assert not it._told
 
 
-def test_who_rests_does_no_turn_but_takes_the_last_model():
+def test_a_resting_member_takes_no_part_but_installs_the_last_model():
     it = one("n00")
     it.resting = True
     for peer in ("n01", "n02", "n03", "n04"):

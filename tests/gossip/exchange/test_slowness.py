@@ -55,7 +55,7 @@ def test_one_peer_that_answers_late_is_named_alone(seed):
     assert node.exchanges(5 * NEW, answer=lambda peer: 4.0 if peer == "p2" else 1.0) == {("answer", "p2")}
 
 
-def test_most_peers_whose_line_becomes_three_times_slower_are_named_and_nobody_else_ever_is():
+def test_most_peers_whose_link_slows_threefold_are_named_and_no_others():
     """Nine of ten at the least; of lines that are only twice as slow fewer, and never a wrong one."""
     found = {}
     for times in (2.0, 3.0):

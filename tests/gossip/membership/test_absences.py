@@ -38,7 +38,7 @@ def test_where_more_are_gone_than_may_lie_it_is_this_node_that_was(others, gone)
     assert all(absences.lately(str(number), others, 101.0) == counts for number in range(gone))
 
 
-def test_nobody_is_remembered_who_is_no_member_or_has_been_back_for_long():
+def test_only_members_recently_away_are_remembered():
     absences = Absences(most_s=10.0)
     for peer, gone_s in {"gone": 2.0, "back": 1.0, "lately": 2.0}.items():
         absences.over(peer, gone_s, now=100.0)
@@ -88,7 +88,7 @@ def test_a_member_that_is_far_is_not_called_gone():
     assert not core.lately_gone("a", 6.0)
 
 
-def test_who_was_declared_dead_begins_anew_when_it_is_back():
+def test_a_peer_declared_dead_starts_anew_when_it_returns():
     core = knowing("a", "b", "c")
     core.look(["a"], 5.0, late=True)
     for quarter in range(20, 120):

@@ -41,7 +41,7 @@ def rumor(peer, source, state="suspect", version=0):
     return wire.Rumor(peer, 1, version, state, source)
 
 
-def test_a_newcomer_s_hello_is_answered_with_the_records_of_all_we_met_and_spread_to_the_others():
+def test_a_newcomers_hello_is_answered_with_known_records_and_forwarded():
     core = knowing("a", "b", "told", met=["a", "b"])
     out = core.receive("c", wire.Hello(record("c"), digest(["c"]), 0.0), 1.0)
     assert facts(out) == [Joined("c")]
@@ -75,7 +75,7 @@ def spread(outputs):
     return list(dict.fromkeys(it.peer for _, message in sent(outputs, wire.Spread) for it in message.records))
 
 
-def test_of_whom_others_told_us_we_tell_nobody_before_we_have_met():
+def test_peers_known_by_hearsay_are_not_forwarded_before_they_are_met():
     core, other = knowing("a", "b", met=["a", "b"]), b"other-digest"
     out = core.receive("a", wire.Spread((record("told"),)), 1.0)
     assert facts(out) == [Told("told")]
@@ -117,7 +117,7 @@ def test_a_probe_is_acknowledged_with_its_nonce():
     assert out == [Send("a", wire.Acknowledge(7, core.member_list.digest, 1.0))]
 
 
-def test_an_acknowledgement_of_our_probe_gives_a_clock_sample():
+def test_an_acknowledged_probe_gives_a_clock_sample():
     core = knowing("a")
     (_, probe), *_ = sent(core.connection_lost("a", 10.0), wire.Probe)
     out = core.receive("a", wire.Acknowledge(probe.nonce, core.member_list.digest, 99.5), 10.2)
@@ -273,7 +273,7 @@ def test_the_accused_refutes_by_a_newer_record_to_all_and_to_the_accuser():
     assert {peer for peer, spread in sent(out, wire.Spread) if core.own in spread.records} == {"a", "b"}
 
 
-def test_a_peer_that_believes_us_dead_gets_the_refutation_even_if_we_believe_it_dead():
+def test_a_refutation_goes_even_to_an_accuser_believed_dead():
     core = knowing("a", "b")
     core.member_list.suspect("a", 1.0)
     core.member_list.mark_dead("a", 3.0)
@@ -292,7 +292,7 @@ def test_refutations_are_a_timeout_apart():
     assert core.own.version == 2
 
 
-def test_a_peer_that_lists_a_member_we_believe_dead_gets_our_accusation():
+def test_a_peer_that_lists_a_dead_member_gets_the_accusation():
     core = knowing("a", "b")
     core.member_list.suspect("a", 1.0)
     core.member_list.mark_dead("a", 3.0)
@@ -335,7 +335,7 @@ def test_of_a_stream_of_records_some_are_taken_at_once_then_a_few_and_the_newest
     assert core.deadline > 12.0, "nothing waits any more"
 
 
-def test_a_refutation_that_waits_its_turn_is_in_time():
+def test_a_queued_refutation_is_in_time():
     core = knowing("a", "b")
     for version in range(1, 2 * AT_ONCE):
         core.receive("b", wire.Spread((record("a", version=version),)), 1.0)
@@ -360,7 +360,7 @@ def test_another_digest_in_a_probe_starts_a_comparison_once_a_timeout():
     assert sent(core.tick(2.0), wire.Compare) == [], "it knows what we know by now"
 
 
-def test_who_shows_another_digest_all_the_time_takes_no_turn_of_another():
+def test_a_peer_with_ever_new_digests_delays_no_other_peer():
     core, answered = knowing("liar", "a", "b"), []
     for step in range(60):
         now = 1.0 + step * TIMING.timeout_s / 10
@@ -380,14 +380,14 @@ def test_strangers_take_no_turns_of_members():
     ]
 
 
-def test_a_stranger_that_probes_us_is_greeted():
+def test_a_probing_stranger_gets_a_hello():
     core = knowing("a")
     ((peer, hello),) = sent(core.receive("stranger", wire.Probe(1, b"other-digest", 0.0), 1.0), wire.Hello)
     assert peer == "stranger"
     assert hello.record == core.own
 
 
-def test_a_table_is_answered_with_the_records_it_lacks_and_a_request_for_those_that_we_lack():
+def test_a_table_is_answered_with_missing_records_and_a_request_for_ours():
     core = knowing("a", "b", met=["a", "b"])
     theirs = Table((entry_of(it), it.peer) for it in [record("a"), record("b", version=1), record("c")])
     out = core.receive("a", theirs.opening(differs=True), 1.0)
@@ -464,7 +464,7 @@ def test_a_malformed_table_is_the_senders_fault(leaf):
         knowing("a").receive("a", wire.Compare(leaves=(leaf,)), 1.0)
 
 
-def test_a_record_of_ours_from_the_future_is_outranked():
+def test_the_nodes_own_record_from_the_future_is_outranked():
     core = knowing("a")
     core.receive("a", wire.Spread((record("me", 50, 3, "left"),)), 1.0)
     assert core.own == record("me", 51, 0)
@@ -522,7 +522,7 @@ def test_bad_messages_are_the_senders_fault_and_have_no_effect(message, reason):
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_who_is_met_long_after_it_was_told_of_is_no_news_any_more(late):
+def test_a_peer_met_long_after_its_report_is_not_forwarded(late):
     """Among many each member is met once a lap of probes, hours after comparisons have told all of it."""
     core = knowing("a", "b", "c")
     core.tick(1.0)

@@ -204,7 +204,7 @@ def test_requests_for_revocations_are_no_amplifier():
     assert sent(core.receive("stranger", ask, 2.0 + TIMING.timeout_s), wire.Revoked) == frames, "to a, in its turn"
 
 
-def test_who_asks_for_revocations_all_the_time_takes_no_turn_of_another():
+def test_a_flood_of_revocation_requests_delays_no_other_peer():
     core = guarded("liar", "a")
     core.member_list.gate.revoke([void("r")])
     core.member_list.gate.changed()
@@ -241,7 +241,7 @@ def test_a_second_user_of_an_invitation_is_answered_with_the_first_record():
     assert sent(out, wire.Spread) == [("a", wire.Spread((record("a"),)))]
 
 
-def test_a_new_credential_is_a_new_version_of_our_record():
+def test_a_new_credential_makes_a_new_record_version():
     core = guarded("a", "b")
     out = core.update(1.0, credential=b"credential")
     assert (core.own.version, core.own.credential) == (1, b"credential")

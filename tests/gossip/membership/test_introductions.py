@@ -40,7 +40,7 @@ def test_a_record_of_one_that_was_here_once_is_looked_into_and_nothing_is_said_o
     assert core.member_list.members["gone"].status == "dead"
 
 
-def test_whoever_answers_joins_and_so_does_whom_a_helper_reaches():
+def test_peers_that_answer_directly_or_through_a_helper_join():
     core = newcomer()
     core.receive("b", wire.Hello(record("b"), b"", 0.0), 0.5)
     ((_, probe),) = sent(core.receive("a", wire.Spread((record("c"),)), 1.0), wire.Probe)
@@ -51,7 +51,7 @@ def test_whoever_answers_joins_and_so_does_whom_a_helper_reaches():
     assert Suspected("far") in facts(core.connection_lost("far", 3.0) + all_until(core, 6.0))
 
 
-def test_who_died_is_alive_again_when_it_is_heard_itself_and_by_nobody_else_s_word():
+def test_a_dead_peer_is_alive_again_only_by_its_own_message():
     core = newcomer()
     core.receive("d", wire.Hello(record("d"), b"", 0.0), 0.5)
     core.connection_lost("d", 1.0)

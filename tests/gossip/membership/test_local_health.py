@@ -129,7 +129,7 @@ def accused_by(core, *accusers):
     return inf, told
 
 
-def test_a_suspect_has_the_less_time_the_more_members_accuse_it_and_a_rumor_is_passed_on_once_we_find_it_silent():
+def test_more_accusers_shorten_a_suspects_time_and_rumors_are_forwarded_after_a_failed_probe():
     core = knowing("a", "b", "c", "d", "p")
     (alone, told), wait = accused_by(core), TIMING.timeout_s
     assert alone == pytest.approx(1.0 + 3 * wait + LONE * TIMING.suspicion_s, abs=wait)
@@ -141,7 +141,7 @@ def test_a_suspect_has_the_less_time_the_more_members_accuse_it_and_a_rumor_is_p
     assert told[0] == pytest.approx(1.0 + wait, abs=0.02), "not before our own probe of it had its time"
 
 
-def test_whom_we_never_met_we_give_no_more_time_than_others_that_many_accuse():
+def test_an_unmet_suspect_gets_no_more_time_than_others_accused_by_as_many():
     died_at, _ = accused_by(knowing("a", "b", "c", "d", "p", met=False))
     assert died_at == pytest.approx(1.0 + 3 * TIMING.timeout_s + TIMING.suspicion_s, abs=TIMING.timeout_s)
 

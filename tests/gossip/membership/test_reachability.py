@@ -65,7 +65,7 @@ def test_what_is_old_does_not_count_and_a_move_forgets_everything():
     assert (core.look(5, 0.0), core.seen) == ("unknown", "")
 
 
-def test_few_are_asked_at_a_time_each_source_once_and_again_when_its_vote_is_old():
+def test_few_sources_are_requested_at_a_time_each_once_until_its_vote_is_old():
     core, everybody = Reachability(), {f"p{n}": f"s{n // 2}" for n in range(20)}
     first = core.ask(everybody, 0.0)
     assert first == ("p0", "p2", "p4")

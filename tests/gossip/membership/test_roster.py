@@ -20,7 +20,7 @@ def training(*events, every_s=0.0):
     return roster, now
 
 
-def test_who_is_here_counts_and_who_is_gone_does_not():
+def test_present_members_count_and_absent_ones_do_not():
     roster, _ = training(
         Joined("b"), Joined("z"), Joined("a"), Suspected("a"), Changed("b"), Left("z"), Joined("y"), Died("y")
     )
@@ -42,14 +42,14 @@ def test_who_is_here_counts_and_who_is_gone_does_not():
     ],
     ids=["left", "died", "reborn", "left_twice", "reborn_twice", "left_and_reborn", "believed_dead_twice", "unknown"],
 )
-def test_who_comes_back_again_counts_after_a_while(events, wait_s):
+def test_a_peer_that_returns_repeatedly_counts_after_a_while(events, wait_s):
     roster, _ = training(*events)
     assert ("a" in roster.members(0.0)) == (wait_s == 0.0)
     assert "a" not in roster.members(wait_s - 1e-3) or wait_s == 0.0
     assert "a" in roster.members(wait_s)
 
 
-def test_who_keeps_coming_and_going_never_counts_and_who_stops_does_after_a_while():
+def test_a_flapping_peer_counts_only_some_time_after_it_stays():
     roster, _ = training(Joined("a"))
     counted = []
     for lap in range(1000):
@@ -76,7 +76,7 @@ def test_two_nodes_of_which_one_overlooks_comings_and_goings_agree():
         assert len({roster.view(now) for roster in rosters}) == 1
 
 
-def test_newcomers_in_a_hurry_wait_until_they_have_settled():
+def test_newcomers_wait_until_their_edges_are_stable():
     roster, now = training(*(Joined(f"n{i}") for i in range(MANY)))
     roster.observe(Joined("late"), now)
     assert len(roster.members(now)) == 1 + MANY

@@ -27,14 +27,14 @@ def test_one_that_answers_is_not_silent():
     assert not core.silent("a")
 
 
-def test_who_is_probed_for_another_may_turn_out_silent_too():
+def test_an_indirect_probe_may_reveal_a_silent_helper():
     core = knowing("a", "b")
     core.receive("b", wire.ProbeFor(7, "a"), 5.0)
     core.tick(5.0 + TIMING.timeout_s)
     assert core.silent("a")
 
 
-def test_nobody_is_looked_for_twice_at_once_nor_who_was_heard_a_moment_ago():
+def test_no_peer_is_searched_twice_at_once_or_just_after_its_message():
     core = knowing("a", "b")
     assert probed(core.look(["a", "b", "stranger"], 5.0, late=True)) == ["a", "b"]
     assert probed(core.look(["a", "b"], 5.1, late=True)) == []
@@ -51,7 +51,7 @@ def test_where_nobody_is_late_looks_are_as_rare_as_probes_and_only_for_few_links
     assert probed(core.look(["a", "b", "c", "d", "e"], 50.0, late=False)) == []
 
 
-def test_after_a_farewell_nobody_is_looked_for():
+def test_after_goodbye_no_peer_is_searched():
     core = knowing("a")
     core.leave(1.0)
     assert core.look(["a"], 5.0, late=True) == []

@@ -86,7 +86,7 @@ def test_a_comparison_costs_bytes_by_what_differs_and_by_the_logarithm_of_all(n,
     assert octets < 150 * differences * log2(n)
 
 
-def test_who_knows_only_itself_is_told_of_all_in_one_answer():
+def test_a_new_node_gets_all_records_in_one_answer():
     table, alone = {str(each): 0 for each in range(300)}, {"new": 0}
     message = table_of(alone).opening(differs=True)
     found = table_of(table).answer(message, 0)

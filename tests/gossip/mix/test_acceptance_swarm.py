@@ -113,6 +113,6 @@ def test_plain_averaging_stops_far_from_it(n, churn):
 
 
 @pytest.mark.parametrize("n", [8, 16, 33])
-def test_a_correction_per_node_is_exact_until_somebody_crashes(n):
+def test_a_correction_per_node_is_exact_until_a_crash(n):
     assert volunteers("k_gt", n, churn=False).error < 1e3 * REACHED["k_gt"][n][0]
     assert volunteers("k_gt", n, churn=True).error > 1e-3

@@ -138,7 +138,7 @@ def test_no_message_moves_a_node_further_than_its_own_norms_allow(seed, size, cl
 
 @given(leak=st.floats(0.01, 0.9), rounds=st.integers(1, 30))
 @quick
-def test_a_lie_told_once_is_one_minus_leak_to_the_power_of_the_rounds(leak, rounds):
+def test_one_lie_decays_by_one_minus_leak_per_round(leak, rounds):
     algorithm, x = DefendedTracking(0.25, leak, 0.0, 3.0), gaussian(1, DIM)
     kept = state(2)
     lie = kept.y - kept.previous
@@ -150,7 +150,7 @@ def test_a_lie_told_once_is_one_minus_leak_to_the_power_of_the_rounds(leak, roun
 
 @given(clip=st.floats(0.05, 2.0), leak=st.floats(0.05, 0.9))
 @quick
-def test_a_lie_told_in_every_round_adds_up_to_no_more_than_the_bound(clip, leak):
+def test_a_lie_in_every_round_is_bounded(clip, leak):
     """(1 − leak)/leak · w·clip·‖g‖, from whoever begins without a correction."""
     algorithm = DefendedTracking(clip, leak, 0.0, 0.0)
     gradient, x = gaussian(1, DIM), gaussian(2, DIM)

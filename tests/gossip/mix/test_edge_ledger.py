@@ -147,7 +147,7 @@ def test_settling_keeps_the_correction_and_a_late_revocation_still_finds_it():
     torch.testing.assert_close(edge_ledger.revoke(kept, "p1").total, total)
 
 
-def test_an_edge_settled_twice_is_revoked_as_one():
+def test_an_edge_closed_twice_is_revoked_as_one():
     nodes = _nodes([(0, 1, Full())], 5)
     node = nodes[0]
     node.ledger = edge_ledger.settle(node.ledger, "p1", SETTLED)

@@ -115,7 +115,7 @@ def test_the_matrix_walks_the_loops_trajectory_bit_for_bit(overlay, response):
 
 
 @pytest.mark.parametrize("overlay", [Pull(3, 3), Complete()], ids=lambda part: type(part).__name__)
-def test_who_sits_where_is_the_same_in_the_matrix_and_in_the_loop(overlay):
+def test_both_engines_assign_the_same_stages(overlay):
     """Three slots for seven peers: somebody is forgotten in nearly every round, or has to stand."""
     loop = Reference(PEERS, gaussian(1, N, D), Gather(Counting()), exchange_codec("identity"), Everything(), 5)
     both = swarm(Gather(Counting()))
@@ -140,7 +140,7 @@ def test_with_the_mean_a_round_is_the_overlays_matrix(overlay):
     torch.testing.assert_close(made.x[ranks], W @ x[ranks])
 
 
-def test_everybody_who_asks_is_told_the_same_bytes():
+def test_all_requesters_get_the_same_bytes():
     """A message is coded once a round: else a peer could tell two what rounds differently, and nobody could compare."""
     first, second = torch.zeros(2, D), []
 
@@ -182,7 +182,7 @@ def test_the_dead_who_are_asked_in_vain_are_absent_too():
     torch.testing.assert_close(made.x[1], x.mean(0))
 
 
-def test_with_fewer_peers_than_a_rule_needs_nobody_is_listened_to():
+def test_below_a_rules_least_number_of_peers_none_is_used():
     """Churn may leave so few; neither may that end a node, nor may a weaker rule than was agreed on come in its place."""
 
     class Needs(Mean):
@@ -216,7 +216,7 @@ def test_a_node_whose_rule_leaves_the_finite_numbers_keeps_its_own_vector():
     assert made.state.kept[:, 0].tolist() == [0.0 if row == VICTIM else 1.0 for row in range(N)]
 
 
-def test_bytes_are_a_payload_from_whom_is_asked_to_who_asks():
+def test_bytes_count_one_payload_from_responder_to_requester():
     """One that is not asked sends nothing: a pull costs its two ends one payload, not two."""
     made = swarm()
     one_way = Exchanges(np.array([[0], [2]]), np.array([[0.5], [0.0]]))
@@ -232,7 +232,7 @@ def test_bytes_are_a_payload_from_whom_is_asked_to_who_asks():
 # --- liars -------------------------------------------------------------------------------------------------
 
 
-def test_a_liar_tells_the_honest_its_lie_and_goes_on_like_everybody():
+def test_a_liar_sends_its_lie_and_mixes_honestly():
     lie = torch.full((D,), 9.0)
     liars = Liars(lie)
     honest, lied = swarm(), swarm(byzantine=liars)

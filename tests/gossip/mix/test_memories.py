@@ -190,7 +190,7 @@ def test_pieces_without_a_square_send_none_and_get_none():
     torch.testing.assert_close(one.mean, other.mean, atol=0.02, rtol=0.2)
 
 
-def test_who_keeps_its_memory_at_home_says_nothing_and_learns_nothing():
+def test_a_node_that_shares_no_memory_receives_none():
     one, other = (drawn(D, 20, torch.Generator().manual_seed(seed)) for seed in range(2))
     before = one.mean.clone(), other.mean.clone()
     asked, said = learned(one, other, home=True)
@@ -217,7 +217,7 @@ def test_codes_of_another_length_or_with_bad_scales_are_refused():
             end.parsed(hostile, 3.0, Full(), D)
 
 
-def test_a_payload_is_parted_as_it_was_joined():
+def test_a_payload_splits_as_it_was_joined():
     said = Told(7, b"mean", b"square")
     assert memories.parted(memories.joined(b"model", said)) == (b"model", b"meansquare", 7.0)
     for hostile in (b"", b"short", b"\xff" * 12, memories.joined(b"", said)[1:]):

@@ -93,7 +93,7 @@ def test_federated_averaging_is_the_outer_step_that_takes_the_mean_as_it_is():
 
 @given(dim=st.integers(1, 12), fragments=st.integers(1, 5), turns=st.integers(0, 11))
 @examples(40)
-def test_a_turn_is_about_its_own_fragment_and_all_have_had_theirs_after_as_many_turns(dim, fragments, turns):
+def test_each_averaging_has_its_fragment_and_a_cycle_covers_all(dim, fragments, turns):
     """Strided: coordinate c belongs to turn c mod F; the others keep model, anchor and momentum."""
     mixer = Outer(outer_lr=1.0, outer_momentum=0.0, fragments=fragments)
     x = rows(3, 2, dim)
@@ -125,7 +125,7 @@ def test_plain_averages_are_those_of_dsgd_and_outer_steps_begin_from_where_they_
     assert not torch.equal(phased[-1], averaged[-1])
 
 
-def test_of_fragments_as_many_averagings_are_plain_as_are_asked_for():
+def test_as_many_fragment_averagings_are_plain_as_configured():
     mixer = Outer(fragments=2, plain_averages=1)
     graph = overlay("complete", 1, 0)
     x = rows(2, N, DIM)

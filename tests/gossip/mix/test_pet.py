@@ -61,7 +61,7 @@ def test_both_ends_of_an_edge_hold_the_same_flow_with_opposite_signs_to_the_bit(
 
 @given(leak=leaks, lie=st.floats(0.01, 90.0), turns=st.integers(1, 30))
 @quick
-def test_a_lie_told_once_decays_as_one_minus_leak_to_the_power_of_the_exchanges(leak, lie, turns):
+def test_one_lie_decays_by_one_minus_leak_per_exchange(leak, lie, turns):
     edge = Pet(0.3, 100.0, leak).edge
     flow = edge.flow(torch.zeros(3), torch.tensor([lie, -lie, 0.0]))
     for _ in range(turns):
@@ -71,7 +71,7 @@ def test_a_lie_told_once_decays_as_one_minus_leak_to_the_power_of_the_exchanges(
 
 @given(leak=leaks, seed=seeds)
 @quick
-def test_a_lie_told_for_ever_is_bounded_by_one_over_the_leak(leak, seed):
+def test_a_permanent_lie_is_bounded_by_one_over_the_leak(leak, seed):
     """The clip bounds what one exchange moves; the leak what all of them together do."""
     edge, moved = Pet(0.3, 1e9, leak).edge, gaussian(seed)
     flow = torch.zeros(DIM)
@@ -245,7 +245,7 @@ def apart(kind, n, share, rounds=150):
 
 @pytest.mark.parametrize("n", [8, 12, 32, 64])
 @pytest.mark.parametrize("kind", ["sticky", "one_peer_exponential", "base_k", "random_matching"])
-def test_below_one_over_the_length_of_a_turn_flows_die_out_whatever_gradients_do(kind, n):
+def test_below_one_over_the_cycle_length_flows_decay_for_any_gradients(kind, n):
     """Flat directions of a loss hold nothing back. From there on flows of one-peer overlays grow without end, however small they were."""
     if (kind, n) != ("base_k", 12):  # its turn is longer
         assert apart(kind, n, chosen_kappa(n) / steady_kappa(n)) < 0.01

@@ -17,7 +17,7 @@ rounds = st.lists(st.sets(st.integers(0, 9)).map(sorted), max_size=12)
 
 
 @given(rounds, st.integers(1, 6))
-def test_nobody_sits_in_anothers_slot_and_a_newcomers_is_always_emptied(here, slots):
+def test_peers_have_distinct_slots_and_a_newcomers_is_cleared(here, slots):
     taken = {}
     for present in here:
         before = dict(taken)

@@ -52,7 +52,7 @@ def test_the_step_is_the_mean_of_what_was_told_whoever_computes_it(order, presen
     assert torch.equal(alone.anchor, together.anchor[order[1]])
 
 
-def test_one_liar_moves_the_anchor_by_three_medians_at_most():
+def test_one_liar_moves_the_outer_parameters_by_three_medians_at_most():
     x, told = torch.zeros(50), torch.ones(3, 4)
     told[2] = 1e6
     state, shortened = MIX.advance(MIX.start(x), told[0], told[0], told, torch.ones(3, dtype=torch.bool), PEERS, 0)

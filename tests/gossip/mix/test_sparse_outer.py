@@ -55,7 +55,7 @@ def progressed(mixer, states, moves, codec=CODEC, present=None):
 
 @given(seed=seeds, decay=st.sampled_from([0.0, 0.5, 0.95, 1.0]), residual=shares, signs=st.booleans())
 @examples(10)
-def test_anchors_stay_equal_to_the_bit_and_models_do_not(seed, decay, residual, signs):
+def test_outer_parameters_stay_equal_to_the_bit_and_models_do_not(seed, decay, residual, signs):
     mixer, codec = SparseOuter(decay, residual), SIGNS if signs else CODEC
     states = [mixer.start(gaussian(1, D)) for _ in range(N)]
     for round_ in range(20):
@@ -193,7 +193,7 @@ def test_absent_members_count_and_add_nothing():
     assert not torch.equal(one, both)
 
 
-def test_who_rests_owes_what_it_owed():
+def test_a_round_without_local_steps_keeps_the_residual():
     """Without local steps there is no progress, though its model is not the anchor."""
     mixer = SparseOuter(1.0)
     state = progressed(mixer, [mixer.start(gaussian(1, D))] * N, gaussian(2, N, D))[0]
@@ -202,7 +202,7 @@ def test_who_rests_owes_what_it_owed():
     assert torch.equal(mixer.shared(state, x), state.owed)
 
 
-def test_a_restart_goes_on_with_what_was_owed_and_who_joins_owes_nothing():
+def test_a_restart_restores_the_residual_and_a_late_joiner_has_none():
     mixer = SparseOuter()
     state = progressed(mixer, [mixer.start(gaussian(1, D))] * N, gaussian(2, N, D))[0]
     x, again = mixer.resumed(mixer.start(mixer.settled(state)), mixer.kept(state))
@@ -222,7 +222,7 @@ def test_what_another_model_owed_is_refused(owed):
 
 @given(seed=seeds, factor=st.sampled_from([10.0, 1e6]), outer_lr=rates)
 @examples(20)
-def test_one_liar_of_many_moves_the_anchor_by_three_medians(seed, factor, outer_lr):
+def test_one_liar_of_many_moves_the_outer_parameters_by_three_medians(seed, factor, outer_lr):
     """‖φ − φ of the honest alone‖ <= norm_bound·(median length)/n, whatever the liar sends, at every outer rate."""
     mixer, messages = SparseOuter(outer_lr=outer_lr), gaussian(seed % 10**6, 5, D)
     state, zero, present = mixer.start(torch.zeros(D)), torch.zeros(D), torch.ones(5, dtype=torch.bool)
@@ -257,7 +257,7 @@ def test_inputs_are_not_modified():
 
 @given(seed=seeds, scale=st.sampled_from([0.0, 1e-30, 1.0, 1e30]))
 @examples(10)
-def test_a_message_is_no_longer_than_announced_and_says_its_anchor(seed, scale):
+def test_a_message_fits_its_announced_length_and_names_its_outer_parameters(seed, scale):
     vector = gaussian(seed % 10**6, D) * scale
     message = CODEC.encode(vector, b"anchored")
     anchor, decoded = CODEC.decode(message, D, torch.float32)

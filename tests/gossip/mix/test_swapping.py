@@ -385,7 +385,7 @@ def test_a_step_moves_the_numerator_by_the_gradient_whatever_the_weight():
     assert not moved[:, 4].any()
 
 
-def test_who_gives_and_never_receives_waits_at_the_floor_and_loses_nothing():
+def test_a_push_sum_node_without_input_stops_at_the_least_weight_and_loses_no_mass():
     """Node 0 is heard and hears nobody for 50 rounds: no blow-up, no mass lost, and all meet once it is heard and hears again."""
     n, dim = 4, 3
     W, x = weights(Ring(), n), gaussian(5, n, dim)

@@ -119,7 +119,7 @@ def test_settings_under_which_blocks_would_mix_are_refused(keys, said):
         check(agreed)
 
 
-def test_a_manifest_says_which_blocks_take_turns_and_its_frames_are_of_no_known_length():
+def test_a_manifest_with_blocks_has_frames_of_varying_length():
     agreed = apply_set(Manifest(), ["mix=dsgd", 'mix.turns=["*a", "*b"]', "compress.select=full"])
     assert "*a, *b in turns" in str(words.sections(agreed))
     assert parameters(agreed) is None
@@ -145,7 +145,7 @@ def adapted(spread, steps, phases, *, turns, sampled=0.0, seeds=(0, 1, 2)):
 
 
 @pytest.mark.slow
-def test_adapters_in_turns_are_nearer_for_half_the_bytes():
+def test_alternating_adapters_are_nearer_for_half_the_bytes():
     (averaged, whole), (taken, half) = (adapted(0.5, 20, 16, turns=turns, seeds=(0,)) for turns in (False, True))
     assert taken < 0.5 * averaged
     assert half < 0.6 * whole

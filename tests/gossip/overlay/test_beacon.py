@@ -28,7 +28,7 @@ def store(*epochs, limit=8):
     return beacons
 
 
-def test_a_beacon_is_news_once_and_everybody_who_has_it_gets_the_same_salt():
+def test_a_beacon_is_forwarded_once_and_gives_all_nodes_the_same_salt():
     one, other = store(1), store(1, 2)
     assert not one.take("x", beacon(1), 1)
     assert one.salt(SALT, 1) == other.salt(SALT, 1) == salt_of(SALT, 1, value(beacon(1)))
@@ -42,7 +42,7 @@ def test_without_the_beacon_the_salt_is_the_one_that_runs_without_beacons_use():
     assert ranked(PEERS, beacons.salt(SALT, 3)) != ranked_at(PEERS, SALT, 12, 4)
 
 
-def test_an_epoch_that_has_begun_before_anybody_could_sign_keeps_the_salt_of_the_swarm():
+def test_an_epoch_without_a_signed_beacon_uses_the_swarms_salt():
     assert store().salt(SALT, 0) == SALT
     assert not store().wants(beacon(0), 0)
 
@@ -62,7 +62,7 @@ def test_a_beacon_that_the_founder_did_not_sign_is_a_fault_of_the_teller_and_cha
     assert repr(beacons) == before
 
 
-def test_beacons_too_far_ahead_are_not_looked_at():
+def test_beacons_of_far_epochs_are_not_verified():
     beacons = store(1)
     assert beacons.take("x", beacon(4 + AHEAD), 4)
     assert not beacons.wants(beacon(5 + AHEAD), 4)

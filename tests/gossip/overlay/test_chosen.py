@@ -62,7 +62,7 @@ def swarm(n, degree=6, every=1, rates=None):
 
 @examples(15)
 @given(n=st.integers(2, 24), degree=st.integers(3, 8))
-def test_edges_are_of_both_ends_bounded_and_connect_everybody(n, degree):
+def test_edges_are_symmetric_bounded_and_connect_all_nodes(n, degree):
     """Whatever is fast, the drawn ring is there."""
     met = swarm(n, degree).run(40)
     for me, node in met.nodes.items():
@@ -73,7 +73,7 @@ def test_edges_are_of_both_ends_bounded_and_connect_everybody(n, degree):
     assert residual(metropolis_hastings(adjacency)) < 1.0 - 1e-6
 
 
-def test_who_is_fast_has_fast_edges_in_the_end_and_one_visit_in_three_is_to_one_that_is_drawn():
+def test_fast_nodes_end_with_fast_edges_and_a_third_of_visits_are_random():
     """Half of 24 are twenty times as fast as the others. Rings, which do not measure, meet slow members in half of their visits."""
     peers = names(24)
     rates = {peer: 20.0 if number % 2 else 1.0 for number, peer in enumerate(peers)}
@@ -125,7 +125,7 @@ def test_an_exchange_that_fails_makes_an_edge_slow():
     assert node._rates["peer"] == pytest.approx(7.0)
 
 
-def test_guests_have_room_up_to_the_degree_are_answered_and_not_visited():
+def test_guests_up_to_the_degree_are_answered_and_not_visited():
     node, others = ChosenEdges(3, SALT), names(30)
     node.update("me", others)
     mine = set(node.peers)
@@ -140,7 +140,7 @@ def test_guests_have_room_up_to_the_degree_are_answered_and_not_visited():
     assert set(node.peers) <= set(others[:2])
 
 
-def test_who_refused_is_not_asked_again_at_once():
+def test_a_peer_that_refused_is_not_requested_again_at_once():
     node, others = ChosenEdges(3, SALT), names(4)
     opened, _ = node.update("me", others)
     (asked,) = set(opened) - set(node._drawn.peers)

@@ -118,7 +118,7 @@ def test_the_lazy_form_has_no_negative_eigenvalue_and_moves_everybody_half_as_fa
 
 @examples(30)
 @given(seed=st.integers(0, 2**63 - 1), n=st.integers(2, 40), factor=st.floats(0.05, 3.0))
-def test_a_random_graph_is_connected_symmetric_and_the_same_for_everybody(seed, n, factor):
+def test_a_random_graph_is_connected_symmetric_and_equal_on_all_nodes(seed, n, factor):
     W = matrix(ErdosRenyi(seed, factor), n, 0)
     random_graph._graph.cache_clear()
     assert (matrix(ErdosRenyi(seed, factor), n, 7) == W).all()

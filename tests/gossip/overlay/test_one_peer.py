@@ -73,7 +73,7 @@ def test_the_sticky_schedule_meets_every_exponential_neighbor_and_no_other(n):
 
 
 @pytest.mark.parametrize("n", [5, 9, 33])
-def test_on_an_odd_cycle_everybody_is_idle_equally_often(n):
+def test_on_an_odd_cycle_all_nodes_are_idle_equally_often(n):
     part = Sticky(3)
     period = part.period(n)
     idle = [sum(not part.row(rank, n, r) for r in range(period)) for rank in range(n)]

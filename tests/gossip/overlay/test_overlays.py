@@ -113,7 +113,7 @@ def test_no_node_receives_from_more_peers_in_a_round_than_the_kind_promises(kind
 
 
 @pytest.mark.parametrize("name", sorted(set(VARIANTS) - {"alone"}))
-def test_over_a_period_what_one_knows_reaches_everybody(name):
+def test_over_a_period_information_reaches_all_nodes(name):
     """Or over 40 rounds of those that are drawn anew: without it there is no consensus to speak of."""
     part = make(name)
     for n in (set(sizes(name, 33)) & {2, 3, 8, 12, 16, 27, 33}) - {1}:
@@ -163,7 +163,7 @@ def test_links_are_sorted_and_a_stranger_or_a_lone_member_has_none():
         assert links(part, ("a",), "a", 5) == ()
 
 
-def test_a_directed_overlay_that_is_not_circulant_is_asked_row_by_row():
+def test_a_non_circulant_directed_overlay_is_evaluated_row_by_row():
     class Star:
         """Rank 0 gives to nobody; all give to rank 0."""
 

@@ -32,7 +32,7 @@ def test_after_each_sweep_all_nodes_hold_the_mean_of_what_they_began_with(inner,
 
 
 @given(n=st.integers(1, 40), k=st.integers(1, 3), every=st.integers(1, 9), start=st.integers(0, 500))
-def test_a_cycle_has_as_many_rounds_with_local_steps_as_asked_for_and_none_within_a_sweep(n, k, every, start):
+def test_a_cycle_has_the_configured_training_rounds_and_none_within_a_sweep(n, k, every, start):
     part = Periodic(Alone(), every, k)
     sweep = BaseK(k).period(n)
     first = start * part.cycle(n)

@@ -9,7 +9,7 @@ from starling.gossip.overlay.ranks import ranked, ranked_at, salt_of
 PEERS = tuple(f"peer{i:02}" for i in range(16))
 
 
-def test_everybody_asks_k_distinct_others_and_gives_all_models_the_same_weight():
+def test_every_node_pulls_k_distinct_others_with_equal_weights():
     for n, k in ((16, 6), (7, 6), (100, 12)):
         for rank in range(n):
             row = Pull(5, k).row(rank, n, 3)

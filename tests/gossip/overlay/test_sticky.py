@@ -116,7 +116,7 @@ def test_only_targets_are_opened_and_no_target_is_closed():
             assert set(node.targets) <= set(node.peers)
 
 
-def test_an_edge_to_a_peer_that_is_no_target_any_more_stays_while_there_is_room():
+def test_a_former_targets_edge_stays_while_the_degree_allows():
     swarm = Swarm(40)
     me, node = "peer0", swarm.nodes["peer0"]
     beside = node.targets[0]

@@ -100,7 +100,7 @@ def test_a_stage_that_is_busy_for_an_hour_says_so_and_keeps_its_seat():
     assert world.steps() > world.k
 
 
-def test_a_stage_that_was_mute_for_fewer_turns_keeps_its_seat():
+def test_a_stage_silent_for_few_averagings_keeps_its_assignment():
     world = World(3)
     world.run(lambda: world.steps() >= world.k, 60.0)
     world.nodes["p1"].mute = True
@@ -214,7 +214,7 @@ def test_an_engine_that_cannot_use_its_own_state_is_lost():
     assert machine.phase == "idle"
 
 
-def test_who_is_called_to_a_meeting_while_busy_says_that_it_is_there():
+def test_a_busy_member_acknowledges_a_call_to_a_crew_meeting():
     world, machine, crew = machine_of_two()
     machine.give_up()
     (answer,) = machine.receive("p1", Ready(crew, 5, 0, 0, 3, False), world.now)

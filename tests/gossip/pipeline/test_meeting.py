@@ -9,7 +9,7 @@ def test_a_new_crew_keeps_its_first_state():
     assert agree([Has(0, 0, 5, batches=4), Has(0, 0, 5)], 5) == Start(0, 0, False, 5, True, 4)
 
 
-def test_a_state_is_kept_when_all_are_that_far_and_the_last_one_is_safe_everywhere():
+def test_a_crew_state_is_stored_when_all_stages_reached_it_and_the_last_is_safe():
     there = Has(2, 25, 5, **BEFORE)
     assert not agree([there, there], 10).keep, "too early"
     assert agree([Has(3, 30, 5, **BEFORE)] * 2, 10).keep
@@ -34,6 +34,6 @@ def test_without_a_state_that_all_have_each_goes_on_from_its_own():
     assert agree([Has(4, 30, 5), Has(0, 0, 5)], 10) == Start(4, 30, False, 35, True, torn=True)
 
 
-def test_who_rests_lets_all_rest():
+def test_a_pausing_stage_pauses_its_crew():
     start = agree([Has(4, 30, 0, **BEFORE), Has(4, 30, 5, **BEFORE)], 10)
     assert start.until == start.step == 30

@@ -54,7 +54,7 @@ def test_over_lines_the_textbook_s_order_waits_and_a_longer_warm_up_does_not(del
     assert [simulated(pipe, "1f1b", w) / pipe.ideal for w in AHEAD] == pytest.approx(ahead, abs=0.006)
 
 
-def test_each_forward_ahead_costs_memory_on_the_stages_before_others():
+def test_each_extra_forward_costs_memory_on_early_stages():
     assert [held(over(0.0, 0.0), "1f1b", w) for w in AHEAD] == [
         [4, 3, 2, 1],
         [7, 5, 3, 1],

@@ -30,7 +30,7 @@ def test_nodes_that_all_claim_at_once_end_in_as_many_crews_as_there_can_be(seed)
     assert list(seats.whole(claims, stages)) == list(range(most))
 
 
-def test_a_broken_crew_takes_who_waits_and_whole_ones_stay_as_they_are():
+def test_a_broken_crew_takes_waiting_members_and_whole_ones_stay():
     stages = 2
     stage_of = {"a": 0, "b": 1, "c": 0, "d": 1, "e": 1}
     claims = settled({"a": 1, "b": 2, "c": 3, "d": 4, "e": 6}, stages, stage_of)
@@ -39,7 +39,7 @@ def test_a_broken_crew_takes_who_waits_and_whole_ones_stay_as_they_are():
     assert settled(claims, stages, stage_of) == {"a": 1, "c": 3, "d": 4, "e": 2}
 
 
-def test_a_newcomer_is_told_the_stage_that_is_wanted_and_two_at_once_different_ones():
+def test_newcomers_get_the_missing_stages_and_two_at_once_different_ones():
     assert seats.lacking({}, 3) == 0
     assert seats.lacking({"a": 1}, 3) == 1
     assert seats.lacking({"a": 1}, 3, promised=(1,)) == 2
@@ -47,6 +47,6 @@ def test_a_newcomer_is_told_the_stage_that_is_wanted_and_two_at_once_different_o
     assert seats.lacking({"a": 1, "c": 3, "d": 4, "e": 5}, 3, promised=(1,)) == 2
 
 
-def test_a_crew_is_named_by_who_is_in_it():
+def test_a_crews_name_is_derived_from_its_members():
     assert seats.digest([("a", 1), ("b", 2)]) != seats.digest([("a", 1), ("b", 3)])
     assert len(seats.digest([])) == 8

@@ -67,7 +67,7 @@ def test_every_stage_does_its_tasks_in_the_schedule_s_order_and_holds_no_more(se
     assert applied == [tuple(Part(float(s), loss=1.0) for s in range(stages))] * stages
 
 
-def test_nothing_is_applied_before_all_stages_have_told_their_part():
+def test_a_crew_applies_a_step_only_after_all_stages_reported():
     core = Step(0, 3, 1)
     (first,) = core.begin()
     core.computed(b"out")
@@ -105,7 +105,7 @@ def test_ends_of_the_pipeline_have_one_neighbour():
             core.arrived(way, 0, b"?")
 
 
-def test_a_lost_frame_is_nobody_s_fault():
+def test_a_lost_frame_is_not_blamed():
     core = Step(1, 3, 4)
     with pytest.raises(Gap):
         core.arrived("F", 1, b"in")

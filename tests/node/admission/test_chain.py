@@ -19,7 +19,7 @@ from tests.strategies import examples
 
 @given(length=st.integers(1, 3), bearers=st.lists(st.booleans(), min_size=3, max_size=3))
 @examples(15)
-def test_a_chain_that_everybody_signed_is_good_and_says_who_answers(length, bearers):
+def test_a_fully_signed_chain_is_valid_and_names_the_responsible_member(length, bearers):
     chain = chain_of(length, bearers=bearers)
     check(chain, TERMS)
     assert [link.holder for link in chain] == [who.peer_id for who in PEOPLE[1 : length + 1]]
@@ -82,7 +82,7 @@ def test_a_member_gives_no_more_invitations_than_its_quota(number):
     check(one_more((), FOUNDER, 1, number=number), TERMS)
 
 
-def test_an_inviter_can_give_on_less_but_no_more_than_anybody_has():
+def test_an_inviter_can_grant_no_more_than_it_has():
     chain = one_more((), FOUNDER, 1, quota=1, until=1000)
     assert not_after_ms(one_more(chain, PEOPLE[1], 2, until=5000)) == 1000
     check(one_more(chain, PEOPLE[1], 2, number=0), TERMS)
@@ -92,14 +92,14 @@ def test_an_inviter_can_give_on_less_but_no_more_than_anybody_has():
         one_more((), FOUNDER, 1, quota=4)
 
 
-def test_nobody_invites_those_who_invited_him():
+def test_a_member_cannot_invite_its_inviters():
     with pytest.raises(ValueError, match="chain_loop"):
         check(one_more(chain_of(1), PEOPLE[1], 1), TERMS)
     with pytest.raises(ValueError, match="chain_loop"):
         one_more(chain_of(1), PEOPLE[1], 0, bearer=False)
 
 
-def test_who_reads_a_chain_on_the_wire_cannot_use_it():
+def test_an_intercepted_invitation_chain_is_useless():
     *above, last = CHAIN
     thief = Identity.from_seed(b"t" * 32)
     for signature in (last.bound_signature, thief.sign(b"starling/bearer/1\0")):

@@ -48,7 +48,7 @@ def member(length):
     return record_of(PEOPLE[length], chain=chain_of(length))
 
 
-def test_listed_peers_and_the_founder_are_members_and_nobody_else():
+def test_only_listed_peers_and_the_founder_are_members():
     gate = gate_of(AdmissionSection(kind="allow", members=(PEOPLE[1].peer_id,)))
     assert gate.closed
     assert gate.admits(record_of(PEOPLE[0]))
@@ -92,7 +92,7 @@ def test_work_is_admitted_once_it_was_evaluated_and_as_long_as_it_is_current():
     assert gate.standing(record).reason == "work_out_of_date"
 
 
-def test_work_that_was_found_wrong_and_none_at_all_are_the_tellers_fault():
+def test_invalid_or_missing_proof_of_work_is_the_senders_fault():
     gate = gate_of(WORK)
     wrong = record_of(PEOPLE[1], ticket=Ticket(int(NOW_S // 3600), 5))
     gate.prove(wrong, good=False)
@@ -149,7 +149,7 @@ def test_an_invitation_ends_without_anybodys_fault():
     assert gate.fault(member(2)) == ""
 
 
-def test_a_revocation_puts_out_the_subtree_and_nobody_else():
+def test_a_revocation_removes_the_subtree_only():
     gate = gate_of()
     sibling = record_of(PEOPLE[5], chain=one_more(chain_of(1), PEOPLE[1], 5, number=1))
     revocation = revocations.revoke(PEOPLE[1], chain_of(2), TERMS)

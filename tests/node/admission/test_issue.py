@@ -37,7 +37,7 @@ def one_line(error):
     assert len(str(error.value)) < 400
 
 
-def test_an_invitation_goes_by_one_line_to_whoever_takes_it_up(tmp_path):
+def test_an_invitation_is_one_line_of_text(tmp_path):
     issued = given_by(tmp_path / "issued")
     assert issued.left is None
     assert issued.until == datetime.fromtimestamp(NOW_S + 30 * 86400, UTC)
@@ -97,7 +97,7 @@ def test_what_lies_in_the_folder_besides_does_no_harm(tmp_path):
         (FOUNDER, (), {"peer": "nobody"}, "--for: 'nobody' is no peer id"),
     ],
 )
-def test_who_cannot_invite_is_told_why_and_gives_nothing(tmp_path, who, above, options, says):
+def test_inviting_without_permission_is_refused_with_the_reason(tmp_path, who, above, options, says):
     with pytest.raises(ConfigError, match=says) as error:
         given_by(tmp_path / "issued", who, above, **options)
     one_line(error)
@@ -192,7 +192,7 @@ def test_revoking_prints_who_is_out(tmp_path, capsys, monkeypatch):
     )
 
 
-def test_joining_with_an_invitation_for_somebody_else_is_one_line_and_leaves_no_node(tmp_path, capsys):
+def test_joining_with_anothers_invitation_is_one_line_and_creates_no_node(tmp_path, capsys):
     invite = given_by(tmp_path / "issued", peer=PEOPLE[1].peer_id).invite
     assert main(["join", invites.encode(invite), "--dir", str(tmp_path / "node")]) == 2
     said = capsys.readouterr().err

@@ -202,7 +202,7 @@ def test_a_preset_is_what_members_agree_on_and_they_are_listed(preset, canned):
     assert planned(canned, "--preset", preset, "--set", f"admission.kind={kept}").manifest.admission.kind == kept
 
 
-def test_a_demo_evaluates_early_for_who_waits_to_see_that_nodes_help_one_another(canned):
+def test_a_demo_evaluates_early(canned):
     """Of the seconds before the swarm's first accuracy stands beside the lone node's, rounds are what a demo can choose."""
     plan = planned(canned)
     assert plan.manifest.pace.evaluate_every == plan.alone.pace.evaluate_every == 10
@@ -268,7 +268,7 @@ def test_without_a_terminal_progress_is_a_line_every_few_seconds(canned, monkeyp
     assert capsys.readouterr().err == "  0%  8 nodes\n 50%  8 nodes\n"
 
 
-def test_a_kept_folder_is_named(canned, tmp_path, capsys):
+def test_a_retained_folder_is_named(canned, tmp_path, capsys):
     assert main(["demo", "--dir", str(tmp_path)]) == 0
     assert f"kept in {tmp_path}" in capsys.readouterr().err
 

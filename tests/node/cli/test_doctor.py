@@ -184,7 +184,7 @@ def test_before_joining_the_machine_is_checked_and_nothing_is_left_behind(measur
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_invite_is_tried_and_the_exit_code_says_that_nobody_answers(measured, capsys):
+def test_an_unanswered_invite_gives_an_exit_code(measured, capsys):
     assert examined(capsys, INVITE)[1]["bootstrap"]["verdict"] == "ok"
     measured["failed"] = "refused"
     assert examined(capsys, INVITE, code=1)[1]["bootstrap"]["verdict"] == "fail"
@@ -311,14 +311,14 @@ def test_dialling_tells_what_happened(address, failed):
 
 
 @pytest.mark.real
-def test_dialling_one_who_listens_takes_no_time():
+def test_dialling_a_listening_peer_takes_no_time():
     with socket.create_server(("127.0.0.1", 0)) as other:
         dialled = trio.run(doctor._dial, f"/ip4/127.0.0.1/tcp/{other.getsockname()[1]}")
     assert dialled.seconds < verdicts.DIAL_S
     assert dialled.kind == "loopback"
 
 
-def test_who_does_not_answer_is_not_waited_for(autojump_clock, monkeypatch):
+def test_a_silent_node_is_not_awaited(autojump_clock, monkeypatch):
     async def silence(host, port):
         await trio.sleep_forever()
 
@@ -385,7 +385,7 @@ def test_a_directory_that_this_user_may_not_enter_is_a_failure_in_one_line(measu
     assert (list(checks), document["running"]) == (MACHINE, False)
 
 
-def test_a_folder_in_which_nothing_can_be_written_is_told_with_the_reason(tmp_path):
+def test_an_unwritable_folder_is_reported_with_the_reason(tmp_path):
     (tmp_path / "file").touch()
     assert doctor._writable(tmp_path / "file" / "node").error == "Not a directory"
     assert doctor._writable(tmp_path / "new" / "node").error == ""

@@ -24,7 +24,7 @@ def asked(monkeypatch):
     return requests
 
 
-def test_a_ban_says_whom_for_how_long_and_why(asked, capsys):
+def test_a_ban_names_peer_duration_and_reason(asked, capsys):
     assert main(["ban", "evil", "--for", "24h", "--why", "spam"]) == 0
     assert main(["ban", "evil"]) == 0
     assert asked == [("ban", {"peer": "evil", "why": "spam", "for_s": 86400.0}), ("ban", {"peer": "evil", "why": ""})]

@@ -297,7 +297,7 @@ def test_join_again_goes_on_with_the_old_settings_and_the_new_options(daemon, he
     assert place.key.read_bytes() == key
 
 
-def test_join_anyway_is_a_setting_that_is_kept(daemon, here):
+def test_join_anyway_is_a_stored_setting(daemon, here):
     main(["join", INVITE, "--anyway"])
     assert not RunDir.existing(here / "starling-node").read_config().memory_check
     main(["join", INVITE])
@@ -327,7 +327,7 @@ def test_a_refused_join_leaves_the_settings_of_the_earlier_one(daemon, here):
     assert files(here) == before
 
 
-def test_a_founder_who_joins_its_own_swarm_does_not_dial_itself(daemon, here, capsys):
+def test_a_founder_that_joins_its_own_swarm_does_not_dial_itself(daemon, here, capsys):
     main(["found"])
     capsys.readouterr()
     place = RunDir.existing(here / "starling-node")

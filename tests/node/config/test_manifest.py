@@ -30,7 +30,7 @@ def founded(*assignments):
     return manifests.found(changed(*assignments), FOUNDER, 1_700_000_000_000)
 
 
-def test_a_founded_manifest_says_who_when_and_verifies():
+def test_a_created_manifest_has_founder_and_time_and_verifies():
     manifest = founded()
     assert (manifest.founder, manifest.founded_ms) == (FOUNDER.peer_id, 1_700_000_000_000)
     manifests.verify(manifest)
@@ -300,7 +300,7 @@ def test_parts_that_do_not_go_together_are_refused_before_anything_starts(assign
 
 
 @pytest.mark.parametrize(("assignments", "n"), [(["overlay=base_k", "overlay.k=4"], 4), (["overlay=hypercube"], 6)])
-def test_who_knows_the_number_of_members_refuses_what_so_many_cannot_have(assignments, n):
+def test_a_known_number_of_members_refuses_impossible_settings(assignments, n):
     with pytest.raises(ConfigError):
         check_members(changed(*assignments), n)
     check_members(changed("overlay=base_k", "overlay.k=3"), n)

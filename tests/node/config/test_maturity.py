@@ -78,7 +78,7 @@ def test_every_part_has_a_label_and_those_of_extras_are_experimental(key):
     assert extras <= {*EVERY[key].experimental}
 
 
-def test_every_room_of_extras_has_an_entry():
+def test_every_folder_of_extras_has_an_entry():
     """Else nothing could find it, and nothing would say that it is experimental."""
     rooms = {path.name for path in (ROOT / "node/extras").iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert rooms

@@ -263,7 +263,7 @@ def test_a_rule_past_its_breakdown_point_is_refused_and_the_cure_works(assignmen
     manifests.check(presets.load(Manifest, assignments=[*GATHER, *assignments, cure]))
 
 
-def test_who_knows_the_number_of_members_checks_the_rule_with_it():
+def test_a_rule_is_checked_with_a_known_number_of_members():
     """On a complete overlay k is n − 1; a ring has two peers for ever, and CS+ with b = 2 would hear none of them."""
     complete = presets.load(Manifest, assignments=[*GATHER, "overlay=complete", "robust.f=3"])
     check_members(complete, 16)

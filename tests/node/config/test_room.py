@@ -32,7 +32,7 @@ def test_what_is_expected_is_near_what_was_measured(keys, numerics, measured):
     assert 0.85 * measured <= expected <= 1.1 * measured
 
 
-def test_each_thing_that_is_held_counts():
+def test_every_allocation_counts_in_the_memory_estimate():
     def of(*keys, **numerics):
         return room.bytes_per_parameter(agreed(*keys), NumericsSection(**numerics), 10**7)
 
@@ -63,7 +63,7 @@ def test_batches_count_and_smaller_ones_are_a_cure():
     assert room.objection(manifest, NumericsSection(micro_batch=1), 3000 * MB) == ""
 
 
-def test_of_a_task_that_nobody_knows_nothing_is_said_unless_its_model_was_written_down():
+def test_an_unknown_tasks_memory_is_estimated_only_from_its_fingerprint():
     own = apply_set(Manifest(), ("task.kind=mine:Task",))
     assert room.objection(own, PLAIN, 1) == ""
     known = structs.replace(own, task=structs.replace(own.task, fingerprint=("model 50000000 x y",)))

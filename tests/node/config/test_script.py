@@ -40,7 +40,7 @@ def test_no_algorithm_with_trackers_is_among_those_allowed():
     assert set(script.MIXES) < set(MIXERS.built_in)
 
 
-def test_an_algorithm_of_somebody_s_own_is_refused():
+def test_a_custom_algorithm_is_refused():
     """It may correct gradients, which nothing says without importing it."""
     assert refused("mix.kind=my_module:Mine").startswith("mix.kind: my_module:Mine computes")
 
@@ -113,7 +113,7 @@ def test_memory_is_expected_by_what_its_start_holds_where_no_fingerprint_says_it
     assert memory.objection(agreed(), 1) == ""
 
 
-def test_it_is_said_in_words():
+def test_a_script_swarm_is_described_in_words():
     said = dict(words.sections(agreed(f"task.start={START}")))
     assert said["learns"] == "what its members' scripts train, from a given model"
     assert said["steps"].endswith("batches of the scripts")

@@ -20,14 +20,14 @@ def manifest(*assignments):
 
 
 @pytest.mark.parametrize("key", [key for key in EVERY if EVERY[key] is not QUANTIZERS])
-def test_every_part_of_a_catalogue_has_words_and_no_other(key):
+def test_every_catalogue_part_has_a_description_and_nothing_else_does(key):
     """A part without words would be shown to people by its key."""
     assert {*TABLES[key]} == {*EVERY[key].built_in}
     assert len({*TABLES[key].values()}) == len(TABLES[key])
     assert all(text.isprintable() and text == text.strip() for text in TABLES[key].values())
 
 
-def test_every_codec_has_words_of_its_own():
+def test_every_codec_has_a_description_of_its_own():
     said = {name: words.codec(name) for name in QUANTIZERS.built_in}
     assert len({*said.values()}) == len(said)
     assert not [text for text in said.values() if "_" in text]

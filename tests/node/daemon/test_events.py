@@ -26,7 +26,7 @@ def test_an_event_goes_to_the_status_and_with_its_fields_to_the_log():
     assert log.lines == [("warning", "peer_joined", {"text": "a joined", "peer": "a"})]
 
 
-def test_only_the_last_fifty_events_are_kept_oldest_first():
+def test_only_the_last_fifty_events_are_stored_oldest_first():
     told = Events(None, clock=lambda: 7.0)
     for number in range(MAX_EVENTS + 7):
         told.event("tick", str(number))
@@ -62,7 +62,7 @@ def test_faults_of_invented_peers_and_reasons_do_not_fill_the_memory():
     assert told.faults_of("loud") == MAX_REASONS + 10
 
 
-def test_whoever_listens_hears_of_every_event_and_of_a_flood_of_faults_a_few_times():
+def test_listeners_get_every_event_and_a_few_of_a_flood_of_faults():
     heard = []
     told = Events(None, clock=lambda: 7.0)
     told.changes.notify = lambda: heard.append(len(told.recent))

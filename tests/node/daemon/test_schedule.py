@@ -43,7 +43,7 @@ async def test_a_node_rests_from_the_end_of_its_hours_to_their_next_beginning():
 
 
 @virtual
-async def test_who_starts_outside_of_the_hours_rests_at_once_and_without_hours_nobody_does():
+async def test_a_node_started_outside_its_schedule_pauses_at_once():
     assert [at for at, _ in await told(NodeConfig(active="22:00-07:00"), 3600)] == [0.0]
     assert await told(NodeConfig(), 86_400) == []
 

@@ -64,7 +64,7 @@ def begin(engines, pace):
 
 @pytest.mark.parametrize("pace", ["steps", "clock"])
 @pytest.mark.parametrize("mix", ["dsgd", "pet"])
-def test_an_exchange_beside_gradients_is_one_between_local_steps_bit_for_bit(mix, pace):
+def test_exchanges_during_gradients_equal_those_between_local_steps_bit_for_bit(mix, pace):
     agreed = agreement(mix, pace)
     beside, between = ({name: opened(agreed, shard, node=name) for shard, name in enumerate("ab")} for _ in range(2))
     for engines in (beside, between):
@@ -128,7 +128,7 @@ def test_what_changes_the_model_or_copies_it_waits(call):
     assert step_with(engines["a"], call) == [None]
 
 
-def test_nothing_is_answered_beside_a_step_outside_of_its_gradient():
+def test_calls_are_answered_during_a_step_only_while_its_gradient_is_computed():
     engines = {"a": opened(agreement("pet", "clock"))}
     begin(engines, "clock")
     assert engines["a"].handle_beside(calls.Offer("b", 0, 1, 0, 0.4, 0)) is None

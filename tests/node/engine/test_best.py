@@ -76,7 +76,7 @@ def test_a_full_disk_leaves_the_file_as_it_was_and_the_model_for_the_next_time(t
     assert weight(tmp_path / NAME) == 2
 
 
-def test_a_large_model_is_written_at_once_and_held_only_while_it_cannot_be(tmp_path, monkeypatch):
+def test_a_large_model_is_written_at_once_and_in_memory_only_until_then(tmp_path, monkeypatch):
     ours, first, second = best(tmp_path, large=True), model(1), model(2)
     held = [weakref.ref(each) for each in (first, second)]
     ours.offer(0.1, 1, first)
@@ -131,7 +131,7 @@ def test_an_engine_keeps_the_model_that_it_measured(tmp_path):
     assert not x_of(again).any()
 
 
-def test_without_a_checkpoint_nothing_is_kept():
+def test_without_a_checkpoint_nothing_is_stored():
     engine = opened(manifest())
     assert done(engine, calls.Evaluate(1)).best is None
 

@@ -49,7 +49,7 @@ def engines():
     return {name: opened(AGREED, shard, name) for shard, name in enumerate("abcd")}
 
 
-def test_all_have_one_anchor_after_a_round_to_the_bit_and_it_moves(engines):
+def test_all_nodes_have_equal_new_outer_parameters_after_a_round(engines):
     """The models that train on are not equal: each goes on from a share of what it could not say."""
     first = x_of(engines["a"]).clone()
     for round_ in range(2):
@@ -85,7 +85,7 @@ def test_the_most_common_anchor_counts_though_most_have_others(engines):
     assert {name: reply.parted for name, reply in replies.items() if reply.parted} == {"b": ("a", "d"), "c": ("a", "d")}
 
 
-def test_one_voice_moves_nobody():
+def test_a_single_vote_is_no_majority():
     """Two members with two anchors: neither is a majority."""
     engines = {name: opened(AGREED, shard, name) for shard, name in enumerate("ab")}
     mixed(engines, trained(engines), missed={("b", "a")})
@@ -113,7 +113,7 @@ def test_what_is_no_message_is_the_peers_fault_and_changes_nothing(engines, harm
     assert torch.equal(x_of(engines["a"]), x_of(engines["b"]))
 
 
-def test_others_and_checkpoints_take_over_the_anchor_and_not_a_model_between(engines, tmp_path):
+def test_late_joiners_and_checkpoints_get_the_outer_parameters_not_an_intermediate_model(engines, tmp_path):
     file = tmp_path / "checkpoint"
     engines["a"] = opened(AGREED, 0, "a", file)
     mixed(engines, trained(engines))
@@ -157,7 +157,7 @@ def test_a_checkpoint_keeps_what_was_not_sent(engines, tmp_path):
         assert torch.equal(again.x, kept.x)
 
 
-def test_a_checkpoint_of_before_it_kept_that_is_read_and_owes_nothing(engines, tmp_path):
+def test_an_old_checkpoint_without_a_residual_loads_with_zeros(engines, tmp_path):
     file = tmp_path / "checkpoint"
     engines["a"] = opened(AGREED, 0, "a", file)
     mixed(engines, trained(engines))
@@ -168,7 +168,7 @@ def test_a_checkpoint_of_before_it_kept_that_is_read_and_owes_nothing(engines, t
     assert torch.equal(again.x, x_of(engines["a"]))
 
 
-def test_who_takes_over_a_model_owes_nothing(engines):
+def test_installing_a_model_clears_the_residual(engines):
     mixed(engines, trained(engines))
     engines["a"].trainer.install(x_of(engines["b"]), 1)
     assert not engines["a"].replica.state.owed.any()

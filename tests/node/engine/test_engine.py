@@ -72,7 +72,7 @@ def test_training_is_sliced_so_that_a_call_waits_for_one_local_step():
     assert not engine.busy
 
 
-def test_calls_out_of_turn_are_refused():
+def test_calls_out_of_order_are_refused():
     """One round at a time, and each pace refuses the other's call."""
     engine = opened(manifest())
     engine.handle(calls.Train(0, 5))
@@ -186,7 +186,7 @@ def test_equal_models_give_equal_snapshots_and_an_old_one_is_let_go():
     assert done(one, calls.ReadChunk(first.snapshot, 0, 10)).data == b""
 
 
-def test_a_snapshot_that_nobody_reads_any_more_is_let_go_at_a_save():
+def test_an_unread_snapshot_is_deleted_at_a_save():
     """It is as large as the model; who still reads it, however slowly, keeps it."""
     now = [0.0]
     engine = Worker(clock=lambda: now[0])
@@ -205,7 +205,7 @@ def test_a_snapshot_that_nobody_reads_any_more_is_let_go_at_a_save():
     assert not read()
 
 
-def test_a_state_that_is_none_of_ours_is_refused_and_nothing_changes():
+def test_a_foreign_state_is_refused_without_a_change():
     engine = opened(manifest())
     _, good = snapshot(engine)
     _, foreign = snapshot(opened(manifest("quadratic")))

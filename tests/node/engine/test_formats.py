@@ -168,7 +168,7 @@ def test_the_command_writes_a_format_and_a_card(tmp_path, capsys, monkeypatch):
         Attached(place.path).export("folder", format="hf")
 
 
-def test_a_card_has_the_figures_of_a_node_and_no_table_of_anybody_else():
+def test_a_card_has_one_nodes_figures_and_no_table_of_members():
     status = StatusSnapshot(
         version=VERSION, peer="p", swarm="s", name="n", time_s=0.0, uptime_s=1.0, state="finished", task="digits", metric="accuracy",
         round=7, rounds=9, local_steps=1400, members=4, value=0.9731, value_round=6, parameters=4810,

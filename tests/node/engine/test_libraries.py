@@ -115,7 +115,7 @@ def test_what_transformers_saves_is_a_start(tasks, tmp_path, part):
 
 
 @pytest.mark.parametrize("bits", ["nf4", "int8"])
-def test_adapters_over_a_packed_base_are_trained_measured_exported_read_back_and_asked(tasks, tmp_path, bits):
+def test_adapters_on_a_packed_base_train_evaluate_export_load_and_generate(tasks, tmp_path, bits):
     pytest.importorskip("bitsandbytes", reason="needs bitsandbytes")
     agreed = manifest(bits)
     engine = opened(agreed, tmp_path, tmp_path / "c")

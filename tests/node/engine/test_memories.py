@@ -109,7 +109,7 @@ def test_a_node_without_a_memory_learns_none_from_a_single_peer():
 
 
 @pytest.mark.parametrize("moments", ["bfloat16", "int8"])
-def test_a_memory_that_is_kept_in_less_is_averaged_as_well(moments):
+def test_a_memory_in_low_precision_is_averaged_as_well(moments):
     """Each node keeps it as its owner likes."""
     given = agreed()
     engines = pair(given)
@@ -158,7 +158,7 @@ def test_a_checkpoint_keeps_the_memory_and_its_age(tmp_path):
     assert torch.equal(before[1], after[1])
 
 
-def test_who_adds_noise_to_what_it_sends_keeps_its_memory_at_home():
+def test_a_node_that_noises_its_vectors_shares_no_memory():
     given = agreed()
     engine = opened(given, 1, "b")
     noisy = type(engine)(clock=lambda: 0.0)

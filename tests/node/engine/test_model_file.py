@@ -50,7 +50,7 @@ def test_tensors_that_are_only_equal_or_empty_are_not_tied():
     assert set(model_file.entries(model)) == {"a", "b", "c", "d", "e"}
 
 
-def test_a_file_of_save_model_fills_a_model_whichever_name_it_kept(tmp_path):
+def test_a_save_model_file_loads_under_any_tied_name(tmp_path):
     safetensors.torch.save_model(Tied(1), tmp_path / "m")
     fresh = Tied()
     model_file.fill(fresh, safetensors.torch.load_file(tmp_path / "m"))

@@ -86,7 +86,7 @@ def test_steps_stay_close_to_those_with_float32(kind, form):
 
 
 @pytest.mark.parametrize("moments", FORMS)
-def test_long_vectors_are_kept_as_short_ones_are(moments, monkeypatch):
+def test_long_vectors_are_stored_like_short_ones(moments, monkeypatch):
     ends = []
     for stretch in (10_000, 512):
         monkeypatch.setattr("starling.node.engine.stretches.STRETCH", stretch)
@@ -121,7 +121,7 @@ def test_steps_go_on_from_a_checkpoint_with_the_same_bits(moments):
     assert torch.equal(*ends)
 
 
-def test_a_checkpoint_with_other_moments_is_told_apart():
+def test_a_checkpoint_with_other_moments_is_recognised():
     x = torch.zeros(700)
     stepper = optimizer(OptimizerSection(kind="adamw"), x, moments="int8")
     stepper.step(x, torch.ones(700), 0.01)

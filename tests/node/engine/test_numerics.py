@@ -274,7 +274,7 @@ def test_a_scale_too_large_is_halved_and_the_same_batch_computed_again():
     torch.testing.assert_close((ours, own), (whole, loss), rtol=0.02, atol=0.02)
 
 
-def test_a_precision_that_a_processor_only_imitates_is_told_to_the_owner(monkeypatch):
+def test_an_emulated_precision_is_reported_to_the_owner(monkeypatch):
     ticks = iter([0.0, 1.0, 5.0, 15.0])
     assert slowdown("cpu", torch.float16, lambda: next(ticks)) == 10.0
     assert slowdown("cuda", torch.float16) == 1.0

@@ -122,7 +122,7 @@ def test_a_task_that_does_not_write_says_which_do(left, tmp_path):
 @pytest.mark.acceptance
 @pytest.mark.slow
 @pytest.mark.real
-def test_a_left_node_is_asked_from_the_command_line(writer, tmp_path, capsys):
+def test_ask_works_on_a_node_that_has_left(writer, tmp_path, capsys):
     assert main(["ask", "To be", "--tokens", "5", "--dir", str(writer.path), "--json"]) == 0
     said = valid("ask", capsys.readouterr().out)
     here = offline.ask(writer.path, tmp_path / "at_once.safetensors", "To be", tokens=5, temperature=0.8, seed=0)

@@ -84,7 +84,7 @@ def test_nothing_is_mixed_while_local_steps_are_left():
         engine.session.handle(calls.Mix(0))
 
 
-def test_without_a_frozen_vector_there_is_nothing_to_be_ahead_of():
+def test_without_a_frozen_vector_there_is_no_overlap():
     """After a restart of the engine, say: the steps are a round's like any other."""
     _, engines = pair("dsgd")
     engine = engines["a"]

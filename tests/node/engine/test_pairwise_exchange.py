@@ -65,7 +65,7 @@ def test_both_ends_apply_one_difference_with_opposite_signs(select, pace):
 
 
 @pytest.mark.parametrize(("mix", "optimizer"), [("pet", "sgd"), ("pet", "adamw"), ("moments", "sgd")])
-def test_a_byte_budget_is_kept(mix, optimizer):
+def test_a_byte_budget_is_respected(mix, optimizer):
     engines = pair(manifest(mix=mix, optimizer=OptimizerSection(kind=optimizer)))
     for budget in (600, 2000, 8000):
         call = offer(engines, seq=budget, budget=budget)
@@ -312,7 +312,7 @@ def test_the_gain_of_an_exchange_is_that_of_its_round_at_both_ends(pace):
     assert gains[-1] > 1.1 * gains[0]
 
 
-def test_an_initiator_cannot_gain_by_naming_a_round_far_from_ours():
+def test_an_initiator_cannot_gain_by_naming_a_far_round():
     """In clock pace nobody checks a request's round: late ones have the largest gain, as do those of warm-up."""
     agreed = manifest(local_steps=5, optimizer=OptimizerSection(warmup=0.2, floor=0.3), mix=MixSection(kappa=0.1))
     engines = pair(agreed)

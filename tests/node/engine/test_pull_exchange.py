@@ -41,7 +41,7 @@ def test_a_vector_is_published_in_the_same_bytes_however_often_and_of_each_round
     assert len({it.payload for it in vectors.values()}) == len(vectors)
 
 
-def test_without_an_answer_ones_own_vector_stays_and_nothing_is_kept_for_the_next_round():
+def test_without_answers_the_own_vector_stays_and_nothing_carries_over():
     engines, vectors = trained()
     a, mine = engines["a"], x_of(engines["a"])
     done(a, calls.Mix(0, ("b", "c")))
@@ -88,7 +88,7 @@ def test_numbers_that_are_too_large_to_be_squared_are_refused():
         assert receive(a, "b", published(it.payload[:HALF] + numbers)) == reply
 
 
-def test_out_of_turn_nothing_is_published_received_or_kept():
+def test_calls_out_of_order_publish_receive_and_store_nothing():
     """Between Mix and the end of the next Train; and what a revoked peer sent does not count."""
     engines, vectors = trained("ab")
     a, mine = engines["a"], x_of(engines["a"])
@@ -125,7 +125,7 @@ def test_one_vector_of_large_numbers_does_not_carry_a_robust_rule_away(rule):
     assert done(a, calls.Train(1, 2)).undone == 0
 
 
-def test_mix_names_the_peers_whose_vectors_were_held_back_if_the_rule_says_so():
+def test_mix_names_the_peers_that_the_rule_clipped():
     for rule, held in (("cs_plus", ("d",)), ("cs_nnm", ("d",)), ("median", None)):
         engines, vectors = trained(rule=rule)
         a = engines["a"]

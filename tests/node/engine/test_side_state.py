@@ -62,7 +62,7 @@ def test_buffers_stay_at_their_node_with_one_note_that_names_those_that_change()
 
 
 @pytest.mark.parametrize("buffers", ["local", ("codes", "mean", "!seen")])
-def test_buffers_that_somebody_decided_about_need_no_note(buffers):
+def test_configured_buffers_need_no_note(buffers):
     assert not rounds(pair(agreed("codebook", buffers)), count=2)
 
 

@@ -112,7 +112,7 @@ def test_a_node_without_the_file_is_told_which_and_how(tmp_path):
     refused_as("config", Worker().handle(opening(founded, 0, "a", "")), f"begins with the model of sha256:{digest}")
 
 
-def test_a_file_that_nobody_asked_for_is_not_ignored():
+def test_an_unrequested_file_is_an_error():
     """Its owner may think that training goes on from there."""
     refused_as(
         "config",

@@ -36,6 +36,6 @@ def test_a_call_gets_the_trainer_that_it_asks_for(name, agreed, changes):
     assert trainer(structs.replace(opening(manifest(**agreed)), **changes)) is TRAINERS[name]
 
 
-def test_an_engine_imports_no_capability_that_it_was_not_asked_for():
+def test_an_engine_imports_only_configured_capabilities():
     done = subprocess.run([sys.executable, "-c", OPENED], cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == []

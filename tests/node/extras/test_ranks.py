@@ -14,7 +14,7 @@ from starling.node.rpc.pipe import Pipe
 from tests.harness.engines import opening
 
 
-def test_all_ranks_are_told_to_open_before_any_is_waited_for():
+def test_all_ranks_open_concurrently():
     ours, theirs = zip(*(socket.socketpair() for _ in range(3)), strict=True)
     answers = []
     asking = Thread(target=lambda: answers.extend(_started(opening(Manifest(), 0, "a"), ours)), daemon=True)

@@ -19,7 +19,7 @@ def announcement(swarm=SWARM, peer=PEER):
     return {b"swarm": mark_of(swarm), b"peer": peer.encode()}
 
 
-def test_only_private_addresses_are_told_and_never_which_swarm_it_is():
+def test_only_private_addresses_are_announced_and_never_the_swarm_id():
     addresses = (
         f"/ip4/9.9.9.9/tcp/4001/p2p/{ME}", f"/ip4/192.168.1.7/tcp/4001/p2p/{ME}", f"/ip4/127.0.0.1/tcp/4001/p2p/{ME}",
         f"/ip4/10.0.0.1/tcp/4001/p2p/{PEER}/p2p-circuit/p2p/{ME}", f"/dns4/me.example.org/tcp/4001/p2p/{ME}",

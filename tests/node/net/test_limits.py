@@ -39,7 +39,7 @@ def test_after_a_pause_the_burst_is_there_again(rate, burst, wait):
     assert bucket.take(min(burst, rate * wait) * 0.999, wait)
 
 
-def test_a_clock_that_stands_or_goes_back_gives_nothing_and_a_bucket_needs_flow_and_room():
+def test_a_stopped_clock_refills_nothing_and_a_bucket_needs_rate_and_size():
     bucket = TokenBucket(10.0, 5.0)
     assert bucket.take(5.0, 100.0)
     assert not bucket.take(0.1, 100.0)
@@ -117,7 +117,7 @@ async def test_a_changed_cap_holds_from_then_on(before, after):
 
 
 @virtual
-async def test_who_waits_under_a_small_cap_goes_on_when_it_is_lifted_and_waits_for_the_rest_when_it_is_changed():
+async def test_a_paced_sender_resumes_when_the_cap_is_lifted_or_changed():
     for after, waited in ((0, 1.0), (10_000, 1.0 + (10_000 - 13) / 10_000), (1, 1.0 + 10_000)):
         pacer, start = Pacer(1), trio.current_time()
         async with trio.open_nursery() as nursery:
@@ -141,7 +141,7 @@ def test_waiting_frames_are_handed_out_peer_by_peer():
 
 
 @virtual
-async def test_who_receives_many_frames_lets_others_run_and_waits_for_the_next_one():
+async def test_receiving_many_frames_yields_to_other_tasks():
     inbox, ran, got = Inbox("control", 100), [], []
 
     async def other() -> None:
@@ -187,7 +187,7 @@ def test_an_inbox_never_holds_more_than_two_of_the_largest_frames():
     assert trio.run(main) == 2
 
 
-def test_who_holds_most_of_a_full_inbox_makes_room_and_nobody_else():
+def test_a_full_inbox_drops_frames_of_the_peer_with_most():
     """Two frames of a quarter megabyte once kept every other peer's out."""
 
     async def main() -> list[bytes]:

@@ -47,7 +47,7 @@ def _soon(monkeypatch):
 
 
 @pytest.mark.trio
-async def test_a_port_is_asked_for_and_ended_in_the_bytes_of_the_standard():
+async def test_port_mapping_requests_have_the_standards_bytes():
     async with router(address(), led(outside=4777, seconds=600), led(outside=0, seconds=0)) as (it, asked):
         assert await it.lead(4001, 4001) == Lease("9.9.9.9", 4777, 600.0)
         await it.give_back(4777, 4001)
@@ -59,7 +59,7 @@ async def test_a_port_is_asked_for_and_ended_in_the_bytes_of_the_standard():
 
 
 @pytest.mark.trio
-async def test_a_question_that_is_lost_is_asked_again_and_answers_to_others_are_passed_over():
+async def test_a_lost_request_is_repeated_and_other_answers_are_skipped():
     async with router(None, address(), led(result=0)[:5], led()) as (it, asked):
         assert await it.lead(4001, 4001) == Lease("9.9.9.9", 4001)
     assert len(asked) == 4

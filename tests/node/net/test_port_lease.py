@@ -46,7 +46,7 @@ async def test_a_port_is_renewed_at_half_of_its_time_and_given_back_at_the_end(a
 
 
 @pytest.mark.trio
-async def test_who_gave_a_port_is_asked_first_and_when_it_no_longer_does_the_others_are(autojump_clock):
+async def test_the_router_that_gave_a_port_is_tried_first_and_the_others_after_it_fails(autojump_clock):
     first, second = FakeRouter("A", None), FakeRouter("B", Lease("9.9.9.9", 4001), None)
     given, reports = await leased(1801.0, first, second)
     assert [len(it.asked) for it in (first, second)] == [2, 2]

@@ -50,7 +50,7 @@ async def test_a_port_is_led_to_this_node_for_an_hour_and_given_back():
 
 
 @pytest.mark.trio
-async def test_a_port_that_another_has_is_left_to_it_and_a_router_that_knows_no_end_is_asked_for_none():
+async def test_a_used_port_is_left_alone_and_leases_without_an_end_are_not_requested():
     device = FakeDevice(taken=(4001, 4002), endless=True)
     assert await Upnp(lambda: device).lead(4001, 4001) == Lease("9.9.9.9", 4003)
     assert device.asked[-2:] == [(4003, LEASE_S), (4003, 0)]

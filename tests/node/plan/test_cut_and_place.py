@@ -75,7 +75,7 @@ def test_of_six_machines_no_two_crews_are_better(seed):
     assert sum(map(rate, found)) == pytest.approx(best)
 
 
-def test_who_is_left_over_is_the_worst_and_crews_that_cannot_train_are_none():
+def test_the_worst_machine_is_left_over_and_crews_that_cannot_train_are_dropped():
     near, rate = worlds(1)
     found = place(range(5), 3, rate, near)
     (crew,) = found

@@ -156,7 +156,7 @@ def test_adamw_holds_no_flows(change):
     assert one == other
 
 
-def test_whoever_holds_the_model_is_a_member_and_the_rest_are_a_crew_in_which_all_parts_fit():
+def test_machines_that_fit_the_model_are_members_and_the_rest_form_a_crew():
     world = World(
         model=SMALL,
         machine=(machine("large", 40), machine("one", 4), machine("two", 4), machine("three", 3), machine("tiny", 1)),

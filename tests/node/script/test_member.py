@@ -370,7 +370,7 @@ def test_after_the_end_a_step_is_refused(tmp_path):
         finish(engine)
 
 
-def test_an_evaluation_is_asked_of_the_script_and_its_best_model_is_kept(tmp_path):
+def test_the_script_evaluates_on_request_and_the_best_model_is_stored(tmp_path):
     engine, seen = Scripted(agreement(), tmp_path), []
 
     def evaluate():

@@ -174,7 +174,7 @@ def test_steps_of_the_optimiser_add_to_what_was_written():
         assert torch.allclose(read(parameters), expected, atol=1e-7)
 
 
-def test_a_float32_parameter_beside_a_float64_one_is_kept_in_full():
+def test_a_float32_parameter_next_to_a_float64_one_keeps_its_precision():
     model = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1).double())
     parameters = whole(model)
     vector = some(parameters.layout.dim).double() + 1e-12

@@ -168,7 +168,7 @@ def seen(width):
     return View(4, now - 1.0, now, np.array([True, True, True, False, True]))
 
 
-def test_an_attacker_knows_all_honest_vectors_of_the_living_and_who_asks():
+def test_an_attacker_knows_all_living_honest_vectors_and_the_requesters():
     attack = Noted()
     made, moment = attackers(attack, tau=torch.tensor([2.0])), seen(3)
     sent = made.messages(moment, 1, [2])
@@ -199,7 +199,7 @@ def test_a_lie_about_the_model_leaves_the_tracker_and_the_other_way_round():
         assert torch.equal(attack.scenes[0][1].own, moment.now[4, lied])
 
 
-def test_who_lies_about_its_tracker_claims_norms_that_bound_nothing():
+def test_a_forged_trackers_norms_bound_nothing():
     """What a peer claims must not be all that bounds it; who lies about its model has no use for that."""
     moment = seen(8)
     for targets, norms in (("tracker", [1e9, 1e9]), ("vector", moment.now[4, 6:].tolist())):
@@ -238,7 +238,7 @@ def test_both_engines_lie_about_memories(kind, mix, engine):
 
 @pytest.mark.parametrize("kind", targeting("memory"))
 @pytest.mark.parametrize("words", [(), ("optimizer=adamw", "mix=dsgd")], ids=["flows", "dsgd"])
-def test_who_exchanges_no_memories_cannot_be_lied_to_about_them(kind, words):
+def test_without_memory_exchange_forged_memories_have_no_effect(kind, words):
     with pytest.raises(ConfigError, match=rf"attack.kind: {kind} lies about what optimisers remember"):
         run("attack.nodes=1", f"attack.kind={kind}", *words)
 

@@ -295,7 +295,7 @@ def test_bytes_take_time_on_slow_links():
     assert uneven.rows[-1].seconds > 1.2 * slow.rows[-1].seconds
 
 
-def test_clock_pace_waits_for_nobody():
+def test_clock_pace_does_not_wait():
     """Slots pass at their own time, also with slow nodes; and the correction still finds the common optimum."""
     outcome = run(
         *TEN, "pace=clock", "pace.slot_s=0.05", "pace.rounds=120", "faults.straggler_share=0.2", "faults.loss=0.3", "faults.tries=1",

@@ -60,7 +60,7 @@ def test_one_player_descends_and_the_other_ascends():
     assert model.y.grad.tolist() == [-1.0, -1.0]  # so that a step of descent adds
 
 
-def test_a_point_ahead_is_as_far_as_rho_or_where_a_corrected_step_ends():
+def test_the_look_ahead_point_is_at_distance_rho_or_after_a_corrected_step():
     x, g = torch.randn(2, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     near = point(OptimizerSection(sam=0.3), x, g, lambda same: same, 1.0)
     assert torch.allclose((near - x).norm(dim=1), torch.full((3,), 0.3, dtype=torch.float64))

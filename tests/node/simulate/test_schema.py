@@ -141,7 +141,7 @@ def test_more_liars_than_the_swarm_is_meant_to_stand_are_simulated_with_a_note()
     assert rules.check(cells(preset("open", "attack.kind=foe", "attack.nodes=3"))) == []
 
 
-def test_a_preset_in_a_grid_fills_what_nobody_gave(tmp_path):
+def test_a_preset_in_a_grid_fills_unset_keys(tmp_path):
     """And each run keeps what the file and --set say: six steps are the preset's, 0.05 is a person's."""
     file = tmp_path / "scenario.toml"
     file.write_text(

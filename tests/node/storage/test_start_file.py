@@ -53,7 +53,7 @@ def test_a_file_that_is_in_its_place_already_is_left_there(place):
     assert place.stat().st_ino == before
 
 
-def test_a_disk_that_takes_no_copy_is_told_in_one_line(tmp_path):
+def test_a_full_disk_is_reported_in_one_line(tmp_path):
     (tmp_path / "mine").write_bytes(DATA)
     with pytest.raises(ConfigError, match=r"cannot be copied to .*: No such file or directory") as raised:
         start_file.keep(tmp_path / "mine", tmp_path / "none" / "start.safetensors", WANTED)
@@ -80,7 +80,7 @@ def test_what_is_received_is_in_its_place_once_it_is_whole(place):
     assert [path.name for path in place.parent.iterdir()] == ["start.safetensors"]
 
 
-def test_of_a_damaged_file_and_of_an_interrupted_one_the_right_chunks_are_kept(place):
+def test_valid_chunks_of_damaged_and_interrupted_files_are_reused(place):
     place.write_bytes(b"x" + DATA[1:] + b"longer")
     for _ in range(2):  # damaged, and then begun by an earlier run
         file = Received(place, len(DATA))

@@ -96,7 +96,7 @@ def test_the_model_has_the_precision_that_was_asked_for(dtype):
     assert task.model(seeded(0)).x.dtype == shards(task)[0].bowl.A.dtype == getattr(torch, dtype)
 
 
-def test_labels_are_as_uneven_as_asked():
+def test_labels_are_as_uneven_as_configured():
     for node, data in enumerate(shards(Logistic(dim=6, nodes=4, samples=40, skew=0.9))):
         assert int((data.y == (1.0 if node % 2 else -1.0)).sum()) == 36
 

@@ -75,7 +75,7 @@ class Measured:
 
 
 @pytest.mark.parametrize("size", [3, 10])
-def test_a_meter_of_a_task_is_given_every_batch_and_asked_once(size):
+def test_a_tasks_meter_gets_every_batch_and_computes_once(size):
     """How the samples fall into batches changes nothing, and they are counted by the data, not by a tensor's length."""
     *_, result = evaluate(Measured(), nn.Identity(), Measured(), size)
     assert result == Result(9.0, 0.5, 10, {"least": 0.0})
@@ -174,7 +174,7 @@ def test_statistics_that_training_leaves_alone_are_left_alone(frozen):
         assert [layer.training for layer in model] == [number not in frozen for number in range(2)]
 
 
-def test_a_mode_that_a_module_merges_weights_for_is_told_to_it():
+def test_modules_that_merge_weights_are_switched_between_modes():
     """As in LoRA libraries: evaluation mode adds the adapter to the base, and training mode takes it out again."""
 
     class Merging(nn.Linear):

@@ -613,7 +613,7 @@ def test_logging_where_lightning_forbids_it_is_refused():
 
 
 @pytest.mark.parametrize("name", ["val_loss", "loss", "val/loss"])
-def test_a_loss_that_is_only_logged_is_found(name):
+def test_a_loss_that_is_only_logged_is_used(name):
     task = starling.adapters.lightning(
         type("Named", (Net,), {"validation_step": lambda self, batch, i: self.log(name, self.cost(batch))})
     )
@@ -625,7 +625,7 @@ def test_a_loss_that_is_only_logged_is_found(name):
 # Steps without a loss
 
 
-def test_a_training_step_that_returns_neither_loss_nor_none_is_told_what_to_return():
+def test_an_invalid_training_step_result_is_explained():
     for returned, said in ((1.0, "got float"), ({"los": 1}, "got a dict with los")):
         task = starling.adapters.lightning(type("Wrong", (Net,), {"training_step": lambda *_, it=returned: it}))
         with pytest.raises(ConfigError, match=said):

@@ -90,7 +90,7 @@ def test_the_figure_is_that_of_all_samples(metric, order, size):
     assert result.samples == 600
 
 
-def test_of_several_the_first_decides_and_the_others_are_told():
+def test_the_first_metric_decides_and_the_others_are_reported():
     task, _, result = measured({"f1": f1, "errors": errors, "object": Two()})
     assert (task.metric, task.higher_is_better) == ("f1", True)
     assert result.others.keys() == {"errors", "error", "count"}
@@ -165,7 +165,7 @@ def contrast(output, _target):
 @pytest.mark.parametrize(
     "loss", [contrast, lambda output, target: nn.functional.cross_entropy(output, target, reduction="sum")]
 )
-def test_a_loss_that_grows_with_the_samples_of_a_batch_is_told_for_batches(loss):
+def test_a_summed_loss_is_reported_per_batch(loss):
     _, model, result = measured("accuracy", size=50, loss=loss)
     with torch.no_grad():
         losses = [float(loss(model(x), y)) for x, y in zip(X.split(50), Y.split(50), strict=True)]
@@ -380,7 +380,7 @@ class Named(MeanError):
 
 
 @pytest.mark.parametrize("kind", [Named, Two])
-def test_an_object_that_names_what_it_gives_decides_and_keeps_that_name_beside_its_own(kind):
+def test_a_metric_with_named_values_decides_under_both_names(kind):
     """The metric's name is agreed on before anything is measured; the name of the figure is told with it."""
     task, _, result = measured(kind())
     assert task.metric == kind.__name__

@@ -38,7 +38,7 @@ def test_the_samples_never_change_between_versions_and_are_drawn_in_the_order_th
 
 
 @pytest.mark.parametrize(("seed", "shards", "alpha"), [(0, 16, 0.5), (1, 16, 0.5), (0, 1000, 0.1)])
-def test_a_split_covers_all_samples_and_tops_up_who_has_few(seed, shards, alpha):
+def test_a_split_covers_all_samples_and_fills_small_shards(seed, shards, alpha):
     train, _ = drawn()
     labels = tuple(train.y.tolist())
     parts, others = (split(labels, shards, alpha, seed + more) for more in (0, 1))

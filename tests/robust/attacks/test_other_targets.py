@@ -25,7 +25,7 @@ LABELS = torch.tensor([0, 1, 2, 9, 1])
 INPUTS = torch.arange(30.0).view(5, 2, 3)
 
 
-def test_label_flip_turns_every_label_around_and_twice_is_honest() -> None:
+def test_label_flip_is_its_own_inverse() -> None:
     """y → C − 1 − y, and the message is the vector learned from that."""
     inputs, labels = LabelFlip().poison(INPUTS, LABELS, 10)
     assert labels.tolist() == [9, 8, 7, 0, 8]

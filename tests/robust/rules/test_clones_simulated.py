@@ -27,7 +27,7 @@ def end(*assignments):
 
 
 @pytest.mark.slow
-def test_half_of_all_being_clones_is_found_out_in_the_simulator_as_well():
+def test_the_simulator_detects_half_of_all_nodes_as_clones_too():
     accuracy, success = end(*SMALL, "robust.rule=foolsgold")
     worse, wanted = end(*SMALL, "robust.rule=mean")
     assert success < 0.05

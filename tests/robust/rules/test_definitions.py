@@ -173,7 +173,7 @@ def test_values_on_a_line(name, params, distances, there, expected):
     assert moved(name, params, own, received, torch.tensor(there, dtype=torch.bool)) == pytest.approx(expected)
 
 
-def test_balance_accepts_within_a_decaying_share_of_our_own_norm():
+def test_balance_accepts_within_a_decaying_share_of_the_own_norm():
     """gamma = 0.5 of a norm of 10; after 7 rounds with a decay of 0.1 half of that."""
     own, received, present = line(4.0, 6.0, 2.0)
     own[1] = 10.0
@@ -199,7 +199,7 @@ def test_ubar_takes_the_nearest_that_are_no_worse_and_else_the_best():
 
 
 @pytest.mark.parametrize("which", ["trimmed_mean", "krum"])
-def test_bridge_screens_where_we_were_and_adds_our_whole_step(which):
+def test_bridge_screens_the_previous_model_and_adds_the_whole_own_step(which):
     own, received, present, before = example(3)
     screened = combine(rule(which, {"f": 1}), before, received, present, before)
     bridged = combine(rule("bridge", {"f": 1, "which": which}), own, received, present, before)

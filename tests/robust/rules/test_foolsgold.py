@@ -35,14 +35,14 @@ def play(rounds=5, dim=D, slots=None, present=HERE, received=steps):
 
 
 @pytest.mark.parametrize("dim", [D, 3 * BUCKETS])
-def test_clones_lose_their_weight_and_the_others_are_averaged_with_our_own(dim):
+def test_clones_lose_their_weight_and_the_others_are_averaged_with_the_own_vector(dim):
     combined, state, excluded = play(dim=dim)
     assert excluded.tolist() == EXCLUDED
     torch.testing.assert_close(combined, steps(4, dim)[:4].sum(0) / 5, rtol=0.05, atol=0.05)
     assert state.numel() == MAX_HISTORIES * min(dim, BUCKETS)
 
 
-def test_a_single_clone_is_found_by_the_history_of_the_other():
+def test_a_single_clone_is_detected_by_the_others_history():
     def present(turn):
         return torch.arange(K) != CLONES[turn % 2]  # in the last round the second is absent
 
@@ -71,7 +71,7 @@ def test_histories_are_stored_by_slot():
     assert state.view(MAX_HISTORIES, D).any(dim=1).nonzero().flatten().tolist() == sorted(mixed.tolist())
 
 
-def test_a_peer_without_a_slot_has_weight_0_and_an_absent_one_counts_as_our_own():
+def test_a_peer_without_a_slot_has_weight_0_and_an_absent_one_counts_as_the_own_vector():
     present = HERE.clone()
     present[list(CLONES)] = False
     combined, _, _ = play(slots=torch.tensor([0, 1, 2, -1, 4, 5]), present=present)

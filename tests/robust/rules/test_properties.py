@@ -77,7 +77,7 @@ def test_the_size_of_blocks_changes_no_bit(name):
 
 
 @every
-def test_whoever_is_absent_may_have_left_anything_behind(name):
+def test_values_of_absent_peers_are_ignored_even_if_not_finite(name):
     own, received, present, before = example(6)
     received[1], received[4] = torch.nan, torch.inf
     present[1] = present[4] = False
@@ -85,7 +85,7 @@ def test_whoever_is_absent_may_have_left_anything_behind(name):
 
 
 @every
-def test_alone_our_own_vector_stays_as_it_is_to_the_bit(name):
+def test_alone_the_own_vector_is_unchanged_to_the_bit(name):
     own, received, present, before = example(7, (2,), dtype=torch.float32)
     present[0] = False
     combined = combine(EVERY[name], own, received, present, before)

@@ -93,7 +93,7 @@ def test_exchanges_before_the_first_slice_leave_a_correction_that_is_applied(mix
 
 @pytest.mark.slow
 @pytest.mark.parametrize("driver", LOOP_DRIVERS)
-def test_a_case_is_measured_in_two_processes_that_take_turns(driver, capsys):
+def test_a_case_is_measured_in_two_alternating_processes(driver, capsys):
     """The whole way once: figures that fit each other, progress apart from data."""
     assert main(["bench", "loop", "--cases", f"mlp/sgd/default/{driver}", *FAST, "--json"]) == 0
     out, err = capsys.readouterr()

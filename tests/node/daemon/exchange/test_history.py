@@ -61,7 +61,7 @@ async def test_questions_and_answers_are_kept_where_models_are_pulled():
 
 
 @virtual
-async def test_how_long_a_request_waited_for_us_is_counted_until_it_is_first_answered():
+async def test_a_requests_wait_counts_until_its_first_answer():
     kept = Transactions(lambda: 1000.0 + trio.current_time())
     kept.observe(received_request("b", 1, 12))
     await trio.sleep(2.0)

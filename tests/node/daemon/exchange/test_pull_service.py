@@ -27,7 +27,7 @@ def forged(sender: str, nonce: int, number: int, payload: bytes) -> bytes:
 
 
 @virtual
-async def test_everybody_is_told_what_those_asked_have_published_and_who_is_asked_need_not_ask_back():
+async def test_pulls_return_published_vectors_and_need_no_pull_back():
     swarm = PullSwarm("abc")
     async with swarm.serving() as nursery:
         for name, peers in {"a": "bc", "b": "c", "c": ""}.items():
@@ -48,7 +48,7 @@ async def test_everybody_is_told_what_those_asked_have_published_and_who_is_aske
 
 @pytest.mark.slow
 @virtual
-async def test_who_asks_thousands_of_times_costs_two_vectors_one_signature_and_no_time():
+async def test_thousands_of_requests_cost_two_vectors_and_one_signature():
     swarm = PullSwarm("abc")
     a = swarm["a"]
     async with swarm.serving():
@@ -95,7 +95,7 @@ async def test_a_lie_is_a_fault_with_a_name_and_costs_its_teller_alone(reason):
 
 
 @virtual
-async def test_an_engine_that_dies_while_it_looks_costs_the_round_and_blames_nobody():
+async def test_an_engine_crash_during_a_comparison_costs_the_round_and_blames_no_peer():
     swarm = PullSwarm("ab")
     a = swarm["a"]
     async with swarm.serving():
@@ -131,7 +131,7 @@ async def test_a_round_that_is_done_again_is_not_published_again():
 
 
 @virtual
-async def test_who_has_nothing_to_tell_says_so_and_asks_nobody():
+async def test_a_node_without_records_says_so_and_requests_none():
     swarm = PullSwarm("ab")
     a, b = swarm["a"], swarm["b"]
     a.engine.refuse = lambda call: (
@@ -148,7 +148,7 @@ async def test_who_has_nothing_to_tell_says_so_and_asks_nobody():
 
 
 @virtual
-async def test_a_peer_that_takes_no_frame_holds_memory_for_a_while_only_and_delays_nobody():
+async def test_a_peer_that_reads_nothing_uses_memory_briefly_and_delays_no_other():
     swarm = PullSwarm("abc")
     a = swarm["a"]
     send, stuck = a.network.send, []
@@ -189,7 +189,7 @@ async def test_what_a_banned_peer_told_this_round_does_not_count():
 
 
 @virtual
-async def test_whom_the_rule_held_back_is_told_with_how_the_questions_ended():
+async def test_peers_clipped_by_the_rule_are_reported_with_the_outcomes_of_requests():
     swarm = PullSwarm("ab")
     a = swarm["a"]
     async with swarm.serving():

@@ -63,7 +63,7 @@ async def test_long_requests_go_out_one_after_the_other_and_all_else_at_once():
 
 
 @virtual
-async def test_nobody_waits_for_a_slow_peer_longer_than_a_payload_usually_takes():
+async def test_no_node_waits_for_a_slow_peer_longer_than_a_usual_transfer():
     line = Line(slow=4.0, b=1.0, c=1.0)
     assert await sent(line, dict.fromkeys(("slow", "b", "c"), request()), usual_s=1.5) == {
         "slow": 0.0, "b": 1.5, "c": 1.5,
@@ -71,6 +71,6 @@ async def test_nobody_waits_for_a_slow_peer_longer_than_a_payload_usually_takes(
 
 
 @virtual
-async def test_a_request_that_cannot_be_sent_gives_its_turn_away():
+async def test_a_request_that_cannot_be_sent_lets_the_next_go():
     line = Line(dead=100.0, b=1.0)
     assert await sent(line, dict.fromkeys(("dead", "b"), request()), usual_s=50.0) == {"dead": 0.0, "b": 5.0}

@@ -80,7 +80,7 @@ def test_rosters_must_be_the_same_where_a_link_is_not_all_that_ends_have_in_comm
 @pytest.mark.parametrize(
     "pace", [rounds_of, lambda agreed, members: slots_of(agreed, "swarm", StickyEdges(1, b"salt"), members)]
 )
-def test_who_answers_no_probe_or_was_gone_lately_is_given_the_usual_time_in_either_pace(pace):
+def test_silent_or_recently_returned_peers_get_the_usual_deadline_in_both_paces(pace):
     patience = pace(Manifest(), knowing(silent={"gone"}, lately_gone={"back"})).patience
     assert [patience.hurried(peer) for peer in ("gone", "back", "there")] == [True, True, False]
     assert [patience.unextended(peer) for peer in ("gone", "back")] == [False, True]
@@ -194,7 +194,7 @@ async def test_faults_of_peers_are_reported_and_change_nothing():
 
 
 @virtual
-async def test_an_unwelcome_caller_is_told_and_drops_the_edge():
+async def test_a_refused_caller_gets_an_answer_and_drops_the_edge():
     full, roomy = StickyEdges(1, b""), StickyEdges(1, b"")
     for peer in "xyz":
         assert full.accept(peer)

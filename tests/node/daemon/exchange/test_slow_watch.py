@@ -66,7 +66,7 @@ async def test_one_peer_that_answers_late_is_named_until_it_is_gone():
 
 
 @virtual
-async def test_answers_that_were_not_asked_for_count_for_nothing():
+async def test_unrequested_responses_count_for_nothing():
     watched = watch()
     for seq in range(10 * OLD):
         watched.observe(received_response(PEERS[0], seq))

@@ -66,7 +66,7 @@ async def test_those_invited_find_each_other_and_know_who_answers_for_whom(autoj
 
 
 @pytest.mark.parametrize(("admission", "credential"), [(INVITE, b""), (INVITE, b"rubbish"), (WORK, b"")])
-async def test_a_stranger_is_not_admitted_and_told_nothing(autojump_clock, admission, credential):
+async def test_a_stranger_is_refused_without_information(autojump_clock, admission, credential):
     swarm = Swarm(admission)
     async with swarm.running(swarm.invited(1) if admission is INVITE else ()):
         stranger = Stranger(swarm)
@@ -83,7 +83,7 @@ async def test_a_stranger_is_not_admitted_and_told_nothing(autojump_clock, admis
         assert agreed(swarm.nodes)
 
 
-async def test_a_chain_read_on_the_wire_lets_nobody_else_in(autojump_clock):
+async def test_an_intercepted_chain_admits_no_other_peer(autojump_clock):
     swarm = Swarm(INVITE)
     async with swarm.running(swarm.invited(1)):
         stranger = Stranger(swarm)
@@ -137,7 +137,7 @@ async def test_what_is_not_ours_to_revoke_is_one_line(autojump_clock, who, whom,
         assert agreed(swarm.nodes)
 
 
-async def test_an_invitation_that_two_use_admits_neither_and_both_are_told(autojump_clock):
+async def test_an_invitation_used_twice_admits_neither_and_both_get_the_reason(autojump_clock):
     swarm = Swarm(INVITE)
     async with swarm.running(swarm.invited(1)):
         chain = swarm.invited(1)
@@ -156,7 +156,7 @@ async def test_an_invitation_that_two_use_admits_neither_and_both_are_told(autoj
         assert WEIGHTS["invitation_overused"] == SOFT
 
 
-async def test_who_signs_one_invitation_for_two_is_blamed_for_it(autojump_clock):
+async def test_signing_one_invitation_twice_is_blamed(autojump_clock):
     swarm = Swarm(INVITE)
     async with swarm.running(swarm.invited(1)):
         for at in (5, 6):
@@ -189,7 +189,7 @@ async def test_an_invitation_that_ends_ends_the_membership(autojump_clock):
         (AdmissionSection(), (), "a\nb", "operator: must be printable"),
     ],
 )
-async def test_who_cannot_be_let_in_does_not_even_begin(autojump_clock, admission, chain, operator, says):
+async def test_a_node_that_would_be_refused_does_not_start(autojump_clock, admission, chain, operator, says):
     swarm = Swarm(admission)
     with pytest.raises(ConfigError, match=says) as error:
         Node(swarm, PEOPLE[5], swarm.invited(*chain) if chain else (), operator)

@@ -87,7 +87,7 @@ async def test_a_founder_that_comes_back_signs_the_same_for_the_epoch_it_comes_t
         assert wire.said == []
 
 
-async def test_news_goes_on_once_but_not_to_who_told_it_nor_to_who_signed_it(autojump_clock):
+async def test_news_is_forwarded_once_but_not_to_its_sender_or_signer(autojump_clock):
     async with serving() as (service, wire):
         for sender in (OTHER, THIRD, OTHER):
             service.receive(sender.peer_id, beacon(1))
@@ -95,7 +95,7 @@ async def test_news_goes_on_once_but_not_to_who_told_it_nor_to_who_signed_it(aut
         assert wire.taken() == [(THIRD.peer_id, beacon(1))]
 
 
-async def test_who_lacks_the_beacon_of_its_epoch_says_so_once_and_asks_the_founder_and_another(autojump_clock):
+async def test_a_missing_beacon_is_reported_once_and_requested_from_the_founder_and_another_member(autojump_clock):
     async with serving() as (service, wire):
         service.salt(0)
         await trio.sleep(0.01)
@@ -115,7 +115,7 @@ async def test_who_lacks_the_beacon_of_its_epoch_says_so_once_and_asks_the_found
         assert wire.said == ["beacon_missing", "beacon_back", "beacon_missing"]
 
 
-async def test_who_has_just_come_asks_without_a_word(autojump_clock):
+async def test_a_new_node_requests_the_beacon_without_a_warning(autojump_clock):
     async with serving() as (service, wire):
         service.salt(9 * EVERY + 2)
         await trio.sleep(0.01)

@@ -54,7 +54,7 @@ async def test_a_bootstrap_peer_that_says_nothing_costs_half_a_second_not_its_de
 
 
 @pytest.mark.trio
-async def test_with_all_bootstrap_peers_dead_it_says_so_once_and_takes_whoever_returns(autojump_clock):
+async def test_dead_bootstrap_peers_are_reported_once_and_used_when_they_return(autojump_clock):
     hub, report, found = MemoryHub(), Reports(), []
     async with joining(hub) as appear, trio.open_nursery() as nursery:
         network, transfer = await appear(JOINER)
@@ -71,7 +71,7 @@ async def test_with_all_bootstrap_peers_dead_it_says_so_once_and_takes_whoever_r
 
 
 @pytest.mark.trio
-async def test_a_member_found_meanwhile_is_asked_at_once(autojump_clock):
+async def test_a_member_discovered_meanwhile_is_requested_at_once(autojump_clock):
     """All that the invite names are gone, and somebody on the local network is a member."""
     hub = MemoryHub()
     async with joining(hub) as appear, trio.open_nursery() as nursery:
@@ -128,7 +128,7 @@ def test_addresses_that_lead_nowhere_make_room_and_those_of_members_do_not():
 
 
 @pytest.mark.trio
-async def test_a_member_found_while_the_invited_ones_are_silent_is_not_kept_waiting_for_them(autojump_clock):
+async def test_a_found_member_is_dialled_before_silent_invited_ones(autojump_clock):
     """The founder's machine is off: nothing says so but a deadline, and somebody on the local network is a member."""
     hub = MemoryHub()
     async with joining(hub) as appear, trio.open_nursery() as nursery:

@@ -62,7 +62,7 @@ def test_a_picture_is_made_once_for_a_round_and_a_member_list():
     assert overlay.rows == 5 + 5 + 4
 
 
-def test_of_a_large_swarm_a_node_draws_those_whom_it_meets():
+def test_in_a_large_swarm_a_node_draws_its_peers():
     overlay, everybody = catalogue.overlay("ring", 2, 5), members(MAX_DRAWN + 1)
     near = neighbors(overlay, everybody, everybody[7])
     picture = near.link_map(0)

@@ -58,7 +58,7 @@ async def serving(network):
 
 
 @pytest.mark.parametrize(("reached", "state"), [(True, "reachable"), (False, "hidden")])
-async def test_members_of_other_networks_are_asked_and_what_they_agree_on_is_told(autojump_clock, reached, state):
+async def test_reachability_is_the_agreement_of_members_in_other_networks(autojump_clock, reached, state):
     network = Ports()
     async with serving(network) as (service, report):
         await until(lambda: len(network.sent) == 3, 10.0)
@@ -76,7 +76,7 @@ async def test_members_of_other_networks_are_asked_and_what_they_agree_on_is_tol
         assert service.may_meet("unknown", lambda _peer: ("/ip4/7.7.7.7/tcp/1",))
 
 
-async def test_who_is_reached_through_a_relay_is_met_if_it_carries_exchanges_or_one_end_can_be_dialled(autojump_clock):
+async def test_a_relayed_peer_is_a_neighbor_if_the_relay_carries_exchanges_or_an_end_can_be_dialled(autojump_clock):
     """What both ends see alike, so that neither waits for the other."""
     network = Ports()
     at_a_relay = ("/ip4/9.9.9.9/tcp/1/p2p/R/p2p-circuit/p2p/P",)
@@ -93,7 +93,7 @@ async def test_who_is_reached_through_a_relay_is_met_if_it_carries_exchanges_or_
         assert service.may_meet("p1", lambda _peer, theirs=theirs: theirs) is meet
 
 
-async def test_whoever_dialled_us_is_proof(autojump_clock):
+async def test_an_inbound_connection_proves_reachability(autojump_clock):
     network = Ports()
     network.callers = ("p1", "p2", "home")
     async with serving(network) as (service, _):
@@ -115,7 +115,7 @@ async def test_a_member_has_few_dials_made_for_it_and_never_chooses_the_host(aut
         ]
 
 
-async def test_many_that_ask_at_once_are_all_answered_in_turn(autojump_clock):
+async def test_simultaneous_requests_are_all_answered(autojump_clock):
     """As where a whole swarm behind routers starts: who got no answer would ask again a minute later, and be met by few until then."""
     network, askers = Ports(), [f"n{number}" for number in range(20)]
     async with serving(network) as (service, _):

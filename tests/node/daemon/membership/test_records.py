@@ -233,7 +233,7 @@ async def test_strangers_together_have_one_budget_and_members_keep_theirs(autoju
         await until(lambda: victim.membership.table["asker"].record.version == 1, 1.0)
 
 
-async def test_a_member_may_name_few_whom_nobody_met_and_more_as_they_are_met(autojump_clock, processor):
+async def test_a_member_may_name_few_unmet_peers_and_more_as_they_are_met(autojump_clock, processor):
     async with victim_and(MemoryHub(), "asker", "teller") as (victim, _, teller):
         few, began = int(records.UNMET_AT_ONCE), trio.current_time()
         await teller.say(victim, Spread(tuple(record_of(f"p{each:02}") for each in range(30))))
@@ -251,7 +251,7 @@ async def test_a_member_may_name_few_whom_nobody_met_and_more_as_they_are_met(au
         assert len(present()) <= 1 + (trio.current_time() - began) * records.UNMET_PER_S, "a death gives no token back"
 
 
-async def test_whom_the_owner_named_may_name_all_others(autojump_clock, processor):
+async def test_a_peer_named_by_the_owner_may_name_all_others(autojump_clock, processor):
     """A joiner learns of all members from the one it knows, without a look at any of them."""
     async with victim_and(MemoryHub(), "KNOWN") as (victim, known):
         victim.membership._records.greeted.add("KNOWN")

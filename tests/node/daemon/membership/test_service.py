@@ -38,7 +38,7 @@ async def swarm(n, hub=None, incarnation=1) -> AsyncIterator[tuple[MemoryHub, li
         nursery.cancel_scope.cancel()
 
 
-async def test_everybody_knows_everybody_within_a_fraction_of_a_second(autojump_clock):
+async def test_all_members_know_each_other_within_a_fraction_of_a_second(autojump_clock):
     async with swarm(6) as (_, nodes, _):
         await until(lambda: agreed(nodes), 0.5)
         assert len({node.membership.view for node in nodes}) == 1
@@ -78,7 +78,7 @@ async def told_of_nobody(teller, told):
     return nobody
 
 
-async def test_of_a_peer_that_is_not_there_only_those_know_whom_the_liar_told(autojump_clock):
+async def test_a_fabricated_peer_is_known_only_to_the_liars_contacts(autojump_clock):
     async with swarm(4) as (_, nodes, _):
         await until(lambda: agreed(nodes), 1.0)
         nobody = await told_of_nobody(nodes[1], nodes[0])
@@ -88,7 +88,7 @@ async def test_of_a_peer_that_is_not_there_only_those_know_whom_the_liar_told(au
         assert agreed(nodes)
 
 
-async def test_addresses_are_kept_for_the_next_run_where_their_peer_was_met(autojump_clock):
+async def test_addresses_of_met_peers_are_stored_for_the_next_run(autojump_clock):
     async with swarm(3) as (_, nodes, _):
         await until(lambda: agreed(nodes), 1.0)
         await told_of_nobody(nodes[1], nodes[0])
@@ -97,7 +97,7 @@ async def test_addresses_are_kept_for_the_next_run_where_their_peer_was_met(auto
         assert sorted(kept[0]) == sorted(node.address for node in nodes[1:])
 
 
-async def test_a_crashed_member_dies_once_for_everybody(autojump_clock):
+async def test_a_crashed_member_is_declared_dead_once(autojump_clock):
     async with swarm(5) as (hub, nodes, _):
         await until(lambda: agreed(nodes), 1.0)
         [node.take_events() for node in nodes]
@@ -188,7 +188,7 @@ async def test_a_peer_whose_probes_are_lost_but_that_speaks_on_another_lane_neve
         assert Died(there.peer) in other.take_events()  # to whom it did not speak
 
 
-async def test_whom_we_took_for_dead_is_not_blamed_for_speaking_and_comes_back(autojump_clock):
+async def test_a_peer_believed_dead_may_speak_and_returns(autojump_clock):
     hub = MemoryHub()
     async with swarm(3, hub) as (_, nodes, _):
         await until(lambda: agreed(nodes), 1.0)
@@ -315,7 +315,7 @@ async def test_peers_with_host_names_are_limited_by_the_address_they_are_connect
         ((), 1, []),
     ],
 )
-async def test_who_announces_names_alone_is_told_what_they_count(addresses, per_prefix, said, monkeypatch):
+async def test_announcing_host_names_only_warns_of_their_limits(addresses, per_prefix, said, monkeypatch):
     hub = MemoryHub()
     network = hub.join(SILENT_ONE.peer_id)
     network.addresses = addresses

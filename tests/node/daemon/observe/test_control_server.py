@@ -190,7 +190,7 @@ async def test_nonsense_is_answered_in_one_line_and_harms_nobody(tmp_path, line,
 
 
 @pytest.mark.slow
-async def test_one_program_too_many_is_told_so_and_the_others_keep_watching(tmp_path):
+async def test_one_observer_too_many_is_refused_and_the_others_continue(tmp_path):
     async with published(tmp_path, Node()):
         watches = [await ask(control.Watch, tmp_path) for _ in range(MAX_CONNECTIONS)]
         for watch in watches:

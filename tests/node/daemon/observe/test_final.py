@@ -24,7 +24,7 @@ def written(path):
 
 
 @virtual
-async def test_a_finished_run_is_kept_at_once_and_its_farewell_does_not_make_it_less_finished(tmp_path):
+async def test_a_finished_run_is_recorded_at_once_and_stays_finished_after_leaving(tmp_path):
     place, progress, writer = written(tmp_path)
     place.model.write_bytes(b"model")
     async with trio.open_nursery() as nursery:
@@ -102,7 +102,7 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path, damage):
         load(tmp_path)
 
 
-def test_of_several_errors_the_one_that_a_person_can_mend_is_told():
+def test_the_most_useful_of_several_errors_is_reported():
     group = BaseExceptionGroup(
         "", [ValueError("bug"), BaseExceptionGroup("", [GossipError("net"), ConfigError("key")])]
     )

@@ -123,7 +123,7 @@ async def test_what_is_no_request_costs_one_line_and_no_snapshot(autojump_clock,
 @pytest.mark.parametrize(
     "sent", [b"", b"G", b"GET /metrics HTTP/1.1\r\nHost: a\r\nX: 1\r\n", "a byte now and then", "no reading"]
 )
-async def test_who_begins_a_request_and_does_not_end_it_is_dropped(autojump_clock, sent):
+async def test_an_unfinished_http_request_is_dropped(autojump_clock, sent):
     served, _ = service()
     began = trio.current_time()
     if sent == "no reading":

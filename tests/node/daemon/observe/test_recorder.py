@@ -45,7 +45,7 @@ async def test_a_line_a_second_and_one_at_the_end(tmp_path, autojump_clock):
     assert load(path) == [at_second(second) for second in (0, 1, 2, 3, 4)]
 
 
-async def test_it_is_off_unless_asked_for(tmp_path, autojump_clock):
+async def test_it_is_off_by_default(tmp_path, autojump_clock):
     assert RecordSection().every_s == 0
     assert await record(tmp_path / RECORD_NAME, seconds=3, every_s=0.0) == []
     assert list(tmp_path.iterdir()) == []

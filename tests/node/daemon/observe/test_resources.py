@@ -50,7 +50,7 @@ def test_cores_are_the_seconds_of_both_processes_by_those_that_passed(machine, t
     assert usage.sample(ENGINE).cpu == 1.0
 
 
-def test_who_asks_often_is_told_the_same_and_costs_nothing(machine, tmp_path):
+def test_resources_are_sampled_at_most_once_per_interval(machine, tmp_path):
     usage = ResourceMonitor(tmp_path, lambda: machine.now)
     machine.now += 0.9 * SAMPLE_S
     looks = machine.looks

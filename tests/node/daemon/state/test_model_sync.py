@@ -163,7 +163,7 @@ def test_a_live_node_gives_its_model_up_only_for_more_voices_than_contradict(off
     assert fetched(Peers(offers), Engine(), 20, live=live)[0] == taken
 
 
-def test_an_old_snapshot_of_a_peer_that_is_at_our_round_is_no_voice():
+def test_an_old_snapshot_of_a_peer_in_our_round_does_not_count():
     """A snapshot serves all who ask within a second, which may be many rounds: it is old, and its peer is not behind."""
     offers = {"a": at(30, "same"), "b": at(30, "same"), "c": at(9)}
     assert fetched(Peers(offers), Engine(), 20, live=True, abreast="abc")[0] == 30

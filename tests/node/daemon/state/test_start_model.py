@@ -157,7 +157,7 @@ async def test_a_start_comes_from_the_honest_peer_where_another_lies(tmp_path, l
     ids=["another root", "too short", "too long", "cut off", "none"],
 )  # fmt: skip
 @virtual
-async def test_who_gives_other_digests_is_at_fault_and_asked_for_nothing_more(tmp_path, digests, faults):
+async def test_a_peer_with_wrong_digests_is_blamed_and_not_requested_again(tmp_path, digests, faults):
     async with swarm(tmp_path) as (peer, liar, _):
         bad = await liar("liar", lambda query: Digests(query.snapshot, query.offset, digests))
         honest, newcomer = await peer("honest", DATA), await peer("newcomer")
@@ -180,7 +180,7 @@ async def test_who_gives_other_digests_is_at_fault_and_asked_for_nothing_more(tm
     ids=["truncated", "shifted", "of another snapshot", "empty", "silent"],
 )
 @virtual
-async def test_who_sends_nothing_usable_does_not_keep_the_file_from_coming(tmp_path, answer):
+async def test_a_peer_with_bad_chunks_does_not_prevent_the_download(tmp_path, answer):
     async with swarm(tmp_path) as (peer, liar, _):
         await liar("liar", lambda query: right(query) if isinstance(query, DigestsQuery) else answer(query))
         honest, newcomer = await peer("honest", DATA), await peer("newcomer")
@@ -292,7 +292,7 @@ async def test_strangers_have_it_and_members_alone_the_model(tmp_path):
 
 
 @virtual
-async def test_who_does_not_know_the_swarm_s_id_has_no_byte_of_it(tmp_path):
+async def test_without_the_swarm_id_a_peer_gets_no_byte(tmp_path):
     async with swarm(tmp_path) as (peer, _, _):
         member, stranger = await peer("member", DATA), await peer("stranger")
         await member.obtain()
@@ -318,7 +318,7 @@ async def test_a_chunk_that_is_damaged_on_the_disk_is_not_sent(tmp_path):
 
 
 @virtual
-async def test_all_who_ask_for_the_start_have_a_bounded_number_of_chunks_under_way(tmp_path):
+async def test_all_start_downloads_together_have_a_bounded_number_of_chunks_in_flight(tmp_path):
     """Readers that take nothing: a reply is on its way to each until its time is over."""
     async with swarm(tmp_path) as (peer, _, _):
         member = await peer("member", DATA)

@@ -165,7 +165,7 @@ def test_two_offers_wait_for_a_third_as_long_as_they_took_and_a_little(took_s):
     assert waited_s == pytest.approx(2 * took_s + lanes.OFFER_GRACE_S, abs=0.01)
 
 
-def test_who_has_no_model_does_not_hurry_those_who_may_have_one():
+def test_a_node_without_a_model_does_not_shorten_others_deadlines():
     def answers(peer, _n, query):
         return (3.0, offer(query)) if peer == "slow" else (0.0, offer(query, size=0))
 
@@ -196,7 +196,7 @@ def test_a_model_with_another_digest_is_a_fault_and_one_that_does_not_come_is_no
     assert result == (None, faults)
 
 
-def test_all_who_ask_while_a_snapshot_is_made_are_told_of_that_one():
+def test_requests_during_a_snapshot_share_it():
     made = []
 
     class Engine:
@@ -257,7 +257,7 @@ def test_a_large_model_is_waited_for_as_long_as_a_busy_engine_may_take_to_pack_i
     assert {reply.snapshot for _, reply in lane.said if isinstance(reply, StateOffer)} == {1}
 
 
-def test_who_asks_for_an_offer_cuts_off_nobody_who_reads():
+def test_a_new_offer_does_not_interrupt_readers_of_the_snapshot():
     state, made = bytes(MAX_CHUNK_BYTES), []
 
     class Engine:
@@ -287,7 +287,7 @@ def test_who_asks_for_an_offer_cuts_off_nobody_who_reads():
     assert all(later - earlier <= 2.0 for earlier, later in itertools.pairwise(made[2:]))  # nothing of these is read
 
 
-def test_who_asks_and_does_not_wait_is_answered_a_few_times_at_once_and_keeps_nobody_waiting():
+def test_impatient_requests_get_few_answers_at_once_and_delay_no_other_peer():
     """A reply may be a chunk of 1 MiB on its way to a peer that reads none, for ten seconds."""
     asked = 0
 
@@ -370,7 +370,7 @@ def test_a_wrong_chunk_names_its_peer_and_the_others_go_on():
     assert [peer for peer, _ in asked].count("liar") <= fetching.WINDOW + 1
 
 
-def test_digests_that_are_not_those_offered_are_a_fault_of_who_gives_them():
+def test_wrong_digests_are_a_fault_of_their_sender():
     state, faults, _, _, asked = fetch(
         lambda peer, _n, query: (0.0, giving(query, bytes(len(STATE)) if peer == "a" else STATE)), "a", "b"
     )
@@ -419,7 +419,7 @@ def test_where_the_disk_takes_nothing_the_download_goes_on(tmp_path):
     assert [text for text in texts if "is not kept for a restart: No such file" in text]
 
 
-def test_a_line_that_takes_long_for_a_chunk_is_asked_for_one_at_a_time_and_for_each_once():
+def test_slow_links_get_one_chunk_request_at_a_time():
     def answers(_peer, _n, query):
         return (7.0, giving(query)) if isinstance(query, ChunkQuery) else (0.0, giving(query))
 
@@ -446,7 +446,7 @@ def test_the_only_chunk_of_a_small_model_is_asked_for_again_as_soon_as_it_is_lat
     assert took_s < 1.0
 
 
-def test_digests_are_given_of_the_snapshot_held_and_of_no_other():
+def test_digests_are_given_of_the_current_snapshot_only():
     class Engine:
         async def call(self, call):
             await trio.lowlevel.checkpoint()

@@ -55,7 +55,7 @@ class Peers:
 
 
 @virtual
-async def test_claims_that_nobody_can_show_a_model_for_are_looked_into_ever_more_rarely():
+async def test_claims_without_a_model_are_checked_ever_more_rarely():
     peers = Peers(*[None] * 12)
     while trio.current_time() < 4 * LONGEST_FETCH_PAUSE_S:
         assert await peers.after(FAR) == ROUND + 1
@@ -78,7 +78,7 @@ async def test_after_a_model_that_was_shown_the_next_claim_is_looked_into_at_onc
 
 
 @virtual
-async def test_a_model_that_replaces_ours_voids_edges_and_steps_done_ahead():
+async def test_installing_a_model_voids_edges_and_overlapped_steps():
     peers = Peers(FAR - 3)
     assert await peers.after(FAR) == FAR, "however long the download took"
     assert (peers.resets, peers.forgot, peers.progress.round) == (1, 1, FAR - 3)
@@ -93,7 +93,7 @@ async def test_a_short_jump_needs_no_model():
 
 
 @virtual
-async def test_nobody_goes_beyond_the_last_round():
+async def test_no_node_goes_beyond_the_last_round():
     peers = Peers(FAR, last=ROUND + 2)
     assert await peers.after(ROUND + 1 + PATIENCE) == ROUND + 2
     assert await peers.after(FAR) == ROUND + 2
@@ -115,7 +115,7 @@ async def test_a_node_that_was_held_up_goes_with_its_own_model_as_far_as_it_can_
 
 
 @virtual
-async def test_who_began_many_rounds_from_another_anchor_than_most_fetches_theirs_and_lets_snapshots_age_before_the_next_try():
+async def test_a_node_diverged_for_many_rounds_fetches_the_majoritys_outer_parameters_and_waits_before_a_retry():
     peers, most = Peers(None, ROUND + 1, ROUND + 4), ("a", "b")
 
     async def parted(rounds):

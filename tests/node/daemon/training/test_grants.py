@@ -35,7 +35,7 @@ def rounds(made, count, done, skipped=0):
 
 
 @virtual
-async def test_who_does_few_of_its_local_steps_says_so_once():
+async def test_a_node_with_few_local_steps_warns_once():
     made = grants()
     rounds(made, 30, STEPS)
     assert not made.progress.few_steps

@@ -52,7 +52,7 @@ def test_the_last_round_is_evaluated_whatever_its_number():
     assert last_round(PaceSection(rounds=0)) > 10**18
 
 
-def test_who_has_lasting_edges_knows_no_others():
+def test_a_node_with_sticky_edges_weighs_its_own_edges_only():
     edges = StickyEdges(2, b"salt")
     edges.update("a", ("a", "b", "c"))
     own = LastingNeighbors(lambda: ("a", "b", "c"), "a", edges, 0.5)

@@ -73,7 +73,7 @@ def judged(test):
 
 
 @judged
-async def test_a_ban_ends_connections_deletes_flows_and_is_kept_with_its_end():
+async def test_a_ban_ends_connections_deletes_flows_and_is_stored_with_its_end():
     told = Told()
     told.fault(A, "equivocation")
     assert told.refused == {A: trio.current_time() + 3600.0}
@@ -86,7 +86,7 @@ async def test_a_ban_ends_connections_deletes_flows_and_is_kept_with_its_end():
 
 
 @judged
-async def test_a_quarantine_is_not_kept_and_soft_faults_do_nothing():
+async def test_a_quarantine_is_not_stored_and_soft_faults_have_no_effect():
     told = Told()
     told.fault(B, "late")
     assert told.refused == {}

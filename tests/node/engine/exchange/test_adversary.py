@@ -32,7 +32,7 @@ def test_it_does_not_believe_its_crew():
     assert torch.equal(adversary.forge(own, 0), -own)
 
 
-def test_it_remembers_what_it_told_a_bounded_number_of_peers():
+def test_sent_reports_are_remembered_for_a_bounded_number_of_peers():
     """An exchange of which it has forgotten its lie counts as it is."""
     adversary = made("sign_flip")
     for name in NAMES:

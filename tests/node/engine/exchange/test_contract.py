@@ -100,7 +100,7 @@ def test_each_kind_answers_its_own_calls(kind):
 
 
 @of_kinds
-def test_a_round_changes_the_models_of_those_that_took_part_and_nobody_alone(kind):
+def test_a_round_changes_the_models_of_participants_only(kind):
     nodes, alone = trained(agreed(kind)), trained(agreed(kind))
     talk(nodes, kind in PULLED)
     before = [node.replica.x.clone() for node in nodes.values()]
@@ -431,7 +431,7 @@ def test_a_node_that_slept_takes_over_what_others_have():
 
 
 @pytest.mark.parametrize("gone", ["", "bc"])
-def test_who_began_from_another_anchor_than_most_is_told_whom_to_ask(gone):
+def test_a_node_with_diverged_outer_parameters_gets_peers_of_the_majority(gone):
     nodes = trained(agreed(EdgeKind.BROADCASTS), "abc")
     nodes["a"].replica.install(torch.ones(DIM))
     nodes["a"].train()

@@ -61,7 +61,7 @@ def test_half_is_left_to_wishes_where_responders_have_any(mix, share):
     assert offered(node, "b", 1).size(DIM) == math.ceil(share * DIM)
 
 
-def test_a_peer_never_met_is_known_to_have_begun_like_us():
+def test_an_unmet_peers_estimate_is_the_common_initial_vector():
     agreed = manifest(mix="dsgd", compress=CompressSection(select="top_k", ratio=0.01, request="identity"))
     node = Node(agreed, "a", dim=DIM)
     node.replica.x[100:140] += 1e-3

@@ -229,7 +229,7 @@ def test_all_that_leaves_is_made_of_noised_gradients(monkeypatch, mix, more):
     assert len(losses) == 2, "the loss, which stays here, is of the data themselves"
 
 
-def test_adapters_in_turns_cost_as_much_privacy_as_all_of_a_model_would():
+def test_alternating_adapters_cost_the_privacy_of_the_whole_model():
     """Each step looks at the data, whichever block it trains; the noise is on as many numbers as are trained."""
     spent = []
     for turns in ((), ("lora_b", "lora_a")):

@@ -10,7 +10,7 @@ from tests.harness.detectors import detector
 
 
 @pytest.mark.trio
-async def test_a_newcomer_is_not_told_the_stage_of_who_is_asked_before_that_one_has_claimed_its_seat():
+async def test_a_newcomer_is_not_offered_the_stage_of_a_member_about_to_claim_it():
     just_started = SimpleNamespace(me="founder", members=(), table={})
     mates = StagePeers(just_started, stages=3, stage=0)
     assert [mates.wanted("second"), mates.wanted("third")] == [1, 2]
@@ -31,7 +31,7 @@ def test_a_node_that_leaves_says_what_it_left_and_not_that_it_looks_for_a_crew()
     assert mates.words == "left crew 3, stage 1 of 2"
 
 
-def test_who_leaves_before_it_had_a_seat_left_no_crew():
+def test_leaving_before_a_stage_was_assigned_leaves_no_crew():
     node = detector("p0")
     node.leave(now=1.0)
     assert (

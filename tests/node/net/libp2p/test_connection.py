@@ -182,7 +182,7 @@ async def test_streams_write_in_turn():
 
 
 @virtual
-async def test_a_stream_that_is_cancelled_in_its_turn_leaves_it_to_the_next():
+async def test_a_stream_cancelled_while_writing_lets_the_next_write():
     async with connected(1e6) as (ends, nursery):
         cancelled = trio.CancelScope()
 
@@ -239,7 +239,7 @@ async def test_a_frame_that_stalls_half_way_is_given_up_but_silence_between_fram
 
 
 @virtual
-async def test_who_holds_most_of_the_unfinished_pays_when_the_bound_is_reached():
+async def test_the_peer_with_most_unfinished_bytes_is_reset_at_the_bound():
     """Slow large frames must not starve small ones of memory."""
     async with connected() as (ends, nursery):
         unfinished, frames = PartialFrames(limit=1 << 20), []

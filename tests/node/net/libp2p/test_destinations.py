@@ -49,7 +49,7 @@ def test_what_a_node_announces_says_what_it_belongs_to_and_names_do_not():
     assert own_kinds([parse("/dns4/founder/tcp/4001")], bound) == {"private"}
 
 
-def test_a_destination_is_dialled_once_a_minute_until_somebody_answers():
+def test_a_destination_is_dialled_once_a_minute_until_it_answers():
     destinations, one = Destinations(PUBLIC), rumored("8.8.8.8")
     for start in (0.0, 60.0):
         dials = [len(destinations.choose([one], "", start + second)) for second in range(60)]

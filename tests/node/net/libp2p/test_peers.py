@@ -54,7 +54,7 @@ def test_only_a_dial_that_was_closed_at_once_without_a_frame_is_a_rejection(conn
     assert peer.rejected_dials == 0
 
 
-def test_a_peer_that_rejects_us_is_dialled_ever_more_rarely_but_at_least_once_a_minute():
+def test_a_rejecting_peer_is_dialled_ever_more_rarely_but_at_least_once_a_minute():
     peer, now, waits = PeerState(TokenBucket(1.0, 1.0)), 0.0, []
     for _ in range(peers.REJECTED_DIALS_TOLERATED + 9):
         peer.connection_closed(*closed(now, since=now))

@@ -39,7 +39,7 @@ def test_both_connect_at_the_same_moment_and_one_of_them_begins_the_handshake(wa
 
 @settings(max_examples=60)
 @given(st.booleans(), EVENTS)
-def test_a_message_out_of_turn_ends_the_attempt_and_no_end_connects_twice(opens, events):
+def test_a_message_out_of_order_ends_the_attempt_and_no_end_connects_twice(opens, events):
     core, now, connected, said = Punch(opens=opens), 0.0, 0, []
     for kind, told in events:
         now += 1.0

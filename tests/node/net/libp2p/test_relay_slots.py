@@ -136,7 +136,7 @@ def test_identities_of_one_prefix_leave_half_of_the_questions_at_a_target_to_oth
 
 
 @given(st.integers(1, 40))
-def test_who_asks_all_the_time_is_answered_a_few_times_and_knocks_at_a_target_are_few(askers):
+def test_a_flooding_requester_gets_few_answers_and_causes_few_dials_of_a_target(askers):
     slots = RelaySlots(Allowance(1000, 60.0, 100.0, 250.0, circuits=10**6, circuits_from=10**6, circuits_to=10**6))
     slots.reserve("target", "", True, 0.0)
     begun = [slots.begin(f"asker{n}", "", "target", True, 0.0) for n in range(askers) for _ in range(20)]

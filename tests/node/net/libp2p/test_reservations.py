@@ -15,7 +15,7 @@ PEERS = ("a", "b", "c", "d", "e")
         max_size=40,
     )
 )
-def test_never_more_than_wanted_are_held_and_asked_together(steps):
+def test_reservations_and_requests_never_exceed_the_wanted_number(steps):
     core, now, asked = Reservations(), 0.0, set()
     for kind, peer, seconds in steps:
         fresh = core.ask(PEERS, now)
@@ -53,7 +53,7 @@ def test_a_reservation_is_renewed_at_half_of_its_time_and_lasts_while_the_relay_
     assert core.held(1400.0) == ("r",)
 
 
-def test_who_refuses_is_asked_again_after_pauses_that_grow():
+def test_a_refusing_relay_is_retried_after_growing_pauses():
     core, now, asked = Reservations(), 0.0, []
     while now < 200.0:
         if core.ask(("r",), now):

@@ -225,7 +225,7 @@ def test_a_stream_ends_in_order_after_its_last_byte():
     assert stream not in other
 
 
-def test_data_of_a_stream_we_reset_is_skipped():
+def test_data_of_a_reset_stream_is_skipped():
     """What was under way when we reset is not a fault of the peer."""
     one, other = pair()
     stream = one.open()

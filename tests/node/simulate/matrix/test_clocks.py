@@ -48,7 +48,7 @@ def test_links_share_a_nodes_rate_and_the_slowest_exchange_ends_the_round():
     assert made.now_s == pytest.approx([2.0, 2.0, 2.0])
 
 
-def test_who_meets_nobody_waits_for_nobody():
+def test_a_node_without_exchanges_does_not_wait():
     made = clocks([0.1, 0.2, 0.3])
     met = meet((0, 1))
     made.begin(10, all_alive(3), met)
@@ -57,7 +57,7 @@ def test_who_meets_nobody_waits_for_nobody():
 
 
 @pytest.mark.parametrize("met_between", [True, False])
-def test_who_met_nobody_for_some_rounds_waits_the_longer_at_the_next(met_between):
+def test_a_row_without_exchanges_for_some_rounds_waits_longer_at_the_next(met_between):
     made = clocks([0.1, 0.1, 0.1], max_wait_s=5.0)
     for pair in [(0, 1), (0, 1), (0, 2) if met_between else (0, 1), (1, 2)]:
         made.begin(10, all_alive(3), meet(pair))

@@ -271,7 +271,7 @@ def walk(seed):
         yield swarm.x.clone()
 
 
-def test_who_joins_has_a_members_model_and_nothing_else():
+def test_a_late_joiner_gets_a_members_model_and_no_other_state():
     swarm = made(Pet(0.3, 1.0), CODED, 3)
     for _ in stories(6, swarm, AliveOnly(range(5)), rounds=4):
         pass
@@ -284,7 +284,7 @@ def test_who_joins_has_a_members_model_and_nothing_else():
     assert all(dead not in pair for pair in swarm.flows.open)
 
 
-def test_who_joins_broadcasts_begins_at_the_anchor_of_its_source():
+def test_a_late_joiner_starts_from_its_sources_outer_parameters():
     """Not at the model of its source, which goes on from what that alone has not sent."""
     swarm, met = made(SparseOuter(), CODED, 3, selector=ChunkTopK(0.1, 64)), everybody(range(5))
     a, b = bowls()

@@ -174,7 +174,7 @@ def alone(local, row, rounds, joined_at=None):
 
 
 @walks
-def test_a_row_walks_as_its_node_would_whoever_else_takes_a_step(kind, case, keys):
+def test_a_row_equals_its_node_whichever_other_rows_step(kind, case, keys):
     """Steps of contiguous rows, of scattered rows and of one row share one memory."""
     local, x = local_steps(case, kind, keys=keys)
     x = walk(local, x, [(0, [0, 1, 2, 3, 4]), (1, [0, 2, 4]), (2, [1, 2]), (3, [0, 1, 2, 3, 4])])
@@ -194,7 +194,7 @@ def test_each_row_s_gradient_is_clipped_by_its_own_length():
 
 
 @walks
-def test_who_joins_has_an_empty_memory_and_a_rate_that_climbs(kind, case, keys):
+def test_a_late_joiner_has_an_empty_memory_and_a_rising_rate(kind, case, keys):
     local, x = local_steps(case, kind, keys=keys)
     x = walk(local, x, [(0, [0, 1, 2]), (1, [0, 1, 2])])
     local.joined(1, 2)

@@ -125,7 +125,7 @@ def test_lasting_edges_are_those_that_nodes_come_to(degree, seed, size):
 
 
 @pytest.mark.slow
-def test_who_comes_or_goes_among_thousands_moves_a_handful_of_edges():
+def test_one_join_or_leave_among_thousands_changes_a_handful_of_edges():
     """So the cost of churn is that of the churn, not of the swarm."""
     peers, alive = [f"peer {number}" for number in range(3100)], np.arange(3100) < 3000
     rings, used, opened, closed = Rings(peers, 6, b"salt"), alive.copy(), 0, 0
@@ -178,7 +178,7 @@ def test_two_who_visit_each_other_meet_once():
     assert len(visits(2).at(0)) == 1
 
 
-def test_every_edge_has_its_turn_before_any_has_two():
+def test_every_edge_is_used_once_before_any_twice():
     made = visits(40)
     for slot in range(12):
         made.at(slot)
@@ -197,7 +197,7 @@ def test_slots_replay_and_differ_by_seed():
     assert first.ends[0].tolist() != third.ends[0].tolist()
 
 
-def test_who_is_gone_is_visited_no_more_and_who_comes_is():
+def test_departed_nodes_are_no_longer_visited_and_new_ones_are():
     made = visits(20)
     moved = made.update((np.arange(40) >= 2) & (np.arange(40) < 22))
     assert {row for pair in moved.void for row in pair} >= {0, 1}
