@@ -269,7 +269,7 @@ def _task(model: str, d: int, folder: Path) -> dict[str, Any]:
 
 
 def _cores(number: int) -> set[int] | None:
-    """Return half of those that this process may use, of one of two nodes; None where there are fewer than two."""
+    """Return the cores of one of two nodes: half of those that this process may use; None if there are fewer than two."""
     usable = sorted(platform.usable_cores())
     half = len(usable) // 2
     return set(usable[number * half : (number + 1) * half]) or None

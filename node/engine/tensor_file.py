@@ -47,7 +47,7 @@ class Pages(dict[str, Tensor]):
         self._pages = pages
 
     def release(self) -> None:
-        """Take them out of memory until somebody looks at them again."""
+        """Release the pages from memory until they are read again."""
         platform.drop_pages(self._pages)
 
 

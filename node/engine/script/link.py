@@ -47,7 +47,7 @@ class Link:
 
     @property
     def ready(self) -> bool:
-        """Whether `receive` has something."""
+        """Tell if `receive` has something."""
         return platform.readable(*self.sources)
 
     def receive(self) -> FromScript | None:
