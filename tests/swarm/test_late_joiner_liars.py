@@ -176,7 +176,7 @@ async def test_of_two_models_that_contradict_each_other_the_owner_chooses_by_lea
 
 
 @virtual(1)
-async def test_who_says_alone_that_the_swarm_is_far_ahead_is_not_followed():
+async def test_a_single_claim_of_a_far_round_is_not_followed():
     swarm = story(bowls(5, 5), 1)
     async with swarm.running(4):
         await until(lambda: all(v.node.progress.state == "waiting" for v in swarm.nodes.values()))

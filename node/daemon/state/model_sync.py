@@ -90,7 +90,8 @@ class ModelSync:
                 return agreed.round
             self.contradicted = True
             self.report.event(
-                "state_contradicted", f"the models of {_listed(held)} contradict each other; none is taken; `starling ban PEER` leaves one out",
+                "state_contradicted",
+                f"the models of {_listed(held)} contradict each other; none is taken; `starling ban PEER` leaves one out",
                 level="warning", peers=tuple(held),
             )  # fmt: skip
         return None
