@@ -28,7 +28,7 @@ def test_what_is_remembered_is_bounded(peers):
         voters.has_vote("asked for")
     last = peers[-LATELY:]
     assert voters.electors == {str(peer) for peer in last if last.count(peer) >= EXCHANGES}
-    assert len(voters._times) <= LATELY
+    assert len(voters.electors) <= LATELY // EXCHANGES
 
 
 @given(

@@ -57,14 +57,18 @@ OWNERS = st.tuples(st.sampled_from("abc"), st.sampled_from("123"))
 @given(st.integers(1, 12), st.lists(OWNERS, max_size=80))
 def test_at_the_end_nobody_who_was_refused_holds_two_fewer_than_another(most, owners):
     """Max-min fairness, at each level among those that share the one before."""
-    shares, refused = Shares(most), set()
+    shares, refused, places = Shares(most), set(), {}
     for number, owner in enumerate(owners):
         granted, given_up = shares.take(number, owner)
         assert len(shares) <= most
         assert granted or given_up is None
-        if not granted:
+        places.pop(given_up, None)
+        if granted:
+            places[number] = owner
+        else:
             refused.add(owner)
-    held = list(shares._owners.values())
+    held = list(places.values())
+    assert len(shares) == len(held)
     for owner in refused if len(shares) == most else ():
         if not shares.is_free(owner):  # else others have more by now
             assert owner not in held

@@ -58,9 +58,9 @@ def test_however_many_are_announced_few_are_remembered_and_none_is_denied():
     found = Found(SWARM, ME)
     for number in range(2 * MAX_FOUND):
         assert found.heard(announcement(peer=peer_of(str(number))), ["10.0.0.1"], 4001)
-    assert len(found._known) == MAX_FOUND
     last = announcement(peer=peer_of(str(2 * MAX_FOUND - 1)))
     assert not found.heard(last, ["10.0.0.1"], 4001), "it is known"
+    assert found.heard(announcement(peer=peer_of("0")), ["10.0.0.1"], 4001), "it was forgotten"
 
 
 @pytest.mark.trio

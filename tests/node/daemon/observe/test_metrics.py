@@ -179,7 +179,6 @@ async def test_a_flood_from_one_address_does_not_keep_a_scraper_at_another_out(a
             _, there = memory_stream_pair()
             nursery.start_soon(served._connection, there)
         await trio.testing.wait_all_tasks_blocked()
-        assert len(served._open) == metrics.MAX_CONNECTIONS
         assert (await ask(served))[0] == 200
         nursery.cancel_scope.cancel()
 
