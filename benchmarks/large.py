@@ -109,7 +109,7 @@ class Swarm:
         node = (
             background.join(where, invite, **shared)
             if invite
-            else background.found(where, set=self._agreed(), **shared)
+            else background.create(where, set=self._agreed(), **shared)
         )
         node.start()
         self.nodes.append(watched := Watched(node))

@@ -89,13 +89,13 @@ def time_help() -> Run:
 
 
 def time_node(folder: Path) -> Run:
-    """Return a founder of a digits swarm, from process start to engine opened, alone."""
+    """Return a creator of a digits swarm, from process start to engine opened, alone."""
     import psutil
 
     run_dir = RunDir.create(folder)
     run_dir.write_config(NodeConfig(listen=LOOPBACK))
-    founder = Identity.load_or_create(run_dir.key)
-    run_dir.write_manifest(manifest.found(Manifest(), founder, time.time_ns() // 1_000_000))
+    creator = Identity.load_or_create(run_dir.key)
+    run_dir.write_manifest(manifest.create(Manifest(), creator, time.time_ns() // 1_000_000))
     began = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "starling.node.cli.main", "run", "--dir", str(folder), "--until-stdin-closes"],

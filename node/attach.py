@@ -98,7 +98,7 @@ class Attached:
     """The node in a run directory, running or ended. Nothing is held open between calls.
 
     Args:
-        run_dir: as given to `starling found`, `join` or `run`.
+        run_dir: as given to `starling create`, `join` or `run`.
 
     Methods raise:
         ConfigError: the directory has never held a node.

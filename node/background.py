@@ -1,4 +1,4 @@
-"""Nodes from Python: `starling.found`, `join` and `Node`. Each runs in a process of its own and ends with its `with` block.
+"""Nodes from Python: `starling.create`, `join` and `Node`. Each runs in a process of its own and ends with its `with` block.
 
 Ctrl-C reaches the script alone, which then stops the node in order; a node does not outlive a script that was killed (`operate.start`).
 """
@@ -33,7 +33,7 @@ class Node(Attached):
     """A node in a child process.
 
     Args:
-        run_dir: holds a node: made by `found`, `join`, or the command line. Output of the process goes to `output.log` there.
+        run_dir: holds a node: made by `create`, `join`, or the command line. Output of the process goes to `output.log` there.
 
     Use it as a context manager, or call `start` and `stop`. `for status in node` yields its status until it has finished.
     """
@@ -161,13 +161,13 @@ class Node(Attached):
             self.process.wait()
 
 
-def found(
+def create(
     run_dir: str | Path, manifest: Manifest | str | Path | None = None, *, task: str | None = None, mix: str | None = None,
     overlay: str | None = None, rounds: int | None = None, preset: str | None = None, set: Mapping[str, Any] | None = None,
     data: str | Path | None = None, device: str = "auto", shard: int = -1, listen: str | Sequence[str] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Node:  # fmt: skip
-    """Found a swarm: sign a manifest in a new directory and return its first node, not started yet.
+    """Create a swarm: sign a manifest in a new directory and return its first node, not started yet.
 
     Args:
         run_dir: a directory that holds no node.
@@ -196,7 +196,7 @@ def found(
         agreed = presets.load(Manifest, file, presets.asked(preset, chosen))
     manifests.check(agreed)
     own = _config(NodeConfig(), data, device, shard, listen, config)
-    operate.found(Path(run_dir), agreed, own)
+    operate.create(Path(run_dir), agreed, own)
     return Node(run_dir)
 
 
@@ -209,11 +209,11 @@ def join(
     Args:
         run_dir: a new directory, or one that holds a node of the same swarm.
         invite: the line that a member prints.
-        data: as for `found`.
-        device: as for `found`.
-        shard: as for `found`.
-        listen: as for `found`.
-        config: as for `found`.
+        data: as for `create`.
+        device: as for `create`.
+        shard: as for `create`.
+        listen: as for `create`.
+        config: as for `create`.
 
     Raises:
         ConfigError: the invite is damaged, a wrong key or value, or the directory holds a node of another swarm.

@@ -1,4 +1,4 @@
-"""Prepare a run directory for a founder or a member, and start its node: what the command line, the Python API and the demo share."""
+"""Prepare a run directory for a creator or a member, and start its node: what the command line, the Python API and the demo share."""
 
 import os
 import re
@@ -32,15 +32,15 @@ DAYS = 30.0  # that the invitation of a second node of this machine holds
 
 
 def holds_node(path: Path) -> bool:
-    """Whether a node was founded or joined in `path` before."""
+    """Whether a node was created or joined in `path` before."""
     place = RunDir(path)
     return place.config_file.exists() or place.manifest_file.exists()
 
 
-def found(path: Path, manifest: Manifest, config: NodeConfig) -> tuple[RunDir, str]:
-    """Sign `manifest` with the directory's identity and write it there, with the founder's settings -> run directory, swarm id.
+def create(path: Path, manifest: Manifest, config: NodeConfig) -> tuple[RunDir, str]:
+    """Sign `manifest` with the directory's identity and write it there, with the creator's settings -> run directory, swarm id.
 
-    The directory is made if it is missing; its key is used if it has one. A manifest signed by another founder is a template.
+    The directory is made if it is missing; its key is used if it has one. A manifest signed by another creator is a template.
 
     In a swarm of scripts the file of `task.start` is copied into it, and `task.fingerprint` is as the caller wrote it.
 
@@ -55,7 +55,7 @@ def found(path: Path, manifest: Manifest, config: NodeConfig) -> tuple[RunDir, s
     manifest, config = start_of.sealed(manifest, _placed(config))
     manifest = large.sealed(fingerprint.sealed(manifest, str(Path.cwd()) if config.trust else ""))
     place = RunDir.create(path)
-    signed = manifests.found(manifest, Identity.load_or_create(place.key), int(time.time() * 1000))
+    signed = manifests.create(manifest, Identity.load_or_create(place.key), int(time.time() * 1000))
     if (wanted := start_of.sent(signed)) is not None:
         start_file.keep(Path(config.start), place.start, wanted)
         config = structs.replace(config, start="")
@@ -185,7 +185,7 @@ def start(place: RunDir, forks: Servers | None = None) -> subprocess.Popen[bytes
 
 @contextmanager
 def undone_if_refused(path: Path) -> Iterator[None]:
-    """Around `found` or `join` and the node's start: on a ConfigError node.toml, manifest.toml and invite are as before.
+    """Around `create` or `join` and the node's start: on a ConfigError node.toml, manifest.toml and invite are as before.
 
     So that the corrected command can be typed in the same directory. Where a checkpoint was written since, nothing is undone:
     the node has trained.

@@ -26,7 +26,7 @@ _WRONG = "`starling doctor --dir {path}` says more"
 
 
 def of_manifest(path: Path) -> Check:
-    """What can be read of a manifest, founded or not."""
+    """What can be read of a manifest, created or not."""
     try:
         raw = toml.read(path)
     except ConfigError as error:
@@ -40,7 +40,7 @@ def of_manifest(path: Path) -> Check:
             manifests.verify(manifest)
     except ConfigError as error:
         return Check("manifest", "fail", str(error), f"if a later version wrote it, `{UPGRADE}`")
-    swarm = f", of swarm {manifests.swarm_id(manifest)}" if manifest.signature else ", not founded yet"
+    swarm = f", of swarm {manifests.swarm_id(manifest)}" if manifest.signature else ", not created yet"
     return Check("manifest", "ok", f"format {version}{swarm}; an upgrade keeps it, and the swarm id")
 
 

@@ -40,7 +40,7 @@ TYPES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
         "doctor": documents.Diagnosis,
         "eval": attach.Evaluation,
         "export": documents.Exported,
-        "found": documents.Founded,
+        "create": documents.Created,
         "invite": attach.Invited,
         "join": documents.Joined,
         "limits": attach.Limits,

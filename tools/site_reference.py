@@ -187,7 +187,7 @@ def maturities() -> str:
         (
             "A part is **stable** once a default, a preset, an example or a recipe of the benchmarks uses it: it keeps its keys and its "
             "meaning while manifests have the format they have. All others are **experimental**: they may change, or go, without notice; "
-            "whoever founds a swarm with one is told, and members read it among what their swarm agreed on. Parts of other packages have "
+            "whoever creates a swarm with one is told, and members read it among what their swarm agreed on. Parts of other packages have "
             "no label."
         ),
         "",

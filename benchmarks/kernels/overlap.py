@@ -203,7 +203,7 @@ def _nodes(folder: Path, chosen: Mapping[str, Any], mbit: float, *, together: bo
             }  # fmt: skip
             given: dict[str, Any] = {"shard": number, "listen": LISTEN, "device": "cpu", "config": own}
             where = folder / f"node-{number}"
-            node = background.join(where, invite, **given) if invite else background.found(where, set=chosen, **given)
+            node = background.join(where, invite, **given) if invite else background.create(where, set=chosen, **given)
             node.start()
             nodes.append(Watched(node))
             if cores:

@@ -39,7 +39,7 @@ SEED = 11
 
 
 def agreed(keys: Mapping[str, Any]) -> Manifest:
-    """Return the manifest that these keys found. Raises ConfigError: there is no such key, or its value is out of bounds."""
+    """Return the manifest that these keys describe. Raises ConfigError: there is no such key, or its value is out of bounds."""
     return large.sealed(toml.apply_set(Manifest(), assignments(keys)))
 
 

@@ -141,7 +141,7 @@ LOOP_MODELS = ("mlp", "cnn", "gpt_800k", "gpt_10m")
 """What is trained beside a plain loop: the digits MLP, a CNN on grey images of 28 x 28, and byte GPTs of .8 and 10 million parameters."""
 LOOP_OPTIMIZERS = ("sgd", "adamw", "muon")
 LOOP_MIXES = ("dsgd", "default")
-"""Plain averages, and as `starling found` chooses."""
+"""Plain averages, and as `starling create` chooses."""
 LOOP_DRIVERS = ("task", "script")
 """A built-in task in the engine, and a plain loop that is a member by `starling.Swarm`."""
 LOOP_CASES = tuple(

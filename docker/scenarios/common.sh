@@ -115,9 +115,9 @@ wait_until_whole() { # ROUND: 0 once `missing` has nothing to say, 1 after --wit
     done
 }
 
-find_project() { # the only one that has a founder, where none is named
+find_project() { # the only one that has a creator, where none is named
     [ -z "$project" ] || return 0
-    project=$(docker ps --filter label=com.docker.compose.service=founder --format '{{.Label "com.docker.compose.project"}}' | sort -u)
+    project=$(docker ps --filter label=com.docker.compose.service=creator --format '{{.Label "com.docker.compose.project"}}' | sort -u)
     case $project in
         *[[:space:]]*) fail "several swarms run; name one with --project: $(echo "$project" | tr '\n' ' ')" 2 ;;
         '') project=starling ;;
@@ -127,7 +127,7 @@ find_project() { # the only one that has a founder, where none is named
 begin() { # LEAST: so many nodes are needed
     docker version >/dev/null 2>&1 || fail "no Docker engine answers; look with \`docker version\`"
     find_project
-    everybody=$(of founder volunteer wan liar)
+    everybody=$(of creator volunteer wan liar)
     # shellcheck disable=SC2086  # names have no spaces
     there=$(count $everybody)
     up="docker compose -p $project -f docker/compose.yaml up -d --scale volunteer=5"

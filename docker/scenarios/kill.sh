@@ -3,7 +3,7 @@
 set -eu
 usage='docker/scenarios/kill.sh [--for 30] [--within 300] [--nodes N] [-p PROJECT]
 
-Kills N nodes at once with SIGKILL (default: a third of them, the founder the first), leaves them dead for so many seconds and
+Kills N nodes at once with SIGKILL (default: a third of them, the creator the first), leaves them dead for so many seconds and
 starts them again from their volumes. Exit code 0 if within so many seconds every node has all members again and trains on; 1 if not.'
 # shellcheck source=docker/scenarios/common.sh
 . "$(dirname "$0")/common.sh"

@@ -3,7 +3,7 @@
 set -eu
 usage='docker/scenarios/partition.sh [--for 30] [--within 300] [--nodes N] [-p PROJECT]
 
-Cuts N nodes (default: half of them, never the founder) off from the others for so many seconds: packets between the two sides are
+Cuts N nodes (default: half of them, never the creator) off from the others for so many seconds: packets between the two sides are
 dropped in the containers'"'"' own networks, by a helper container of the image starling-wan. Each side should go on by itself.
 Then the cut is undone. Exit code 0 if within so many seconds every node has all members again and trains on; 1 if not.'
 # shellcheck source=docker/scenarios/common.sh
@@ -42,7 +42,7 @@ begin 3
 # shellcheck disable=SC2086
 others=$(($(count $everybody) - 1))
 size=${nodes_n:-$((there / 2))}
-[ "$size" -le "$others" ] || fail "--nodes: must be at most $others, the founder stays, got $size; try \`--nodes $((there / 2))\`" 2
+[ "$size" -le "$others" ] || fail "--nodes: must be at most $others, the creator stays, got $size; try \`--nodes $((there / 2))\`" 2
 far=$(echo "$everybody" | tail -n "$size")
 near=$(echo "$everybody" | head -n $((there - size)))
 near_at=$(for node in $near; do address "$node"; done)

@@ -9,11 +9,11 @@ compose() { if docker compose version >/dev/null 2>&1; then docker compose --pro
 trap 'code=$?; compose down -v >&2 2>&1 || true; exit $code' EXIT
 trap 'exit 130' INT TERM
 
-compose up -d --scale wan=2 founder wan >&2
+compose up -d --scale wan=2 creator wan >&2
 until_s=$(($(date +%s) + ${WITHIN_S-600}))
 while :; do
     sleep 5
-    said=$(for node in $(compose ps -q founder wan); do docker exec -u 10001 "$node" starling status --dir /data --json 2>/dev/null || echo null; done)
+    said=$(for node in $(compose ps -q creator wan); do docker exec -u 10001 "$node" starling status --dir /data --json 2>/dev/null || echo null; done)
     if echo "$said" | python3 -c '
 import json, sys
 

@@ -54,7 +54,7 @@ class Pet(MixerBase):
         leak: share of a flow that an exchange forgets where it moves it, in [0, 1): what a Byzantine peer put into it decays.
         settled_edges: flows of orderly closed edges that stay revocable.
         flows: numbers in which flows are kept. bfloat16 takes half the memory: what an exchange leaves is rounded to the nearest, which is
-            odd as well, and by far less than its noise. Left out: float32; `starling found` writes bfloat16 for models of more than a
+            odd as well, and by far less than its noise. Left out: float32; `starling create` writes bfloat16 for models of more than a
             million parameters.
     """
 

@@ -1,16 +1,16 @@
-"""Unpredictable salts of the ranks: a signature of the founder for each epoch.
+"""Unpredictable salts of the ranks: a signature of the creator for each epoch.
 
 An epoch is `overlay.rerank_every` rounds, throughout which members keep their ranks. If its salt were a hash of public data, an attacker
-could compute all orders in advance and generate peer ids until one becomes a victim's neighbor in a chosen epoch. So the founder signs the
-epoch's number, and a hash of that signature goes into the salt: only the founder can compute it, and all members can verify it.
+could compute all orders in advance and generate peer ids until one becomes a victim's neighbor in a chosen epoch. So the creator signs the
+epoch's number, and a hash of that signature goes into the salt: only the creator can compute it, and all members can verify it.
 
     epoch 0          the swarm's own salt, which is public
-    epoch e          the beacon of e + 1 is published when the founder enters e
+    epoch e          the beacon of e + 1 is published when the creator enters e
     no beacon        the salt is derived from the swarm's, and is predictable
 
-Signing is deterministic for a founder that follows RFC 8032, but others cannot check that: a dishonest founder chooses among orders.
+Signing is deterministic for a creator that follows RFC 8032, but others cannot check that: a dishonest creator chooses among orders.
 Source of coins from signatures on a counter: Cachin, Kursawe and Shoup 2000, Random Oracles in Constantinople. They share the key
-among many; here the founder holds it.
+among many; here the creator holds it.
 """
 
 from collections.abc import Callable
@@ -24,19 +24,19 @@ from starling.gossip.exchange.attestation import Verify
 from starling.gossip.overlay.ranks import salt_of
 from starling.gossip.wire.schema import Beacon
 
-AHEAD = 2  # epochs beyond ours that a beacon may be of: the founder may be one epoch ahead of us, and publishes for the next
+AHEAD = 2  # epochs beyond ours that a beacon may be of: the creator may be one epoch ahead of us, and publishes for the next
 VALUE_BYTES = 32
 _DOMAIN = b"starling/beacon/1\0"
 
 
 def body(swarm: str, epoch: int) -> bytes:
-    """What the founder signs."""
+    """What the creator signs."""
     packed: bytes = msgpack.packb([swarm, epoch], use_bin_type=True)
     return _DOMAIN + packed
 
 
 def signed(swarm: str, epoch: int, sign: Callable[[bytes], bytes]) -> Beacon:
-    """The founder's beacon of an epoch >= 1 of a swarm; `sign` is the founder's Ed25519."""
+    """The creator's beacon of an epoch >= 1 of a swarm; `sign` is the creator's Ed25519."""
     return Beacon(epoch, sign(body(swarm, epoch)))
 
 
@@ -50,7 +50,7 @@ class Beacons:
     """The newest beacons a node knows, at most `limit`; `verify` says whether a peer signed a message."""
 
     swarm: str
-    founder: str
+    creator: str
     verify: Verify
     limit: int = 8
     _held: dict[int, Beacon] = field(default_factory=dict)
@@ -76,11 +76,11 @@ class Beacons:
     def take(self, sender: str, beacon: Beacon, now: int) -> bool:
         """Verify and store a beacon from `sender` -> whether it is new, and to be forwarded. `now` as in `wants`.
 
-        The first one of an epoch is kept, even if the founder signed another. Raises RemoteProtocolError: beacon_forged.
+        The first one of an epoch is kept, even if the creator signed another. Raises RemoteProtocolError: beacon_forged.
         """
         if not self.wants(beacon, now):
             return False
-        if not self.verify(self.founder, beacon.signature, body(self.swarm, beacon.epoch)):
+        if not self.verify(self.creator, beacon.signature, body(self.swarm, beacon.epoch)):
             raise RemoteProtocolError(sender, "beacon_forged")
         if beacon.epoch in self._held:
             return False

@@ -201,8 +201,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
 class Revocation(msgspec.Struct, frozen=True, array_like=True):
     """An invitation is void, and all that were derived from it."""
 
-    chain: Annotated[bytes, Meta(max_length=MAX_CREDENTIAL_BYTES)]  # the invitations from the founder to the void one
-    by: PeerId  # peer id of the revoker: the founder, or an inviter earlier in the chain
+    chain: Annotated[bytes, Meta(max_length=MAX_CREDENTIAL_BYTES)]  # the invitations from the creator to the void one
+    by: PeerId  # peer id of the revoker: the creator, or an inviter earlier in the chain
     signature: Annotated[bytes, Meta(max_length=64)]  # Ed25519 of `by` over swarm, inviter and number of the void one
 
 
@@ -349,7 +349,7 @@ class Evidence(Message, frozen=True, tag="evd"):
 
 
 class Beacon(Message, frozen=True, tag="bcn"):
-    """The founder's signature for an epoch of ranks (`starling.gossip.overlay.beacon`), possibly forwarded. Since 1.1."""
+    """The creator's signature for an epoch of ranks (`starling.gossip.overlay.beacon`), possibly forwarded. Since 1.1."""
 
     epoch: Counter
     signature: Signature

@@ -1,10 +1,10 @@
-"""Chains of signed invitations, from the founder through members to the last invitee.
+"""Chains of signed invitations, from the creator through members to the last invitee.
 
-    founder ─ link ─▶ holder ─ link ─▶ holder ─ …   a link: (invitee, depth left, quota, not after, number), signed by the holder before
+    creator ─ link ─▶ holder ─ link ─▶ holder ─ …   a link: (invitee, depth left, quota, not after, number), signed by the holder before
 
 An invitation names its invitee by a public key: a peer's, or a *bearer key* whose private half travels with the invite. The node that uses
 a bearer key signs its own peer id with it and is the holder from then on; so a chain that is read on the wire is of no use to another peer.
-`number` counts an inviter's invitations and is below its quota (the founder has none), so no member can invite more than its quota: two
+`number` counts an inviter's invitations and is below its quota (the creator has none), so no member can invite more than its quota: two
 peers with the same inviter and number are one invitation used twice, which every node can see, and for which the inviter is penalised.
 
 A holder may invite while it has depth left, and passes on less. Nothing outlives `not_after_ms` of any link above it.
@@ -66,7 +66,7 @@ class Terms:
     """The swarm's rules of invitations: `depth`, the longest chain, and `quota`, the most that a member may invite."""
 
     swarm: str
-    founder: str
+    creator: str
     depth: int
     quota: int
 
@@ -81,9 +81,9 @@ def terms_of(manifest: Manifest, swarm: str) -> Terms:
 def invite(
     inviter: Identity, above: Chain, terms: Terms, *, invitee: str, number: int, not_after_ms: int, quota: int | None = None
 ) -> Chain:  # fmt: skip
-    """A chain with one more invitation, by the founder or the holder of `above`, which is empty for the founder.
+    """A chain with one more invitation, by the creator or the holder of `above`, which is empty for the creator.
 
-    `invitee` is a peer id, or that of a bearer key; `number` not used before, from 0, below the quota unless the founder invites; `quota`
+    `invitee` is a peer id, or that of a bearer key; `number` not used before, from 0, below the quota unless the creator invites; `quota`
     how many the invitee may invite, None: the swarm's. Raises ValueError: in snake_case: the chain would not be one.
     """
     depth = (above[-1].depth if above else terms.depth) - 1
@@ -111,7 +111,7 @@ def check(chain: Chain, terms: Terms) -> None:
         raise ValueError("chain_empty")
     if len(chain) > min(terms.depth, MAX_LINKS):
         raise ValueError("chain_too_deep")
-    depth, quota, inviter = terms.depth, MAX_NUMBER, terms.founder
+    depth, quota, inviter = terms.depth, MAX_NUMBER, terms.creator
     for link in chain:
         if not 0 <= link.depth < depth or not link.quota <= terms.quota:
             raise ValueError("chain_beyond_depth")
@@ -123,20 +123,20 @@ def check(chain: Chain, terms: Terms) -> None:
         if link.bound and not verify(peer_id_of(link.invitee), link.bound_signature, binding):
             raise ValueError("chain_binding")
         depth, quota, inviter = link.depth, link.quota, link.holder
-    members = [terms.founder, *(link.holder for link in chain)]
+    members = [terms.creator, *(link.holder for link in chain)]
     if len(set(members)) < len(members):
         raise ValueError("chain_loop")
 
 
-def slots(chain: Chain, founder: str) -> tuple[Slot, ...]:
+def slots(chain: Chain, creator: str) -> tuple[Slot, ...]:
     """The invitations of the chain."""
-    holders = (founder, *(link.holder for link in chain))
+    holders = (creator, *(link.holder for link in chain))
     return tuple((inviter, link.number) for inviter, link in zip(holders, chain, strict=False))
 
 
-def inviters(chain: Chain, founder: str) -> tuple[str, ...]:
-    """Peers that answer for the last holder: the founder first, its direct inviter last."""
-    return (founder, *(before.holder for before, _ in pairwise(chain)))[: len(chain)]
+def inviters(chain: Chain, creator: str) -> tuple[str, ...]:
+    """Peers that answer for the last holder: the creator first, its direct inviter last."""
+    return (creator, *(before.holder for before, _ in pairwise(chain)))[: len(chain)]
 
 
 def not_after_ms(chain: Chain) -> int:

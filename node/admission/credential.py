@@ -1,7 +1,7 @@
 """The credential in a record, which shows that its peer may be a member: msgpack [operator, ticket, chain], or nothing at all.
 
     ticket   [epoch, nonce]: a proof of work (starling.node.admission.work)
-    chain    invitations from the founder to the peer (starling.node.admission.chain)
+    chain    invitations from the creator to the peer (starling.node.admission.chain)
 
 A credential has one canonical encoding; any other is refused. It is signed as part of the record. Ticket and chain are valid for one peer
 and one swarm only, so no node can use another's.
@@ -31,7 +31,7 @@ class Credential(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
     operator: Annotated[str, Meta(max_length=MAX_OPERATOR)] = ""  # who runs the node, unverified
     ticket: Ticket | None = None  # a proof of work
-    chain: Chain = ()  # invitations, the founder's first
+    chain: Chain = ()  # invitations, the creator's first
 
 
 NOTHING = Credential()

@@ -165,7 +165,7 @@ class Gatekeeper:
         return NOTHING if isinstance(parsed, str) else parsed
 
     def inviters(self, record: Record) -> tuple[str, ...]:
-        """Peers that answer for a peer: the founder first, its direct inviter last; empty in swarms without invitations."""
+        """Peers that answer for a peer: the creator first, its direct inviter last; empty in swarms without invitations."""
         chain = self.credential(record).chain
         return chains.inviters(chain, self.manifest.founder) if self.manifest.admission.kind == "invite" else ()
 

@@ -21,7 +21,7 @@ _ASK = "ask a member for the line that `starling invite` prints, then `starling 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """An invitation that was issued: its number, and how many more this node may issue (`left`; None for the founder)."""
+    """An invitation that was issued: its number, and how many more this node may issue (`left`; None for the creator)."""
 
     invite: Invite
     number: int
@@ -51,18 +51,18 @@ def give(
 ) -> Issued:  # fmt: skip
     """A new invitation for `days` > 0 from unix time `now_s` on, recorded in `folder`, which is `issued` of the inviter's run directory.
 
-    The inviter is the founder, or the holder of `above`, which is empty for the founder; `peer` is the invitee, "" the first node that uses
+    The inviter is the creator, or the holder of `above`, which is empty for the creator; `peer` is the invitee, "" the first node that uses
     the invite. Raises ConfigError: the inviter has no more to give, `peer` is no peer id, or the folder cannot be written.
     """
     if not 0 < days <= 3650:
         raise ConfigError(f"--days: must be > 0 and <= 3650, got {days:g}")
-    founder = inviter.peer_id == terms.founder
-    if not founder and not above:
+    creator = inviter.peer_id == terms.creator
+    if not creator and not above:
         raise ConfigError(f"invite: this node has no invitation itself; {_ASK}")
-    if not founder and not above[-1].depth:
+    if not creator and not above[-1].depth:
         raise ConfigError(
             f"invite: this node is at the end of a chain of invitations (admission.depth = {terms.depth}) and cannot invite; ask "
-            f"{chains.inviters(above, terms.founder)[-1]}, who runs `starling invite`"
+            f"{chains.inviters(above, terms.creator)[-1]}, who runs `starling invite`"
         )
     try:
         if peer:
@@ -71,7 +71,7 @@ def give(
         raise ConfigError(f"--for: {peer!r} is no peer id; a node prints its own with `starling status`") from error
     bearer = b"" if peer else os.urandom(32)
     invitee = peer or Identity.from_seed(bearer).peer_id
-    quota = MAX_NUMBER if founder else above[-1].quota
+    quota = MAX_NUMBER if creator else above[-1].quota
     number, path = _free_number(folder, quota, now_s)
     chain = chains.invite(
         inviter, above, terms, invitee=invitee, number=number, not_after_ms=int((now_s + days * 86400.0) * 1000)
@@ -81,7 +81,7 @@ def give(
         path.write_text(invites.encode(invite) + "\n")
     except OSError as error:
         raise ConfigError(f"invite: cannot write {path}: {error.strerror}") from error
-    return Issued(invite, number, None if founder else quota - number - 1)
+    return Issued(invite, number, None if creator else quota - number - 1)
 
 
 def _free_number(folder: Path, quota: int, now_s: float) -> tuple[int, Path]:
@@ -106,7 +106,7 @@ def _free_number(folder: Path, quota: int, now_s: float) -> tuple[int, Path]:
         raise ConfigError(f"invite: cannot write in {folder}: {error.strerror}") from error
     raise ConfigError(
         f"invite: all {quota} invitations of this node are issued (admission.quota); they are in {folder}, hand on an "
-        "unused one, or ask the founder, who runs `starling invite`"
+        "unused one, or ask the creator, who runs `starling invite`"
     )
 
 

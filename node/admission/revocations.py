@@ -1,10 +1,10 @@
 """Revocations of invitations: a bounded set that depends only on the revocations received, not on their order.
 
 A revocation names an invitation by its slot (inviter, number): all chains through that slot are void permanently, and the slot is used
-up. It is signed by the inviter, by a peer above it in the chain, or by the founder, and carries the chain down to the slot, so that every
+up. It is signed by the inviter, by a peer above it in the chain, or by the creator, and carries the chain down to the slot, so that every
 node can verify it. When that chain expires the revocation is dropped.
 
-Bounds: `MAX_HELD` in all and `MAX_PER_BRANCH` below each member that the founder invited; the shortest chains stay, then the lowest
+Bounds: `MAX_HELD` in all and `MAX_PER_BRANCH` below each member that the creator invited; the shortest chains stay, then the lowest
 slots. So no member can fill the set with revocations below itself, or push out others', and the order of arrival does not matter.
 """
 
@@ -25,12 +25,12 @@ _DIGEST_BYTES = 16
 
 
 def revoke(who: Identity, chain: Chain, terms: Terms) -> Revocation:
-    """Revoke the last invitation of a chain, as the founder or as a peer above the last holder.
+    """Revoke the last invitation of a chain, as the creator or as a peer above the last holder.
 
     Raises ValueError: in snake_case: there is no such invitation, or it is not theirs to revoke ("revoked_by_another").
     """
     chains.check(chain, terms)
-    slot = chains.slots(chain, terms.founder)[-1]
+    slot = chains.slots(chain, terms.creator)[-1]
     revocation = Revocation(chains.encode(chain), who.peer_id, who.sign(_signed(terms.swarm, slot)))
     check(revocation, chain, terms)
     return revocation
@@ -42,9 +42,9 @@ def check(revocation: Revocation, chain: Chain, terms: Terms) -> None:
     Raises ValueError: why it is invalid, in snake_case.
     """
     chains.check(chain, terms)
-    if revocation.by not in chains.inviters(chain, terms.founder):
+    if revocation.by not in chains.inviters(chain, terms.creator):
         raise ValueError("revoked_by_another")
-    if not verify(revocation.by, revocation.signature, _signed(terms.swarm, chains.slots(chain, terms.founder)[-1])):
+    if not verify(revocation.by, revocation.signature, _signed(terms.swarm, chains.slots(chain, terms.creator)[-1])):
         raise ValueError("revocation_forged")
 
 
@@ -74,7 +74,7 @@ class Revocations:
         fresh: list[_Held] = []
         for revocation in revocations:
             chain = chains.from_bytes(revocation.chain)
-            path = chains.slots(chain, self.terms.founder)
+            path = chains.slots(chain, self.terms.creator)
             if not path or path[-1] not in self._held:
                 check(revocation, chain, self.terms)  # expensive, so only for unknown ones
                 fresh.append(_Held(revocation, chain, path[-1], path[0]))
@@ -86,8 +86,8 @@ class Revocations:
         return [each.revocation for each in fresh if self._held.get(each.slot) is each]
 
     def voids(self, chain: Chain) -> Revocation | None:
-        """The revocation of one of a chain's invitations, the one nearest to the founder; None if all are valid."""
-        held = (self._held.get(slot) for slot in chains.slots(chain, self.terms.founder))
+        """The revocation of one of a chain's invitations, the one nearest to the creator; None if all are valid."""
+        held = (self._held.get(slot) for slot in chains.slots(chain, self.terms.creator))
         return next((each.revocation for each in held if each is not None), None)
 
     def _trim(self, now_ms: int) -> None:

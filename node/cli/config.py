@@ -104,7 +104,7 @@ def check_manifest(file: Path, trust: bool) -> None:
                 _import(key, section)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
-    signed = f"founded as {manifests.swarm_id(checked)}" if checked.signature else "not founded yet"
+    signed = f"created as {manifests.swarm_id(checked)}" if checked.signature else "not created yet"
     say(f"{file}: no error found, {signed}")
 
 

@@ -44,7 +44,7 @@ LOOPBACK = ("membership.probe_s=0.5", "membership.timeout_s=0.25", "membership.s
 NEXT = """
 next:
   starling demo --kill 2@0.3 --join-late 0.4   one node is killed and comes back, one joins late
-  starling found --example digits              a swarm of your own, whose invite others join by
+  starling create --example digits              a swarm of your own, whose invite others join by
   starling examples                            your own model, text, strangers: files to begin with"""
 ALONE = ("overlay=alone", "pace.quorum=1", "crew.stages=1", "name=alone")
 GROUP = re.compile(r"(?P<count>\d{1,6}):(?P<attack>\w+)")

@@ -76,7 +76,7 @@ def examine(run_dir: Path, invite: Invite | None) -> Diagnosis:
     installed = _installed()
     place = RunDir(run_dir)
     exists = os.access(place.config_file, os.F_OK)  # False in a directory that this user may not enter
-    wrong, config, founded_at, ends_at = _settings(place if exists else None, invite)
+    wrong, config, created_at, ends_at = _settings(place if exists else None, invite)
     node, running = _node(run_dir) if exists else ([], None)
     disk, now_at = _writable(run_dir.absolute()), time.time()
     torch, dialled = trio.run(_outside, config.bootstrap if invite is None else invite.bootstrap)
@@ -88,7 +88,7 @@ def examine(run_dir: Path, invite: Invite | None) -> Diagnosis:
         "memory": verdicts.memory(min(psutil.virtual_memory().available, memory.there()), taken),
         "cores": verdicts.cores(cores_there(), psutil.getloadavg()[0]),
         "directory": verdicts.directory(str(run_dir), disk),
-        "clock": verdicts.clock(now_at, disk, founded_at, ends_at),
+        "clock": verdicts.clock(now_at, disk, created_at, ends_at),
         "port": verdicts.port(_bound(place, config.listen), None)
         if running is None
         else verdicts.port((), running.addresses),
@@ -100,7 +100,7 @@ def examine(run_dir: Path, invite: Invite | None) -> Diagnosis:
         "addresses": verdicts.addresses(_hosts(), config.listen, config.announce),
         "buffers": verdicts.buffers(_largest("tcp_wmem"), _largest("tcp_rmem")),
     }
-    reached = verdicts.bootstraps(dialled, others, founder=exists)
+    reached = verdicts.bootstraps(dialled, others, creator=exists)
     named = (*node, *wrong, *found.items(), *(("bootstrap", each) for each in reached))
     checks = tuple(Check(name, *verdict) for name, verdict in named)
     return Diagnosis(directory=str(run_dir.absolute()), running=running is not None, checks=checks)
@@ -119,21 +119,21 @@ def _print(found: Diagnosis) -> None:
 
 
 def _settings(place: RunDir | None, invite: Invite | None) -> tuple[list[Named], NodeConfig, float, float | None]:
-    """What is wrong with the files of a node, its settings, when its swarm was founded (0: not known), and when its invitation ends."""
+    """What is wrong with the files of a node, its settings, when its swarm was created (0: not known), and when its invitation ends."""
     from starling.node.admission import chain as chains
     from starling.node.config.schema import NodeConfig
 
-    config, founded_at = NodeConfig(), 0.0
+    config, created_at = NodeConfig(), 0.0
     wrong: list[Named] = []
     try:
         if place is not None:
             config, manifest = place.read_config(), place.read_manifest()
-            founded_at = 0.0 if manifest is None else manifest.founded_ms / 1000
+            created_at = 0.0 if manifest is None else manifest.founded_ms / 1000
             invite = invite or place.read_invite()
     except ConfigError as error:
         wrong = [("settings", ("fail", str(error), "mend that file"))]
     chain = () if invite is None else invite.chain
-    return wrong, config, founded_at, chains.not_after_ms(chain) / 1000 if chain else None
+    return wrong, config, created_at, chains.not_after_ms(chain) / 1000 if chain else None
 
 
 def _node(run_dir: Path) -> tuple[list[Named], StatusSnapshot | None]:

@@ -63,8 +63,8 @@ class Joined(Document, frozen=True):
     addresses: tuple[str, ...]
 
 
-class Founded(Joined, frozen=True):
-    """`starling found --json`, once the node listens. It goes on running."""
+class Created(Joined, frozen=True):
+    """`starling create --json`, once the node listens. It goes on running."""
 
     name: str
     invite: str
@@ -114,7 +114,7 @@ class ShownManifest(Document, frozen=True):
     """`starling manifest show --json`."""
 
     swarm: str | None
-    """Its id; null if it is not founded yet."""
+    """Its id; null if it is not created yet."""
     manifest: dict[str, Any]
     """By section, as in the file."""
 

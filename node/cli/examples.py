@@ -26,7 +26,7 @@ SUFFIX = ".toml"
 def examples(name: str | None, target: Path | None) -> None:
     """List the example files, or print one.
 
-    `starling found --example NAME` takes a manifest as it is, `starling simulate` a copy of a scenario, `starling plan` one of a plan.
+    `starling create --example NAME` takes a manifest as it is, `starling simulate` a copy of a scenario, `starling plan` one of a plan.
     """
     if name is None:
         if target is not None:
@@ -46,7 +46,7 @@ def examples(name: str | None, target: Path | None) -> None:
         raise ConfigError(f"--copy: {target} exists; name another file") from error
     except OSError as error:
         raise GossipError(f"--copy: cannot write {target}: {error.strerror}") from error
-    command = next((each for each in ("simulate", "plan") if name.startswith(each)), "found")
+    command = next((each for each in ("simulate", "plan") if name.startswith(each)), "create")
     say(f"wrote {target}; try `starling {command} {typed(target)}`")
 
 

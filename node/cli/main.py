@@ -54,8 +54,8 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
             "eval": ("model:evaluate", "Evaluate a node's model on held-out data."),
             "ask": ("model:ask", "Let a model of text go on from a prompt."),
         },
-        "Found and invite": {
-            "found": ("run:found", "Found a swarm: sign a manifest and print the invite."),
+        "Create and invite": {
+            "create": ("run:create", "Create a swarm: sign a manifest and print the invite."),
             "invite": ("members:invite", "Print an invite to the running node's swarm."),
             "revoke": ("members:revoke", "Remove a member with all members below it."),
             "plan": ("plan:plan", "Tell which machines can train a model, and how fast."),
@@ -82,7 +82,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 EXAMPLES = (
     ("starling demo", "eight nodes on this machine, watched while they learn"),
-    ("starling found --example digits", "found a swarm; hand its invite to others"),
+    ("starling create --example digits", "create a swarm; hand its invite to others"),
     ("starling join INVITE --data my-photos", "take part, learning from your own data"),
     ("starling status --dir starling-node", "how it does; a problem is the first line"),
 )
@@ -96,12 +96,28 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
 )
 
 
+FORMER: Mapping[str, str] = MappingProxyType({"found": "create"})
+"""Names of an earlier release, which work for one more, by today's."""
+
+
 class LazyGroup(Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the table's order: the order in which a person needs them."""
         return list(COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command named by `args[0]`; a former name says today's on standard error."""
+        if (today := FORMER.get(args[0])) is not None:
+            if not ctx.resilient_parsing:
+                click.echo(
+                    f"starling: {args[0]} is called {today} now; the old name works in this release only", err=True
+                )
+            args = [today, *args[1:]]
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command; None for a name that is not in the table."""

@@ -65,7 +65,7 @@ def describe(made: Invited, run_dir: Path) -> None:
 def revoke(target: str, run_dir: Path, as_json: bool) -> None:
     """Revoke an invitation, for good: a member's, with all members below it, or one that you gave out, by its number.
 
-    The founder can revoke any invitation, a member its own and those of the members below it.
+    The creator can revoke any invitation, a member its own and those of the members below it.
     """
     from starling.node.attach import Attached
 

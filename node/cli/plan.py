@@ -146,7 +146,7 @@ def _print_crew(crew: Crew) -> None:
     out = console()
     names = " → ".join(stage.name for stage in crew.stages)
     keys = f"--set crew.stages={len(crew.stages)} --set crew.warm_up={crew.warm_up}"
-    out.print(f"\ncrew {names}: {_seconds(crew.step_s)} a step; a swarm of such is founded with `{keys}`")
+    out.print(f"\ncrew {names}: {_seconds(crew.step_s)} a step; a swarm of such is created with `{keys}`")
     rows = [
         (it.name, f"{it.first}–{it.end - 1}", str(it.held), f"{size(it.needed_bytes)} of {size(it.memory_bytes)}")
         for it in crew.stages

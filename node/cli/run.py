@@ -1,4 +1,4 @@
-"""`starling found`, `join`, `run`, `pause`, `resume`, `limits` and `leave`: a node's life.
+"""`starling create`, `join`, `run`, `pause`, `resume`, `limits` and `leave`: a node's life.
 
 What a person gives is checked before anything is written, and a directory that holds a node is never overwritten.
 """
@@ -78,9 +78,9 @@ def node_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 @command(
-    ("starling found --example digits", "the invite is all of standard output"),
+    ("starling create --example digits", "the invite is all of standard output"),
     (
-        "starling found --preset open --set task=digits --set pace.rounds=500 --listen /ip4/0.0.0.0/tcp/4001",
+        "starling create --preset open --set task=digits --set pace.rounds=500 --listen /ip4/0.0.0.0/tcp/4001",
         "for strangers",
     ),
 )
@@ -88,19 +88,19 @@ def node_options(command: Callable[..., int]) -> Callable[..., int]:
 @click.option("--example", metavar="NAME", help="Start from a manifest of `starling examples` instead of a file.")
 @preset_option
 @node_options
-def found(
+def create(
     file: Path | None, example: str | None, preset: str | None, assignments: tuple[str, ...], run_dir: Path, as_json: bool,
     **flags: Any,
 ) -> int:  # fmt: skip
-    """Found a swarm: sign a manifest, start its first node and print the invite.
+    """Create a swarm: sign a manifest, start its first node and print the invite.
 
-    Without a file the manifest has its defaults, which --set changes: starling found --set task=digits --set pace.rounds=500.
+    Without a file the manifest has its defaults, which --set changes: starling create --set task=digits --set pace.rounds=500.
     Standard output is the invite alone. Ctrl-C stops the node; `starling run` starts it again.
     """
     from starling.node import operate
     from starling.node.attach import make_invite
     from starling.node.cli.config import check
-    from starling.node.cli.documents import Founded
+    from starling.node.cli.documents import Created
     from starling.node.cli.examples import find
     from starling.node.cli.members import describe
     from starling.node.config import presets
@@ -116,17 +116,17 @@ def found(
     config = _configured(NodeConfig(), ours, **flags)
 
     def on_listening(addresses: tuple[str, ...]) -> None:
-        say(f"founded {manifest.name} ({swarm}) in {place.path}; others join with `starling join` and this invite:")
+        say(f"created {manifest.name} ({swarm}) in {place.path}; others join with `starling join` and this invite:")
         made = make_invite(place, swarm, addresses)
         describe(made, place.path)
         if as_json:
-            emit(Founded(name=manifest.name, invite=made.invite, **_listening(place, swarm, addresses)))
+            emit(Created(name=manifest.name, invite=made.invite, **_listening(place, swarm, addresses)))
         else:
             click.echo(made.invite)
 
     with operate.undone_if_refused(run_dir):
-        place, swarm = operate.found(run_dir, manifest, config)
-        _say_if_watched(f"founding {manifest.name} in {place.path}")
+        place, swarm = operate.create(run_dir, manifest, config)
+        _say_if_watched(f"creating {manifest.name} in {place.path}")
         return _start(place, on_listening=on_listening)
 
 
@@ -170,7 +170,7 @@ def join(
     ours, theirs = _split((*assignments, "memory_check=false") if anyway else assignments)
     if theirs:
         raise ConfigError(
-            f"--set: {theirs[0].partition('=')[0]!r} is no key of a node; those of the manifest are signed by the founder. A node sets "
+            f"--set: {theirs[0].partition('=')[0]!r} is no key of a node; those of the manifest are signed by the creator. A node sets "
             f"{', '.join(NodeConfig.__struct_fields__)}; see `starling config show node`"
         )
     if Attached(run_dir).running:

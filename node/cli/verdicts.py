@@ -132,11 +132,11 @@ def directory(path: str, place: Place) -> Verdict:
     return "warn" if place.free >= DISK_BYTES else "fail", found, "free disk space, or name another with `--dir`"
 
 
-def clock(now_at: float, place: Place, founded_at: float = 0.0, ends_at: float | None = None) -> Verdict:
-    """`founded_at`: of the swarm, 0 if not known; `ends_at`: of the invitation, None without one. No peer tells the time yet."""
+def clock(now_at: float, place: Place, created_at: float = 0.0, ends_at: float | None = None) -> Verdict:
+    """`created_at`: of the swarm, 0 if not known; `ends_at`: of the invitation, None without one. No peer tells the time yet."""
     found, todo = _date(now_at), "set the clock: `timedatectl set-ntp true`"
-    if now_at < founded_at - CLOCK_S:
-        return "fail", f"{found}, before the swarm was founded ({_date(founded_at)})", todo
+    if now_at < created_at - CLOCK_S:
+        return "fail", f"{found}, before the swarm was created ({_date(created_at)})", todo
     if ends_at is not None and now_at > ends_at:
         return "fail", f"{found}, after the invitation ended ({_date(ends_at)})", f"if the date is right, {FRESH}"
     if place.at is not None and abs(place.at - now_at) > CLOCK_S:
@@ -209,13 +209,13 @@ def buffers(send: int | None, receive: int | None) -> Verdict:
     return "ok" if least >= LINUX_BUFFER else "warn", found, f"for more over long links, {SYSCTL}"
 
 
-def bootstraps(dialled: Sequence[Dialled], others: int, *, founder: bool) -> tuple[Verdict, ...]:
+def bootstraps(dialled: Sequence[Dialled], others: int, *, creator: bool) -> tuple[Verdict, ...]:
     """A check for each address. One that fails is no failure where another answers, or the running node knows `others`.
 
-    `founder`: of a swarm, who needs none; where it is false, no address means that there was no invite.
+    `creator`: of a swarm, who needs none; where it is false, no address means that there was no invite.
     """
-    if not dialled and founder:
-        return (("ok", "none is needed: this node founded its swarm", ""),)
+    if not dialled and creator:
+        return (("ok", "none is needed: this node created its swarm", ""),)
     if not dialled:
         return (("unknown", "no invite was given", "`starling doctor INVITE`"),)
     enough = others > 0 or any(each.seconds is not None for each in dialled)

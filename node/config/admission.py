@@ -52,8 +52,8 @@ class Invitations:
     """Admission by invitation.
 
     Args:
-        depth: longest chain from the founder to a member.
-        quota: members that an invited member may invite; the founder has no limit.
+        depth: longest chain from the creator to a member.
+        quota: members that an invited member may invite; the creator has no limit.
     """
 
     depth: Annotated[int, Meta(ge=1, le=8)] = 2
@@ -65,7 +65,7 @@ class AllowList:
     """Admission of the listed.
 
     Args:
-        members: peer ids; the founder is one anyway.
+        members: peer ids; the creator is one anyway.
     """
 
     members: Annotated[tuple[Annotated[str, Meta(max_length=128)], ...], Meta(max_length=256)] = ()

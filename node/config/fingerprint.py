@@ -1,6 +1,6 @@
-"""The fingerprint of a task of people's own, which founding puts into the manifest. Torch-free: a program of its own makes the model.
+"""The fingerprint of a task of people's own, which creation puts into the manifest. Torch-free: a program of its own makes the model.
 
-Of built-in tasks the manifest's keys already say all, so they need none. That of a swarm of scripts is written by the founder's script.
+Of built-in tasks the manifest's keys already say all, so they need none. That of a swarm of scripts is written by the creator's script.
 """
 
 import subprocess

@@ -70,7 +70,7 @@ def _longest(manifest: Manifest, dim: int, count: int | None) -> int:
 
 
 def parameters(manifest: Manifest) -> int | None:
-    """Of what is shared of the model, where the task's keys say it or the founder's node wrote it down."""
+    """Of what is shared of the model, where the task's keys say it or the creator's node wrote it down."""
     if manifest.mix.params().get("fragments", 1) > 1 or manifest.mix.personal or manifest.mix.turns:
         return None  # of which a share is exchanged
     if manifest.mix.kind == "seeds":
@@ -80,7 +80,7 @@ def parameters(manifest: Manifest) -> int | None:
 
 
 def written(manifest: Manifest) -> int | None:
-    """Parameters of a model that the founder's node wrote down, if all of them are trained; None: it did not, or some are frozen."""
+    """Parameters of a model that the creator's node wrote down, if all of them are trained; None: it did not, or some are frozen."""
     lines = [line.split(" ", 3) for line in manifest.task.fingerprint]
     lines = [words for words in lines if len(words) == 4]
     model, tensors = ([words for words in lines if (words[0] == "model") is is_model] for is_model in (True, False))

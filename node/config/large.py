@@ -1,4 +1,4 @@
-"""What founding chooses for a large model where its founder left it open: numbers that take less memory. Torch-free."""
+"""What creation chooses for a large model where its creator left it open: numbers that take less memory. Torch-free."""
 
 from msgspec import structs
 

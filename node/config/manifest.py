@@ -1,4 +1,4 @@
-"""A swarm's manifest: signed by its founder, identified by its hash, checked by every node that reads it.
+"""A swarm's manifest: signed by its creator, identified by its hash, checked by every node that reads it.
 
 Canonical bytes are the msgpack of all fields, defaults included, keys sorted: one manifest has one byte string, and its hash is the
 swarm id. Keys that format 2 did not begin with are left out where they have their defaults: there are swarms from before them. So a node
@@ -65,18 +65,18 @@ def swarm_id(manifest: Manifest) -> str:
     return _hash(to_bytes(manifest))
 
 
-def found(manifest: Manifest, founder: Identity, now_ms: int) -> Manifest:
-    """The manifest with founder, time (unix) and signature filled in. Raises ConfigError: `check` objects."""
-    unsigned = msgspec.structs.replace(manifest, founder=founder.peer_id, founded_ms=now_ms, signature="")
+def create(manifest: Manifest, creator: Identity, now_ms: int) -> Manifest:
+    """The manifest with creator, time (unix) and signature filled in. Raises ConfigError: `check` objects."""
+    unsigned = msgspec.structs.replace(manifest, founder=creator.peer_id, founded_ms=now_ms, signature="")
     check(unsigned)
-    signature = founder.sign(_SIGN_DOMAIN + to_bytes(unsigned)).hex()
+    signature = creator.sign(_SIGN_DOMAIN + to_bytes(unsigned)).hex()
     return msgspec.structs.replace(unsigned, signature=signature)
 
 
 def verify(manifest: Manifest) -> None:
-    """Check the founder's signature. Raises ConfigError: not founded, or changed since."""
+    """Check the creator's signature. Raises ConfigError: not created, or changed since."""
     if not manifest.signature:
-        raise ConfigError("signature: is empty, this manifest was not founded; try `starling found MANIFEST.toml`")
+        raise ConfigError("signature: is empty, this manifest was not created; try `starling create MANIFEST.toml`")
     unsigned = msgspec.structs.replace(manifest, signature="")
     try:
         signature = bytes.fromhex(manifest.signature)
@@ -84,7 +84,7 @@ def verify(manifest: Manifest) -> None:
         signature = b""
     if not identity.verify(manifest.founder, signature, _SIGN_DOMAIN + to_bytes(unsigned)):
         raise ConfigError(
-            "signature: does not fit, the manifest was changed after founding; restore it, or found another swarm with `starling found`"
+            "signature: does not fit, the manifest was changed since it was signed; restore it, or create another with `starling create`"
         )
 
 
@@ -251,7 +251,7 @@ def _table(pairs: list[tuple[object, object]]) -> dict[str, object]:
 
 def _another_version(why: str) -> ConfigError:
     return ConfigError(
-        f"manifest: this swarm was founded with another version: {why}; try `pip install --upgrade starling-swarm`"
+        f"manifest: this swarm was created with another version: {why}; try `pip install --upgrade starling-swarm`"
     )
 
 

@@ -78,5 +78,5 @@ def objection(manifest: Manifest, there: int, model_bytes: int | None = None) ->
     cure = f"`--set task.batch_size={fits}`" if fits > 0 else "smaller keys of `task`"
     return (
         f"task: needs at least {shown(needed)} of memory here (a model of {shown(model)}, batches of {task.batch_size:,}), "
-        f"{shown(there)} are there; take a machine with more, or found it with {cure}; `starling manifest show` has them all"
+        f"{shown(there)} are there; take a machine with more, or create it with {cure}; `starling manifest show` has them all"
     )

@@ -66,7 +66,7 @@ def expected(manifest: Manifest, numerics: NumericsSection, dim: int) -> int:
 
 
 def parameters(manifest: Manifest) -> int | None:
-    """Of the whole model, where the task's keys say it or the founder's node wrote it down; of scripts' what its start holds."""
+    """Of the whole model, where the task's keys say it or the creator's node wrote it down; of scripts' what its start holds."""
     if (built := sizes.of(manifest.task)) is not None:
         return built.parameters
     held = start.sent(manifest)

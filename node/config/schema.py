@@ -59,16 +59,16 @@ class TaskSection(PartSection, frozen=True):
     batch_size: Annotated[int, Meta(ge=1, le=1 << 16)] = 32
     """Samples per local step."""
     start: Annotated[str, Meta(max_length=1024)] = ""
-    """A safetensors file of the model that all nodes begin with, as `starling export` writes it; "": a random one. `starling found` puts
+    """A safetensors file of the model that all nodes begin with, as `starling export` writes it; "": a random one. `starling create` puts
     its digest there, and members join with `--set start=FILE`. In a swarm of scripts, which needs one, they get it from each other."""
     fingerprint: Fingerprint = ()
-    """What nodes compare of a task that is not built in: version, metric, loss, parameters of the model; filled by `starling found`."""
+    """What nodes compare of a task that is not built in: version, metric, loss, parameters of the model; filled by `starling create`."""
     buffers: Literal["local", "average"] | Patterns | None = None
     """What becomes of the model's buffers outside of normalisation layers (codebooks, normalisers, memory banks). local: they stay at
     their node. average: those of floats are averaged with the model. Or the names of those that are, as "codebook*"; the others stay, those
     after a ! without a note. Left out: local, with a note when training changes one."""
     any_base: bool = False
-    """Members may have other values in frozen parameters than the founder: a base of their own, which nobody compares."""
+    """Members may have other values in frozen parameters than the creator: a base of their own, which nobody compares."""
 
 
 class PartitionSection(PartSection, frozen=True):
@@ -165,7 +165,7 @@ class AdmissionSection(PartSection, frozen=True):
 
     SECTION = "admission"
     kind: Literal["open", "invite", "allow"] = "open"
-    """open: anyone with a proof of work. invite: members with an invitation of the founder or of an invited member. allow: the listed."""
+    """open: anyone with a proof of work. invite: members with an invitation of the creator or of an invited member. allow: the listed."""
     per_prefix: Annotated[int, Meta(ge=0, le=64)] = 0
     """overlay.kind = pull: most of those asked in a round that are from one IPv4 /24, IPv6 /48 or operator; 0: any. Loopback and private
     addresses do not count."""
@@ -273,11 +273,11 @@ class Manifest(Section, frozen=True):
     seed: Annotated[int, Meta(ge=0, le=2**62)] = 0
     """Seed of all shared randomness: initial model, overlay, masks, partition."""
     founder: Annotated[str, Meta(max_length=128)] = ""
-    """Peer id of the founder; filled by `starling found`."""
+    """Peer id of the creator; filled by `starling create`."""
     founded_ms: Annotated[int, Meta(ge=0, le=2**53)] = 0
-    """Unix time of the founding; filled by `starling found`."""
+    """Unix time of the creation; filled by `starling create`."""
     signature: Annotated[str, Meta(max_length=128)] = ""
-    """Founder's Ed25519 signature (hex) over all other fields; filled by `starling found`."""
+    """Creator's Ed25519 signature (hex) over all other fields; filled by `starling create`."""
     task: TaskSection = msgspec.field(default_factory=TaskSection)
     partition: PartitionSection = msgspec.field(default_factory=PartitionSection)
     optimizer: OptimizerSection = msgspec.field(default_factory=OptimizerSection)

@@ -1,6 +1,6 @@
 """The model that every node begins with, where `task.start` names one. Torch-free.
 
-A manifest or scenario that a person writes names a file. A founded manifest names it by digests of its bytes, so that all nodes begin with
+A manifest or scenario that a person writes names a file. A created manifest names it by digests of its bytes, so that all nodes begin with
 equal bits:
 
     sha256:64 digits            each node says by `start` of its own settings where it has the file, which no peer sends
@@ -47,12 +47,12 @@ class Chunked:
 
 
 def is_digest(start: str) -> bool:
-    """Whether `task.start` is that of a founded manifest: no path."""
+    """Whether `task.start` is that of a created manifest: no path."""
     return _DIGEST.fullmatch(start) is not None
 
 
 def chunked(start: str) -> Chunked | None:
-    """Return the file that `task.start` of a founded swarm of scripts names; None: it is of another form, or too large."""
+    """Return the file that `task.start` of a created swarm of scripts names; None: it is of another form, or too large."""
     match = _CHUNKED.fullmatch(start)
     if match is None or int(match[2]) > MAX_BYTES:
         return None
@@ -65,7 +65,7 @@ def sent(manifest: Manifest) -> Chunked | None:
 
 
 def sealed(manifest: Manifest, config: NodeConfig) -> tuple[Manifest, NodeConfig]:
-    """Replace the file that `task.start` names by its digest; the founder's settings say where it is.
+    """Replace the file that `task.start` names by its digest; the creator's settings say where it is.
 
     Raises ConfigError: it cannot be read; or a swarm of scripts names none, or is a template and `config.start` is another file.
     """
@@ -82,7 +82,7 @@ def _sealed_in_chunks(manifest: Manifest, config: NodeConfig) -> tuple[Manifest,
     found = place(manifest) or config.start
     if not found:
         raise ConfigError(
-            f"task.start: a swarm of scripts begins with the model of its founder's script, and none is named; found it with {_SCRIPTS}"
+            f"task.start: a swarm of scripts begins with the model of its creator's script, and none is named; create it with {_SCRIPTS}"
         )
     made = of_file("start" if template else "task.start", Path(found))
     if template is not None and made != template:
@@ -94,7 +94,7 @@ def _sealed_in_chunks(manifest: Manifest, config: NodeConfig) -> tuple[Manifest,
 
 
 def place(manifest: Manifest) -> str:
-    """Absolute path of the file that a manifest names, "" where it names none: for members of the founder's own machine."""
+    """Absolute path of the file that a manifest names, "" where it names none: for members of the creator's own machine."""
     path = manifest.task.start
     return "" if is_digest(path) or chunked(path) else absolute(path)
 
@@ -147,7 +147,7 @@ def of_file(key: str, path: Path) -> Chunked:
             return Chunked(root(digests_of(pieces(path))), size)
     except OSError as error:
         raise ConfigError(
-            f"{key}: {shown(str(path))} cannot be read: {error.strerror}; needed is what {_SCRIPTS} wrote when it founded the swarm"
+            f"{key}: {shown(str(path))} cannot be read: {error.strerror}; needed is what {_SCRIPTS} wrote when it created the swarm"
         ) from error
     raise ConfigError(
         f"{key}: {shown(str(path))} must be of 1 to {MAX_BYTES:,} bytes, has {size:,}; needed is what {_SCRIPTS} wrote"
@@ -162,19 +162,19 @@ def pieces(path: Path) -> Iterator[bytes]:
 
 
 def check(manifest: Manifest) -> None:
-    """Raises ConfigError if a founded manifest names a file instead of its digest: its members would read a file of their machine."""
+    """Raises ConfigError if a created manifest names a file instead of its digest: its members would read a file of their machine."""
     start = manifest.task.start
     if not manifest.founder:
         return
     if script.trains(manifest):
         if sent(manifest) is None:
             raise ConfigError(
-                f"task.start: of a founded swarm of scripts must be chunks:, 64 digits, : and 1 to {MAX_BYTES:,} bytes, "
-                f"got {shown(start)}; found it with {_SCRIPTS}"
+                f"task.start: of a created swarm of scripts must be chunks:, 64 digits, : and 1 to {MAX_BYTES:,} bytes, "
+                f"got {shown(start)}; create it with {_SCRIPTS}"
             )
     elif start and not is_digest(start):
         raise ConfigError(
-            f"task.start: of a founded manifest must be sha256: and 64 digits, got {shown(start)}; found it with `starling found`"
+            f"task.start: of a created manifest must be sha256: and 64 digits, got {shown(start)}; create it with `starling create`"
         )
 
 

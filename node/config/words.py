@@ -99,7 +99,7 @@ OPTIMIZER: Final[Words] = MappingProxyType({
     "adadelta": "Adadelta", "rmsprop": "RMSprop", "rprop": "Rprop", "asgd": "ASGD", "adafactor": "Adafactor", "muon": "Muon",
 })  # fmt: skip
 ADMISSION: Final[Words] = MappingProxyType({
-    "open": "anyone with the invite", "invite": "those whom the founder or a member invited", "allow": "those whom the founder listed",
+    "open": "anyone with the invite", "invite": "those whom the creator or a member invited", "allow": "those whom the creator listed",
 })  # fmt: skip
 PACE: Final[Words] = MappingProxyType({"steps": "rounds", "sampled": "rounds of a sample", "clock": "slots of time"})
 _PLAIN = MappingProxyType(

@@ -11,7 +11,7 @@ from starling.node.config.schema import Manifest, NodeConfig
 def check_agreed(manifest: Manifest, config: NodeConfig, *, ours: bool) -> None:
     """Check that this node may, and can, run the code that a manifest names, which has been checked as far as possible without it.
 
-    `ours`: this node founded the swarm: its owner wrote the manifest. Raises ConfigError: the owner has not agreed, a part is not found, or
+    `ours`: this node created the swarm: its owner wrote the manifest. Raises ConfigError: the owner has not agreed, a part is not found, or
     it is incompatible with the rest.
     """
     if not ours:

@@ -209,6 +209,6 @@ class RunningNode:
         return peer in members and members[peer].present
 
     def inviter_of(self, peer: str) -> str:
-        """The inviter that answers for a peer; "" for none, and for the founder, who could else be banned through its invitees."""
+        """The inviter that answers for a peer; "" for none, and for the creator, who could else be banned through its invitees."""
         inviter = self.membership.origins.inviter_of(peer)
         return inviter if inviter is not None and inviter != self.context.manifest.founder else ""

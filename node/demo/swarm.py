@@ -185,12 +185,12 @@ class Demo:
         if admission.kind == "allow" and not admission.members:
             members = tuple(map(self._peer, range(self.plan.nodes + (self.plan.join_late is not None))))
             manifest = structs.replace(manifest, admission=admission.changed(members=members))
-        founder = self._member(0)
-        _, self.swarm = operate.found(founder.run_dir, manifest, self._config(0))
-        self.bootstrap = founder.start().wait_until_up(START_S).addresses
+        creator = self._member(0)
+        _, self.swarm = operate.create(creator.run_dir, manifest, self._config(0))
+        self.bootstrap = creator.start().wait_until_up(START_S).addresses
 
     def _join(self, index: int) -> None:
-        """With an invitation by the founder, if the swarm asks for one."""
+        """With an invitation by the creator, if the swarm asks for one."""
         line = attach.make_invite(RunDir(self.members[0].run_dir), self.swarm, self.bootstrap).invite
         member = self._member(index)
         operate.join(member.run_dir, invites.decode(line), self._config(index))
@@ -202,7 +202,7 @@ class Demo:
             folder = self.folder / demo_folder.ALONE
             self.alone = Member(0, folder, Identity.load_or_create(RunDir.create(folder).key).peer_id)
             self.alone.forks = self._forks
-            operate.found(folder, self.plan.alone, self._config(0, self.plan.alone))
+            operate.create(folder, self.plan.alone, self._config(0, self.plan.alone))
             self.alone.start()
 
     def _wait_for_alone(self, progress: Callable[[float, str], None]) -> None:

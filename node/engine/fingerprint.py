@@ -1,6 +1,6 @@
 """Fingerprint of a task that people wrote, which nodes compare: version, metric, loss, and the parameters of its model.
 
-A founder's node writes it into the manifest as lines of text (`task.fingerprint`), and every other compares its own when it makes the
+A creator's node writes it into the manifest as lines of text (`task.fingerprint`), and every other compares its own when it makes the
 model:
 
     version 2                                   only where the task has one
@@ -122,12 +122,12 @@ def check(manifest: Manifest, made: Task, model: nn.Module) -> None:
         kind = manifest.task.kind
         module = kind.partition(":")[0]
         raise ConfigError(
-            f"task.kind: {kind!r} is not what this swarm was founded with: {why}; ask the founder for its {module}, then `starling run`"
+            f"task.kind: {kind!r} is not what this swarm was created with: {why}; ask the creator for its {module}, then `starling run`"
         )
 
 
 def _difference(ours: Sequence[str], swarm: Sequence[str]) -> str:
-    """Return the first difference, in a few words; "" if there is none. Lines of the swarm come from a founder: they are shown escaped."""
+    """Return the first difference, in a few words; "" if there is none. Lines of the swarm come from a creator: they are shown escaped."""
     if tuple(ours) == tuple(swarm):
         return ""
     (mine, own, tensors), (theirs, count, wanted) = _parsed(ours), _parsed(swarm)
@@ -157,7 +157,7 @@ def _difference(ours: Sequence[str], swarm: Sequence[str]) -> str:
             return "the parameters of the model stand in another order"
         return f"a tensor after the first {len(wanted)} has another name, shape, dtype or order"
     return (
-        "its frozen parameters have other values than the swarm's, as of another base model or download (a swarm founded with `--set "
+        "its frozen parameters have other values than the swarm's, as of another base model or download (a swarm created with `--set "
         "task.any_base=true` lets each have its own)"
     )
 
@@ -178,7 +178,7 @@ def _parsed(lines: Sequence[str]) -> tuple[Mapping[str, str], tuple[int, int, st
         else:
             raise ConfigError(f"task.fingerprint: has a line {shown(line)}, which says nothing here; upgrade starling")
     if count is None:
-        raise ConfigError("task.fingerprint: has no line about the model; found the swarm again with `starling found`")
+        raise ConfigError("task.fingerprint: has no line about the model; create the swarm again with `starling create`")
     return facts, count, tensors
 
 
@@ -214,7 +214,7 @@ def _said(text: str | None) -> str:
 
 
 def main() -> None:
-    """Entry point of the child process of founding."""
+    """Entry point of the child process of creation."""
     answer = os.dup(1)
     os.dup2(2, 1)  # what the task prints
     consent_to, plain = sys.argv[1], msgspec.json.decode(sys.stdin.buffer.read())

@@ -80,7 +80,7 @@ def _beside(worker: Worker, pipe: Pipe) -> Beside:
 
 def main() -> None:
     """Entry point of the child."""
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a founder's stdout is for the invite alone
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a creator's stdout is for the invite alone
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

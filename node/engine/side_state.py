@@ -139,7 +139,7 @@ class SideState:
         self._look_at_extra()
         if changed := self._kept.mark():
             self.notes.append(
-                f"task.buffers: training changes {_listed(sorted(changed))}, which stay at this node; a swarm founded with `--set "
+                f"task.buffers: training changes {_listed(sorted(changed))}, which stay at this node; a swarm created with `--set "
                 "task.buffers=average`, or their names, averages them with the model, with `local` they stay without this note"
             )
 

@@ -24,8 +24,8 @@ def initial(task: Task, manifest: Manifest, file: str = "", *, checked: bool = F
     kind = manifest.task.kind
     if file and not manifest.task.start:
         raise ConfigError(
-            f"start: {shown(file)} is given, but this swarm begins with a random model; leave it out, `--set start=`, or found a swarm "
-            f"that begins with it, `starling found --set task.start={shlex.quote(file)}`"
+            f"start: {shown(file)} is given, but this swarm begins with a random model; leave it out, `--set start=`, or create a swarm "
+            f"that begins with it, `starling create --set task.start={shlex.quote(file)}`"
         )
     model = fresh_model(kind, task, manifest.seed)
     if not checked:

@@ -82,7 +82,7 @@ def create(
         for warning in warnings:
             say(warning)
         start_file.write(start, layout, x)
-        operate.found(folder, agreed, config)
+        operate.create(folder, agreed, config)
 
 
 def _all_wrong(chosen: Sequence[str], load: Callable[[Sequence[str]], T], wrong: list[str]) -> T | None:

@@ -70,7 +70,7 @@ class PeerStatus(msgspec.Struct, frozen=True):
     why: str = ""
     """Of a ban."""
     inviter: str = ""
-    """The member that invited it and is liable for it; "" for the founder, and in open swarms."""
+    """The member that invited it and is liable for it; "" for the creator, and in open swarms."""
     way: Literal["", "direct", "relayed", "control"] = ""
     """Of the connection to it: to the peer itself, through a relay, or through one that carries control messages alone; "" for none."""
     relay: str = ""

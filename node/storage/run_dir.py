@@ -50,7 +50,7 @@ def check_holds_node(path: Path, key: str = "--dir", *, or_demo: bool = False) -
     Raises:
         ConfigError: it is not; one line that names `key`, what is there instead and the next command.
     """
-    start = "start one with `starling found MANIFEST.toml` or `starling join INVITE`"
+    start = "start one with `starling create MANIFEST.toml` or `starling join INVITE`"
     try:
         if (path / "node.toml").exists():
             return
@@ -234,7 +234,7 @@ class RunDir:
         self._write(self.invite_file, invites.encode(invite) + "\n")
 
     def read_invite(self) -> Invite | None:
-        """The invite; None for the founder. Raises ConfigError: it is damaged or cannot be read."""
+        """The invite; None for the creator. Raises ConfigError: it is damaged or cannot be read."""
         try:
             text = self.invite_file.read_text()
         except FileNotFoundError:

@@ -170,7 +170,7 @@ def task(
         keys: (n,) owner of each training sample, for partition = by_key.
         lengths: (n,) tokens of each training sample: batches are of samples of like length, so that little of them is padding. Not for the
             data of `--data`.
-        version: of the task; nodes with another one than the founder's are refused, as are other names of loss and metric, and other
+        version: of the task; nodes with another one than the creator's are refused, as are other names of loss and metric, and other
             parameters of the model.
         weight: a batch -> how many of what the loss is a mean of it has (tokens, pixels), by which parts of a batch are weighted where it
             does not fit into memory; None: it is measured.

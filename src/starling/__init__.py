@@ -1,7 +1,7 @@
 """Train a PyTorch model together, without a server.
 
     starling.Swarm            a training loop of one's own as a member of a swarm
-    starling.found, join      a node that founds or joins a swarm; with `with` it runs in a child process
+    starling.create, join      a node that creates or joins a swarm; with `with` it runs in a child process
     starling.Node, run        the node of a run directory, in the background or to its end
     starling.attach           a running or ended node of this machine: status, evaluate, export, invite
     starling.simulate         a swarm, or a sweep of swarms, simulated on this machine
@@ -15,12 +15,13 @@ Names are imported on use: `import starling` loads neither torch nor trio. docs/
 """
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from starling.gossip.errors import ConfigError, GossipError
     from starling.node.attach import Attached, Evaluation
-    from starling.node.background import Node, attach, found, join, run
+    from starling.node.background import Node, attach, create, join, run
     from starling.node.config.parts import CATALOGUES as catalogues  # noqa: N811
     from starling.node.config.schema import Manifest
     from starling.node.script.swarm import Swarm
@@ -36,7 +37,7 @@ __version__: Final = "0.1.0"  # the only place: pyproject.toml, tools and docs r
 _MODULES = {
     "gossip.errors": ("ConfigError", "GossipError"),
     "node.attach": ("Attached", "Evaluation"),
-    "node.background": ("Node", "attach", "found", "join", "run"),
+    "node.background": ("Node", "attach", "create", "join", "run"),
     "node.config.parts": ("catalogues",),
     "node.config.schema": ("Manifest",),
     "node.script.swarm": ("Swarm",),
@@ -48,6 +49,7 @@ _MODULES = {
 }
 _WHERE = {name: f"starling.{module}" for module, names in _MODULES.items() for name in names}
 _RENAMED = {"catalogues": "CATALOGUES"}
+_FORMER = {"found": "create"}  # names of an earlier release, which work for one more
 
 __all__ = [
     "Attached",
@@ -64,7 +66,7 @@ __all__ = [
     "adapters",
     "attach",
     "catalogues",
-    "found",
+    "create",
     "join",
     "run",
     "scalars",
@@ -74,6 +76,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _FORMER:
+        warnings.warn(f"starling.{name} is called starling.{_FORMER[name]} now", DeprecationWarning, stacklevel=2)
+        name = _FORMER[name]
     if name == "adapters":
         return importlib.import_module("starling.node.tasks.adapters")
     if name not in _WHERE:

@@ -31,8 +31,8 @@ def test_importing_loads_nothing_heavy_and_every_name_is_there():
     assert in_child(program).stdout == "[] True\n"
 
 
-def test_founding_from_a_script_needs_no_torch(tmp_path):
-    program = "import sys, starling; starling.found('n', task='digits', rounds=3); print('torch' in sys.modules, 'trio' in sys.modules)"
+def test_creation_from_a_script_needs_no_torch(tmp_path):
+    program = "import sys, starling; starling.create('n', task='digits', rounds=3); print('torch' in sys.modules, 'trio' in sys.modules)"
     done = in_child(program, cwd=tmp_path)
     assert done.stdout == "False False\n", done.stderr
 
@@ -40,10 +40,16 @@ def test_founding_from_a_script_needs_no_torch(tmp_path):
 def test_every_name_of_the_package_is_on_the_page_or_its_docstring():
     assert dir(starling) == sorted(dir(starling))
     assert set(starling.__all__) <= set(dir(starling))
-    for name in ("found", "join", "Node", "run", "attach", "simulate", "Manifest", "Task"):
+    for name in ("create", "join", "Node", "run", "attach", "simulate", "Manifest", "Task"):
         assert f"starling.{name}" in PAGE
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         starling.nothing  # noqa: B018
+
+
+def test_a_former_name_warns_and_is_the_new_one():
+    with pytest.warns(DeprecationWarning, match=r"starling\.found is called starling\.create now"):
+        assert starling.found is starling.create
+    assert "found" not in dir(starling)
 
 
 @pytest.mark.slow
@@ -67,7 +73,7 @@ def test_ctrl_c_in_a_script_ends_its_nodes_in_order(tmp_path):
     """One SIGINT to the whole group, as a terminal sends it."""
     (tmp_path / "script.py").write_text(
         "import starling\n"
-        "node = starling.found('n', task='digits', rounds=0, set={'pace.quorum': 1, 'optimizer.schedule': 'constant'},\n"
+        "node = starling.create('n', task='digits', rounds=0, set={'pace.quorum': 1, 'optimizer.schedule': 'constant'},\n"
         "                      listen='/ip4/127.0.0.1/tcp/0', device='cpu')\n"
         "with node:\n"
         "    for status in node:\n"
@@ -98,7 +104,7 @@ def test_wrong_input_is_a_config_error_before_anything_is_written(tmp_path):
         {"device": "tpu"},
     ):
         with pytest.raises(ConfigError):
-            starling.found(tmp_path / "n", **wrong)
+            starling.create(tmp_path / "n", **wrong)
     with pytest.raises(ConfigError, match="invite"):
         starling.join(tmp_path / "n", "hello")
     with pytest.raises(ConfigError, match="n does not exist"):
@@ -115,8 +121,8 @@ def test_the_catalogues_name_what_a_manifest_can_give():
 
 def test_a_manifest_may_be_a_file_or_a_value(tmp_path):
     (tmp_path / "m.toml").write_text("seed = 7\n")
-    starling.found(tmp_path / "a", tmp_path / "m.toml", rounds=3)
-    starling.found(tmp_path / "b", starling.Manifest(seed=9), set={"pace.local_steps": 2})
+    starling.create(tmp_path / "a", tmp_path / "m.toml", rounds=3)
+    starling.create(tmp_path / "b", starling.Manifest(seed=9), set={"pace.local_steps": 2})
     texts = [(tmp_path / name / "manifest.toml").read_text() for name in "ab"]
     assert "seed = 7" in texts[0]
     assert "rounds = 3" in texts[0]
@@ -126,7 +132,7 @@ def test_a_manifest_may_be_a_file_or_a_value(tmp_path):
 
 @pytest.mark.real
 def test_a_node_that_cannot_start_says_why(tmp_path):
-    node = starling.found(tmp_path / "n", task="digits", listen="/ip4/203.0.113.7/tcp/9")
+    node = starling.create(tmp_path / "n", task="digits", listen="/ip4/203.0.113.7/tcp/9")
     with pytest.raises(starling.GossipError, match=r"ended with exit code 2.*203"):  # noqa: SIM117
         with node:
             node.wait_until_up()

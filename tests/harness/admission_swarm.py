@@ -7,7 +7,7 @@ import trio
 from starling.gossip.errors import GossipError
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.node.admission.chain import bind, invite, terms_of
-from starling.node.config.manifest import found, swarm_id
+from starling.node.config.manifest import create, swarm_id
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.daemon.membership.admission import Admission
 from starling.node.daemon.membership.contacts import Contacts
@@ -41,7 +41,7 @@ class Swarm:
     """Members of one manifest, on one hub."""
 
     def __init__(self, admission):
-        self.manifest = found(Manifest(admission=admission), PEOPLE[0], int(START_S * 1000))
+        self.manifest = create(Manifest(admission=admission), PEOPLE[0], int(START_S * 1000))
         self.id = swarm_id(self.manifest)
         self.hub = MemoryHub()
         self.terms = terms_of(self.manifest, self.id)
@@ -51,7 +51,7 @@ class Swarm:
 
     @asynccontextmanager
     async def running(self, *chains):
-        """people[0] founds; one more for each chain."""
+        """people[0] creates; one more for each chain."""
         async with trio.open_nursery() as self.nursery:
             await self.start(0)
             for index, chain in enumerate(chains, 1):

@@ -12,10 +12,10 @@ PEOPLE = [Identity.from_seed(bytes([number]) * 32) for number in range(12)]
 BEARERS = [bytes([100 + number]) * 32 for number in range(12)]
 
 
-FOUNDER = PEOPLE[0]
+CREATOR = PEOPLE[0]
 
 
-TERMS = Terms(SWARM, FOUNDER.peer_id, depth=3, quota=3)
+TERMS = Terms(SWARM, CREATOR.peer_id, depth=3, quota=3)
 
 
 END_MS = 2_000_000_000_000
@@ -29,7 +29,7 @@ def one_more(above, inviter, to, *, terms=TERMS, number=0, bearer=True, until=EN
 
 
 def chain_of(length, *, terms=TERMS, bearers=(True,) * MAX_LINKS):
-    """people[0] founds and invites people[1], who invites people[2], …"""
+    """people[0] creates and invites people[1], who invites people[2], …"""
     chain = ()
     for to in range(1, length + 1):
         chain = one_more(chain, PEOPLE[to - 1], to, terms=terms, bearer=bearers[to - 1])

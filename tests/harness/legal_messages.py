@@ -45,7 +45,7 @@ class Known:
     identity: Identity
     swarm: str
     members: tuple[str, ...]
-    founder: Identity
+    creator: Identity
     seen: deque[tuple[str, Message]] = field(default_factory=lambda: deque(maxlen=300))  # (the other end, message)
 
     def of(self, peer: str, *kinds: type[Message]) -> list[Any]:

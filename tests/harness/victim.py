@@ -1,4 +1,4 @@
-"""`starling` as it is, with a stopwatch on its loop: `python -m tests.harness.victim found …`.
+"""`starling` as it is, with a stopwatch on its loop: `python -m tests.harness.victim create …`.
 
 A trio loop is late for everybody while it works off what is ready: the processor time from one wait to the next is how late the node can
 be by its own doing, however busy the machine is. The longest one lies in the file that VICTIM_WORST names, as a double; whoever writes

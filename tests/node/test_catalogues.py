@@ -106,7 +106,7 @@ def test_what_is_not_installed_or_no_plain_dotted_name_is_refused(kinds, message
     "kind", ["os:system", f"{__name__}:bare", f"{__name__}:wrong", f"{__name__}:unresolved", "os:sep"]
 )
 def test_nothing_is_called_that_does_not_declare_itself_a_task(kind):
-    """A founder could name any function installed on a volunteer's machine: os:system with a command, say."""
+    """A creator could name any function installed on a volunteer's machine: os:system with a command, say."""
     called.clear()
     params = {"command": "exit 1"} if kind == "os:system" else {}
     with pytest.raises(ConfigError, match=r"must be a class with metric, .*, or a function annotated"):

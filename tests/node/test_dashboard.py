@@ -109,7 +109,7 @@ def test_every_kind_of_node_of_the_compose_file_is_scraped():
     (job,) = config["scrape_configs"]
     (names,) = job["dns_sd_configs"]
     serving = {name for name, service in services.items() if ":9464" in str(service.get("command"))}
-    assert serving == {name for name in names["names"] if name in services} >= {"founder", "volunteer"}
+    assert serving == {name for name in names["names"] if name in services} >= {"creator", "volunteer"}
     assert (names["type"], names["port"]) == ("A", 9464)
     assert job["sample_limit"] >= 2 * 250
 

@@ -88,7 +88,7 @@ def test_the_table_is_what_the_code_writes():
         (lambda d: (d / "best.safetensors").write_bytes(b"\xff" * 40), "best.safetensors", "cut short"),
         (lambda d: (d / "invite").write_text("starling9:abc"), "invite", "version 9, this program reads versions 1 and 2"),
         (lambda d: _replace(d / "manifest.toml", "format = 1", "format = 2"), "manifest", "version 2, this program reads 1"),
-        (lambda d: _replace(d / "manifest.toml", "seed = 0", "seed = 1"), "manifest", "was changed after founding"),
+        (lambda d: _replace(d / "manifest.toml", "seed = 0", "seed = 1"), "manifest", "was changed since it was signed"),
         (lambda d: _replace(d / "final.json", '"version":1', '"version":4'), "final.json", "version 4, this program reads 1"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",

@@ -108,7 +108,7 @@ def nodes(tmp_path, words, name, *, together):
     slow_steps.write(tmp_path, width=1580, layers=2, seconds=0.15)
     quorum = NODES if together else 1
     with lan(NODES, LINE) as hosts, terminals() as terminal:
-        what, watched = f"found {AGREED} {words} --set pace.quorum={quorum}", []
+        what, watched = f"create {AGREED} {words} --set pace.quorum={quorum}", []
         for number, host in enumerate(hosts):
             folder = f"{name}{number}"
             shell = terminal(f"ip netns exec {host} starling {what} {OWN} --dir {folder}", tmp_path, folder)

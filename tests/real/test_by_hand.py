@@ -43,10 +43,10 @@ def whole(node, run_dir):
 @pytest.mark.acceptance
 def test_a_killed_node_restarts_with_its_identity_and_the_others_go_on(tmp_path):
     """A dead engine is replaced under a living node; a dead node takes its engine along, is mourned, and resumes its checkpoint."""
-    founder_dir, joiner_dir = tmp_path / "founder", tmp_path / "joiner"
+    creator_dir, joiner_dir = tmp_path / "creator", tmp_path / "joiner"
     with terminals() as terminal:
-        founder = terminal(f"starling found {ENDLESS} {OWN} --shard 0 --dir founder", tmp_path, "f")
-        invite = founder.until(founder.first_line)
+        creator = terminal(f"starling create {ENDLESS} {OWN} --shard 0 --dir creator", tmp_path, "f")
+        invite = creator.until(creator.first_line)
         joiner = terminal(f"starling join {invite} {OWN} --shard 1 --dir joiner", tmp_path, "j")
         first = joiner.until(lambda: training(joiner_dir, beyond=5))
         seen = joiner.until(lambda: whole(joiner, joiner_dir))
@@ -56,8 +56,8 @@ def test_a_killed_node_restarts_with_its_identity_and_the_others_go_on(tmp_path)
         assert seen.paced_per_s is not None
         assert first.members == 2
         assert not first.rejoined
-        now = json.loads(starling("invite", "--json", "--dir", "founder", cwd=tmp_path))
-        assert {address.split("/")[-1] for address in now["bootstrap"]} == {training(founder_dir).peer, first.peer}
+        now = json.loads(starling("invite", "--json", "--dir", "creator", cwd=tmp_path))
+        assert {address.split("/")[-1] for address in now["bootstrap"]} == {training(creator_dir).peer, first.peer}
 
         engine = engine_of(joiner)
         os.kill(engine.pid, signal.SIGKILL)
@@ -69,10 +69,10 @@ def test_a_killed_node_restarts_with_its_identity_and_the_others_go_on(tmp_path)
         engine = engine_of(joiner)
         joiner.kill()
         until("the engine outlived its node", lambda: not lives(engine), PROMISE_S)
-        until("the death was not noticed", lambda: (now := training(founder_dir)) and now.members == 1)
-        assert any(event.name == "peer_died" for event in status_of(founder_dir).events)
-        alone = training(founder_dir).round
-        until("the other stopped", lambda: training(founder_dir, beyond=alone))
+        until("the death was not noticed", lambda: (now := training(creator_dir)) and now.members == 1)
+        assert any(event.name == "peer_died" for event in status_of(creator_dir).events)
+        alone = training(creator_dir).round
+        until("the other stopped", lambda: training(creator_dir, beyond=alone))
 
         joiner = terminal("starling run --dir joiner", tmp_path, "j2")
         again = joiner.until(lambda: training(joiner_dir, beyond=first.round))
@@ -80,21 +80,21 @@ def test_a_killed_node_restarts_with_its_identity_and_the_others_go_on(tmp_path)
         assert (again.peer, again.addresses) == (first.peer, first.addresses)
         until("they do not meet again", lambda: (now := training(joiner_dir)) and now.exchanges.committed > 2)
         assert joiner.ctrl_c() == 0
-        assert founder.ctrl_c() == 0
-    for run_dir in (founder_dir, joiner_dir):
+        assert creator.ctrl_c() == 0
+    for run_dir in (creator_dir, joiner_dir):
         assert not (run_dir / "control.sock").exists()
 
 
 @pytest.mark.acceptance
 def test_a_stranger_s_manifest_runs_code_of_this_machine_only_if_its_owner_agrees(tmp_path):
-    """Installed code, but the founder chose which: `join` refuses before anything is imported, and leaves no half-made node."""
+    """Installed code, but the creator chose which: `join` refuses before anything is imported, and leaves no half-made node."""
     with terminals() as terminal:
-        founder = terminal(
-            f"starling found {ENDLESS} --set task=starling.node.tasks.digits:Digits {OWN} --shard 0 --dir founder",
+        creator = terminal(
+            f"starling create {ENDLESS} --set task=starling.node.tasks.digits:Digits {OWN} --shard 0 --dir creator",
             tmp_path,
             "f",
         )
-        invite = founder.until(founder.first_line)
+        invite = creator.until(creator.first_line)
         refused = terminal(f"starling join {invite} {OWN} --shard 1 --dir joiner", tmp_path, "j")
         assert refused.process.wait(PATIENCE_S) == 2
         *_, words = refused.err.splitlines()
@@ -110,14 +110,14 @@ def test_a_stranger_s_manifest_runs_code_of_this_machine_only_if_its_owner_agree
         agreed = terminal(f"{command} --shard 1", tmp_path, "j2")
         agreed.until(lambda: training(tmp_path / "joiner"))
         assert agreed.ctrl_c() == 0
-        assert founder.ctrl_c() == 0
+        assert creator.ctrl_c() == 0
 
 
 def test_a_closed_terminal_stops_a_node_in_order_and_its_directory_says_how_it_ended(tmp_path):
     """SIGHUP, as when a window is closed: a checkpoint, a farewell, exit status 129, as a shell counts it."""
     run_dir = tmp_path / "n"
     with terminals() as terminal:
-        node = terminal(f"starling found {ENDLESS} --set pace.quorum=1 {OWN} --dir n", tmp_path, "n")
+        node = terminal(f"starling create {ENDLESS} --set pace.quorum=1 {OWN} --dir n", tmp_path, "n")
         node.until(lambda: training(run_dir, beyond=2))
         node.process.send_signal(signal.SIGHUP)
         assert node.process.wait(PATIENCE_S) == 129

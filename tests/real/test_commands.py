@@ -13,37 +13,37 @@ pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("warm_
 INVITED = "--preset vouched --set admission.kind=invite"
 
 
-def test_a_founder_looks_judges_invites_and_revokes(tmp_path):
-    """Two nodes of a swarm of invited members; the founder is asked everything there is, and the member is put out in the end."""
-    place, other = tmp_path / "founder", tmp_path / "member"
+def test_a_creator_looks_judges_invites_and_revokes(tmp_path):
+    """Two nodes of a swarm of invited members; the creator is asked everything there is, and the member is put out in the end."""
+    place, other = tmp_path / "creator", tmp_path / "member"
 
     def ask(name, *words):
-        return valid(name, starling(*words, "--dir", "founder", "--json", cwd=tmp_path))
+        return valid(name, starling(*words, "--dir", "creator", "--json", cwd=tmp_path))
 
     with terminals() as terminal:
-        founder = terminal(f"starling found {ENDLESS} {INVITED} {OWN} --shard 0 --dir founder --json", tmp_path, "f")
-        founded = valid("found", founder.until(founder.first_line))
-        member = terminal(f"starling join {founded['invite']} {OWN} --shard 1 --dir member --json", tmp_path, "m")
+        creator = terminal(f"starling create {ENDLESS} {INVITED} {OWN} --shard 0 --dir creator --json", tmp_path, "f")
+        created = valid("create", creator.until(creator.first_line))
+        member = terminal(f"starling join {created['invite']} {OWN} --shard 1 --dir member --json", tmp_path, "m")
         joined = valid("join", member.until(member.first_line))
-        assert joined["swarm"] == founded["swarm"]
+        assert joined["swarm"] == created["swarm"]
         liar = joined["peer"]
         member.until(lambda: training(other, beyond=1))
-        founder.until(lambda: training(place, beyond=1))
+        creator.until(lambda: training(place, beyond=1))
 
-        assert ask("status", "status")["peer"] == founded["peer"]
+        assert ask("status", "status")["peer"] == created["peer"]
         assert [row["peer"] for row in ask("peers", "peers")["peers"]] == [liar]
         assert ask("eval", "eval")["metric"] == "accuracy"
         exported = ask("export", "export", str(tmp_path / "m.safetensors"))
         assert (tmp_path / "m.safetensors").stat().st_size == exported["bytes"]
-        assert ask("manifest-show", "manifest", "show")["swarm"] == founded["swarm"]
+        assert ask("manifest-show", "manifest", "show")["swarm"] == created["swarm"]
         assert ask("config-show", "config", "show", "node")["node"]["shard"] == 0
         assert ask("invite", "invite", "--days", "3")["number"] == 1
 
-        watch = terminal("starling status --watch --json --dir founder", tmp_path, "watch")
+        watch = terminal("starling status --watch --json --dir creator", tmp_path, "watch")
         first = valid("status", watch.until(watch.first_line))
         watch.until(lambda: watch.out.count("\n") > 1)
-        assert first["swarm"] == founded["swarm"]
-        logs = terminal("starling logs -f --json --dir founder", tmp_path, "logs")
+        assert first["swarm"] == created["swarm"]
+        logs = terminal("starling logs -f --json --dir creator", tmp_path, "logs")
         assert valid("logs", logs.until(logs.first_line))["level"] == "info"
 
         assert ask("trust", "trust", liar)["trusted"] is True
@@ -58,8 +58,8 @@ def test_a_founder_looks_judges_invites_and_revokes(tmp_path):
             assert each.err == ""
         for each in logs.out.splitlines():
             valid("logs", each)
-        starling("leave", "--dir", "founder", cwd=tmp_path)
-        assert founder.process.wait(PATIENCE_S) == 0
+        starling("leave", "--dir", "creator", cwd=tmp_path)
+        assert creator.process.wait(PATIENCE_S) == 0
     with pytest.raises(control.NotRunning):
         control.status(place)
 
@@ -68,7 +68,7 @@ def test_a_watch_of_status_goes_through_the_end_and_the_restart_of_its_node(tmp_
     place = tmp_path / "n"
     options = "--set pace.rounds=0 --set pace.quorum=1 --set optimizer.schedule=constant"
     with terminals() as terminal:
-        node = terminal(f"starling found {options} {OWN} --dir n", tmp_path, "n")
+        node = terminal(f"starling create {options} {OWN} --dir n", tmp_path, "n")
         node.until(lambda: training(place))
         watch = terminal("starling status --watch --dir n", tmp_path, "watch")
         watch.until(lambda: "training" in watch.out)

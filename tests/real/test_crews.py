@@ -40,10 +40,10 @@ def test_a_crew_of_three_trains_and_goes_on_within_fifteen_seconds_after_a_machi
     text = tmp_path / "text.txt"
     text.write_bytes(bytes(32 + (i * i % 97 + i % 13) % 90 for i in range(20_000)))
     with terminals() as terminal:
-        founder = terminal(f"starling found {crew(text)} {OWN} --dir a", tmp_path, "a")
-        invite = founder.until(founder.first_line)
+        creator = terminal(f"starling create {crew(text)} {OWN} --dir a", tmp_path, "a")
+        invite = creator.until(creator.first_line)
         nodes = [
-            founder,
+            creator,
             *(terminal(f"starling join {invite} {OWN} --stage auto --dir {name}", tmp_path, name) for name in "bc"),
         ]
         until("they do not train", lambda: steps(tmp_path / "a") >= 20)
@@ -81,10 +81,10 @@ def test_over_shaped_lines_it_learns_bit_for_bit_what_one_machine_does_though_a_
             own = OWN.replace("127.0.0.1", f"10.96.0.{place + 1}")
             return f"ip netns exec {hosts[place]} starling {words} {own} --dir {'abc'[place]}"
 
-        founder = terminal(typed(0, f"found {rounds}"), tmp_path, "a")
-        invite = founder.until(founder.first_line)
+        creator = terminal(typed(0, f"create {rounds}"), tmp_path, "a")
+        invite = creator.until(creator.first_line)
         nodes = [
-            founder,
+            creator,
             *(terminal(typed(place, f"join {invite} --stage auto"), tmp_path, "abc"[place]) for place in (1, 2)),
         ]
         until("they do not train", lambda: steps(tmp_path / "a") >= 4 * STEPS)

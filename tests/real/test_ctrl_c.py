@@ -15,7 +15,7 @@ from tests.harness.tui.terminal import Terminal, needs_tmux
 
 pytestmark = [pytest.mark.real, pytest.mark.acceptance]
 
-FOUND = "starling found --example digits --listen /ip4/127.0.0.1/tcp/0 --set pace.rounds=0 --shard 0"
+CREATE = "starling create --example digits --listen /ip4/127.0.0.1/tcp/0 --set pace.rounds=0 --shard 0"
 SWEEP = f"starling simulate {ROOT}/examples/simulate-digits.toml --set simulate.nodes=16 --set pace.rounds=100000"
 
 
@@ -31,8 +31,8 @@ COMMANDS = {
     # command -> when it is interrupted, and its exit code
     "starling demo --nodes 3 --seconds 600 --no-tui --dir kept": (lambda shell: trains(shell.cwd / "kept" / "node-2")(), 130),
     "starling demo --nodes 4 --seconds 600 --no-tui": (has_family(3), 130),
-    f"{FOUND} --dir mine --set pace.quorum=1": (lambda shell: trains(shell.cwd / "mine", 3)(), 0),
-    f"{FOUND} --dir mine --set pace.quorum=4": (lambda shell: shell.first_line(), 0),
+    f"{CREATE} --dir mine --set pace.quorum=1": (lambda shell: trains(shell.cwd / "mine", 3)(), 0),
+    f"{CREATE} --dir mine --set pace.quorum=4": (lambda shell: shell.first_line(), 0),
     f"{SWEEP} --set sweep.seeds=[1,2,3] --jobs 2": (has_family(3), 130),
     "starling web mine": (lambda shell: shell.first_line(), 0),
     "starling logs -f mine": (lambda shell: shell.first_line(), 0),
@@ -68,13 +68,13 @@ def test_ctrl_c_ends_it_and_all_that_came_of_it(line, tmp_path):
 @pytest.mark.usefixtures("other_work")
 def test_ctrl_c_ends_a_node_that_joined(tmp_path):
     with terminals() as terminal:
-        founder = terminal(f"{FOUND} --dir mine --set pace.quorum=2", tmp_path, "founder")
-        invite = founder.until(founder.first_line)
+        creator = terminal(f"{CREATE} --dir mine --set pace.quorum=2", tmp_path, "creator")
+        invite = creator.until(creator.first_line)
         joiner = terminal(
             f"starling join {invite} --dir theirs --listen /ip4/127.0.0.1/tcp/0 --shard 1", tmp_path, "joiner"
         )
         joiner.until(trains(tmp_path / "theirs"))
-        for shell in (joiner, founder):
+        for shell in (joiner, creator):
             assert shell.ctrl_c() == 0, shell.err
             assert "Traceback" not in shell.err
 

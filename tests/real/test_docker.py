@@ -80,7 +80,7 @@ class Swarm:
 
     @property
     def honest(self) -> list[str]:
-        return self.containers("founder", "volunteer", "wan")
+        return self.containers("creator", "volunteer", "wan")
 
     def all_learn(self) -> None:
         """All honest nodes know each other, and reach what none reaches on its own part of the data."""
@@ -148,7 +148,7 @@ def begin(program: tuple[str, ...]) -> Iterator[Callable[[str, str], Swarm]]:
 
 @pytest.fixture(scope="module")
 def swarm(begin: Callable[[str, str], Swarm]) -> Swarm:
-    """The founder and volunteers of the page's beginning."""
+    """The creator and volunteers of the page's beginning."""
     (line,) = (line for line in BLOCKS["start"] if " up " in line)
     assert f"--scale volunteer={VOLUNTEERS}" in line
     return begin("swarm", line)
@@ -157,7 +157,7 @@ def swarm(begin: Callable[[str, str], Swarm]) -> Swarm:
 # --- no engine is needed ----------------------------------------------------------------------------------------------
 
 
-def test_the_manifest_is_one_that_found_accepts():
+def test_the_manifest_is_one_that_create_accepts():
     check(settings.load(FOLDER / "manifest.toml", Manifest))
 
 
@@ -170,8 +170,8 @@ def test_either_compose_accepts_the_file(version, profile):
     for some in (files, files[:2]):
         config = yaml.safe_load(said(*PROGRAMS[version], *some, "--profile", profile, "config"))
         services = config["services"]
-        nodes = {name: each for name, each in services.items() if name in {"founder", "volunteer", "liar", "wan"}}
-        assert {"founder", "volunteer"} <= nodes.keys()
+        nodes = {name: each for name, each in services.items() if name in {"creator", "volunteer", "liar", "wan"}}
+        assert {"creator", "volunteer"} <= nodes.keys()
         for name, each in nodes.items():
             assert each["read_only"], name
             assert each["cap_drop"] == ["ALL"], name
@@ -194,7 +194,7 @@ def test_what_is_observed_is_configured():
     assert json.loads((FOLDER / mounted[dashboard]).read_text())["panels"]
     scraped = FOLDER / "observe" / "prometheus.yml"
     asked = str(yaml.safe_load(scraped.read_text())["scrape_configs"])
-    assert all(name in asked for name in ("founder", "volunteer", "wan", "liar", "9464"))
+    assert all(name in asked for name in ("creator", "volunteer", "wan", "liar", "9464"))
     if shutil.which("promtool") is not None:
         said("promtool", "check", "config", str(scraped))
 
@@ -289,10 +289,10 @@ def test_a_demo_learns_in_the_image(program):
     assert all(each["value"] > 0.8 for each in answer["nodes"])
 
 
-def test_a_volunteer_without_a_founder_names_it(program):
+def test_a_volunteer_without_a_creator_names_it(program):
     started = said("docker", "run", "-d", "--init", "-e", "INVITE_FILE=/invite/swarm", "starling", "join").strip()
     try:
-        until(lambda: "docker compose -f docker/compose.yaml up -d founder" in command("docker", "logs", started).stderr,
+        until(lambda: "docker compose -f docker/compose.yaml up -d creator" in command("docker", "logs", started).stderr,
               START_S, "what to do")  # fmt: skip
         assert inspected(started, "{{.State.Running}}") == "true"
     finally:
@@ -302,24 +302,24 @@ def test_a_volunteer_without_a_founder_names_it(program):
 # --- a swarm ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_founder_alone_says_what_it_misses_and_goes_on(begin):
+def test_a_creator_alone_says_what_it_misses_and_goes_on(begin):
     """One node, then enough of them, then fewer while it runs."""
-    swarm = begin("alone", "docker compose up -d founder")
-    (founder,) = swarm.containers("founder")
-    until(lambda: is_healthy(founder), START_S, "healthy")
+    swarm = begin("alone", "docker compose up -d creator")
+    (creator,) = swarm.containers("creator")
+    until(lambda: is_healthy(creator), START_S, "healthy")
     if os.getloadavg()[0] < (os.cpu_count() or 1):  # what else runs here is not the image's fault
-        log = json.loads(inspected(founder, "{{json .State.Health.Log}}"))
+        log = json.loads(inspected(creator, "{{json .State.Health.Log}}"))
         first = next(each["End"] for each in log if each["ExitCode"] == 0)
-        assert (at(first) - at(inspected(founder, "{{.State.StartedAt}}"))).total_seconds() <= HEALTHY_S
+        assert (at(first) - at(inspected(creator, "{{.State.StartedAt}}"))).total_seconds() <= HEALTHY_S
     until(
-        lambda: "waiting for 3 members, 1 here" in (status(founder).get("problem") or ""), START_S, "what it waits for"
+        lambda: "waiting for 3 members, 1 here" in (status(creator).get("problem") or ""), START_S, "what it waits for"
     )
     swarm.compose("up", "-d", "--scale", "volunteer=2")
-    until(lambda: status(founder).get("state") == "training", START_S, "it trains")
+    until(lambda: status(creator).get("state") == "training", START_S, "it trains")
     swarm.compose("up", "-d", "--scale", "volunteer=1")
-    until(lambda: status(founder).get("members") == 2, START_S, "it sees that one is gone")
-    reached = status(founder)["round"]
-    until(lambda: status(founder).get("round", 0) > reached + 5, START_S, "it goes on")
+    until(lambda: status(creator).get("members") == 2, START_S, "it sees that one is gone")
+    reached = status(creator)["round"]
+    until(lambda: status(creator).get("round", 0) > reached + 5, START_S, "it goes on")
 
 
 def test_every_container_becomes_healthy(swarm):
@@ -327,7 +327,7 @@ def test_every_container_becomes_healthy(swarm):
     until(lambda: all(is_healthy(each) for each in swarm.honest), START_S, "all are healthy")
 
 
-def test_the_volunteers_find_the_founder_and_all_learn(swarm):
+def test_the_volunteers_find_the_creator_and_all_learn(swarm):
     """By the invite alone, and from parts of the data none of which is enough for that figure by itself."""
     swarm.all_learn()
 
@@ -361,7 +361,7 @@ def test_a_running_swarm_can_be_looked_at(swarm, line):
 def test_its_figures_can_be_fetched(swarm):
     """From the address that Prometheus asks, by the name that compose gives."""
     fetch = "import urllib.request as u; print(u.urlopen('http://volunteer:9464/metrics').read().decode())"
-    assert "# TYPE starling_" in said("docker", "exec", swarm.containers("founder")[0], "python", "-c", fetch)
+    assert "# TYPE starling_" in said("docker", "exec", swarm.containers("creator")[0], "python", "-c", fetch)
 
 
 @pytest.mark.parametrize("line", BLOCKS["scenarios"])
@@ -383,8 +383,8 @@ def test_the_swarm_heals(swarm, line):
 
 
 def test_a_stopped_container_leaves_in_order_and_comes_back_as_itself(swarm):
-    """No node has to found or join again; members find a founder whose address has changed."""
-    for each in (swarm.containers("founder")[0], swarm.containers("volunteer")[0]):
+    """No node has to create or join again; members find a creator whose address has changed."""
+    for each in (swarm.containers("creator")[0], swarm.containers("volunteer")[0]):
         until(lambda each=each: bool(status(each)), START_S, "it answers")
         before = status(each)
         said("docker", "stop", "-t", "10", each)

@@ -237,7 +237,7 @@ def test_an_engine_does_not_outlive_a_daemon_that_was_killed(tmp_path):
 
 
 def test_what_a_task_prints_goes_to_stderr(tmp_path):
-    """The founder's stdout is the invite alone, and the engine inherits it."""
+    """The creator's stdout is the invite alone, and the engine inherits it."""
     (tmp_path / "chatty.py").write_text(
         "from starling.node.tasks.digits import Digits\n"
         "class Chatty(Digits):\n"

@@ -61,7 +61,7 @@ def test_what_is_printed_and_the_exit_status_come_through(forked):
 
 
 def test_a_killed_process_says_so_and_one_that_has_ended_is_not_killed(forked, tmp_path):
-    process, _output = forked("found", "--dir", str(tmp_path / "n"), "--listen", "/ip4/127.0.0.1/tcp/0")
+    process, _output = forked("create", "--dir", str(tmp_path / "n"), "--listen", "/ip4/127.0.0.1/tcp/0")
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.05)
     assert process.poll() is None

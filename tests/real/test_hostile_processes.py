@@ -39,10 +39,10 @@ pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance]
 def begun(terminal, folder, *settings: str) -> list:
     """Four nodes that train with one another -> their folders."""
     agreed = " ".join((ENDLESS.replace("partition.shards=2", f"partition.shards={NODES}"), *settings))
-    founder = terminal(f"starling found {agreed} {OWN} --shard 0 --dir 0", folder, "0")
-    founder.until(founder.first_line)
+    creator = terminal(f"starling create {agreed} {OWN} --shard 0 --dir 0", folder, "0")
+    creator.until(creator.first_line)
     folders = [folder / str(index) for index in range(NODES)]
-    until("the founder does not begin", lambda: status_of(folders[0]))
+    until("the creator does not begin", lambda: status_of(folders[0]))
     for index in range(1, NODES):
         text = starling("invite", "--dir", "0", cwd=folder).split()[-1]
         terminal(f"starling join {text} {OWN} --shard {index} --dir {index}", folder, str(index))

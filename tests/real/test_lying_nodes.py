@@ -24,9 +24,9 @@ pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.acceptance]
 def with_one_that_is(lie: str, agreed: str, terminal, folder) -> list:
     """Honest nodes and one that lies from its first moment on. -> folders of the honest"""
     folder.mkdir()
-    founder = terminal(f"starling found {agreed} {OWN} --shard 0 --dir 0", folder, "0")
-    founder.until(founder.first_line)
-    until("the founder does not begin", lambda: status_of(folder / "0"))
+    creator = terminal(f"starling create {agreed} {OWN} --shard 0 --dir 0", folder, "0")
+    creator.until(creator.first_line)
+    until("the creator does not begin", lambda: status_of(folder / "0"))
     liar = f"env PYTHONPATH={ROOT} {sys.executable} -m tests.harness.lying_node {lie}"
     for index in range(1, NODES):
         invite = starling("invite", "--dir", "0", cwd=folder).split()[-1]

@@ -147,7 +147,7 @@ def training(story, places, tmp_path):
     """Nodes, a host each, past their first rounds."""
     slow_steps.write(tmp_path, width=8, layers=1, seconds=STEP_S)
     folders = [tmp_path / str(number) for number in range(story.nodes)]
-    what = f"found {AGREED} --set pace.quorum={story.nodes}"
+    what = f"create {AGREED} --set pace.quorum={story.nodes}"
     with places(story.nodes, tmp_path) as (line, hosts), terminals() as terminal:
         for number in range(story.nodes):
             words = f"{what} --no-lan --set trust=true --set threads=1 --dir {number}"

@@ -1,4 +1,4 @@
-"""Newcomers to a swarm whose founder is dead, on hosts of their own: found on the local network, or invited by whoever is left."""
+"""Newcomers to a swarm whose creator is dead, on hosts of their own: found on the local network, or invited by whoever is left."""
 
 import time
 
@@ -18,11 +18,11 @@ def member(folder):
 
 
 @pytest.mark.acceptance
-def test_with_the_founder_dead_a_newcomer_is_a_member_within_ten_seconds(tmp_path):
+def test_with_the_creator_dead_a_newcomer_is_a_member_within_ten_seconds(tmp_path):
     """By an old invite that names nobody alive, on the same local network; and by one that another member makes."""
     with lan(4) as (first, second, third, fourth), terminals() as terminal:
-        founder = terminal(f"ip netns exec {first} starling found {ENDLESS} --shard 0 --dir a", tmp_path, "a")
-        old = founder.until(founder.first_line)
+        creator = terminal(f"ip netns exec {first} starling create {ENDLESS} --shard 0 --dir a", tmp_path, "a")
+        old = creator.until(creator.first_line)
         other = terminal(f"ip netns exec {second} starling join {old} --shard 1 --dir b", tmp_path, "b")
         other.until(lambda: training(tmp_path / "b", beyond=2))
         unplug(first)  # as of a machine that is switched off, which refuses nothing

@@ -37,7 +37,7 @@ def test_after_kills_at_random_instants_all_commit_and_nothing_of_the_dead_is_le
     chance, away, nodes = Random(1), dict[int, float](), {}
     folders = [tmp_path / str(index) for index in range(NODES)]
     with terminals() as terminal:
-        nodes[0] = terminal(f"starling found {AGREED} {OWN} --shard 0 --dir 0", tmp_path, "0")
+        nodes[0] = terminal(f"starling create {AGREED} {OWN} --shard 0 --dir 0", tmp_path, "0")
         invite = nodes[0].until(nodes[0].first_line)
         for index in range(1, NODES):
             nodes[index] = terminal(f"starling join {invite} {OWN} --shard {index} --dir {index}", tmp_path, str(index))

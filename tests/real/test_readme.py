@@ -88,8 +88,8 @@ def test_every_setting_a_page_gives_is_one(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=pages.name)
-def test_every_swarm_a_page_founds_demonstrates_or_simulates_passes_its_check(page, tmp_path):
-    """What `found`, `demo` and `simulate` look at before they begin, with the preset and settings of the line."""
+def test_every_swarm_a_page_creates_demonstrates_or_simulates_passes_its_check(page, tmp_path):
+    """What `create`, `demo` and `simulate` look at before they begin, with the preset and settings of the line."""
     for line in shown(page):
         words = [re.sub(r"\$STARLING_DATA/\w+", str(tmp_path), word) for word in line.split()[1:]]
         options = [
@@ -102,7 +102,7 @@ def test_every_swarm_a_page_founds_demonstrates_or_simulates_passes_its_check(pa
         file = next((ROOT / word for word in words[1:] if word.endswith(".toml") and (ROOT / word).exists()), None)
         if words[0] == "simulate" and file is not None:
             rules.check(sweep.read(file, given)[1])
-        elif words[0] in {"found", "demo"}:
+        elif words[0] in {"create", "demo"}:
             given = [*given, *(f"task={value}" for option, value in options if option == "--task")]
             manifests.check(presets.load(Manifest, file, given))
 
@@ -159,10 +159,10 @@ def test_four_nodes_by_hand_do_what_the_readme_says(tmp_path):
     """Found, join three times, look, export, leave, Ctrl-C: the blocks as they stand, each line in a terminal of its own."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     with terminals() as terminal:
-        source, found = lines("found")
+        source, create = lines("create")
         assert source == "source .venv/bin/activate"  # whose PATH this process has already
-        founder = terminal(found, tmp_path, "terminal-1")
-        invite = founder.until(founder.first_line)
+        creator = terminal(create, tmp_path, "terminal-1")
+        invite = creator.until(creator.first_line)
         assert invite.startswith("starling1:")
         joiners = [
             terminal(line.replace("INVITE", invite), tmp_path, f"terminal-{number}")
@@ -170,7 +170,7 @@ def test_four_nodes_by_hand_do_what_the_readme_says(tmp_path):
         ]
         folders = [tmp_path / f"starling-{number}" for number in range(1, 5)]
         for folder in folders:
-            founder.until(lambda folder=folder: (now := status_of(folder)) and now.state == "finished")
+            creator.until(lambda folder=folder: (now := status_of(folder)) and now.state == "finished")
         printed = {line: shell(line, tmp_path) for line in lines("look")}
         status = valid("status", printed["starling status --dir starling-2 --json"])
         assert (status["round"], status["rounds"], status["members"]) == (100, 100, 4)
@@ -188,10 +188,10 @@ def test_four_nodes_by_hand_do_what_the_readme_says(tmp_path):
         model = shell("python -c '" + pages.block(ROOT / "README.md", "model").text + "'", tmp_path)
         assert "(64, 64)" in model
         assert joiners[0].process.wait(5) == 0
-        for node in (founder, *joiners[1:]):
+        for node in (creator, *joiners[1:]):
             assert node.ctrl_c() == 0
-    assert founder.out.strip() == invite
-    assert all("Traceback" not in node.err for node in (founder, *joiners))
+    assert creator.out.strip() == invite
+    assert all("Traceback" not in node.err for node in (creator, *joiners))
 
 
 @pytest.mark.real

@@ -30,7 +30,7 @@ def trained(tmp_path, *, opens, behind, symmetric=(), rounds=ROUNDS):
     """Nodes on hosts in the open, which relay, and behind routers train -> their last status, and how many seconds they took."""
     count = opens + behind
     folders = [tmp_path / str(number) for number in range(count)]
-    what = f"found {ROOT}/examples/digits.toml --set pace.rounds={rounds}"
+    what = f"create {ROOT}/examples/digits.toml --set pace.rounds={rounds}"
     what += f" --set partition.shards={count} --set pace.quorum={count}"
     with homes(behind, opens=opens, symmetric=symmetric, line=LINE) as hosts, terminals() as terminal:
         for number, host in enumerate(hosts):

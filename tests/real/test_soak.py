@@ -64,7 +64,7 @@ def test_nothing_grows_in_those_that_stay_while_others_come_and_go(tmp_path):
         return all((now := training(it)) and now.members == NODES for it in folders)
 
     with terminals() as terminal:
-        nodes = {0: terminal(f"starling found {AGREED} {OWN} --shard 0 --dir 0", tmp_path, "0")}
+        nodes = {0: terminal(f"starling create {AGREED} {OWN} --shard 0 --dir 0", tmp_path, "0")}
         invite = nodes[0].until(nodes[0].first_line)
         for index in range(1, NODES):
             nodes[index] = terminal(f"starling join {invite} {OWN} --shard {index} --dir {index}", tmp_path, str(index))

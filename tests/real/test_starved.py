@@ -38,7 +38,7 @@ def seconds_of(family):
 def test_nodes_with_a_thirtieth_of_a_core_declare_nobody_dead(tmp_path):
     folders = [tmp_path / str(index) for index in range(NODES)]
     with terminals() as terminal:
-        nodes = [terminal(f"starling found {AGREED} {OWN} --shard 0 --dir 0", tmp_path, "0")]
+        nodes = [terminal(f"starling create {AGREED} {OWN} --shard 0 --dir 0", tmp_path, "0")]
         invite = nodes[0].until(nodes[0].first_line)
         nodes += [
             terminal(f"starling join {invite} {OWN} --shard {index} --dir {index}", tmp_path, str(index))

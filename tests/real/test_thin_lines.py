@@ -63,7 +63,7 @@ def shares(trips):
 @pytest.mark.parametrize("budget_bytes", [0, 1_000_000], ids=["as much as fits", "a megabyte"])
 def test_on_megabit_links_payloads_delay_no_probe_and_cause_no_false_suspicion(tmp_path, budget_bytes):
     folders = [tmp_path / str(number) for number in range(NODES)]
-    what = f"found {ROOT}/examples/digits.toml --set task.hidden={HIDDEN} --set pace.rounds=0 --set optimizer.schedule=constant"
+    what = f"create {ROOT}/examples/digits.toml --set task.hidden={HIDDEN} --set pace.rounds=0 --set optimizer.schedule=constant"
     what += f" --set compress.budget_bytes={budget_bytes}" * bool(budget_bytes)
     with lan(NODES, LINE) as hosts, terminals() as terminal:
         nodes = []

@@ -35,7 +35,7 @@ MOST_GROWTH_BYTES = 64 << 20
 LATE_S = 0.1
 PROBE_S = 0.5
 MOST_SLOW = 4.0
-FOUND = "found --set task.kind=digits --set pace.quorum=2 --set pace.rounds=0 --set optimizer.schedule=constant"
+CREATE = "create --set task.kind=digits --set pace.quorum=2 --set pace.rounds=0 --set optimizer.schedule=constant"
 
 
 @dataclass
@@ -75,11 +75,11 @@ def running(arguments, **more):
 def victim(tmp_path_factory):
     place = tmp_path_factory.mktemp("victim")
     worst, run_dir = place / "worst", place / "node"
-    found = ["tests.harness.victim", *FOUND.split(), "--listen", "/ip4/127.0.0.1/tcp/0", "--dir", str(run_dir)]
+    words = ["tests.harness.victim", *CREATE.split(), "--listen", "/ip4/127.0.0.1/tcp/0", "--dir", str(run_dir)]
     with (
         (place / "out").open("wb") as out,
         running(
-            found, env={"VICTIM_WORST": str(worst)}, cwd=place, stdout=out, stderr=out, stdin=subprocess.DEVNULL
+            words, env={"VICTIM_WORST": str(worst)}, cwd=place, stdout=out, stderr=out, stdin=subprocess.DEVNULL
         ) as process,
     ):
         until("it does not start", lambda: (now := status_of(run_dir)) and now.state == "waiting")

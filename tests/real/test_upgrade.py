@@ -43,8 +43,8 @@ def exchanging(run_dir, more_than=0):
 def test_a_node_is_upgraded_while_its_swarm_trains_and_goes_back(tmp_path, later):
     """Its identity, swarm and model stay; both versions exchange with each other, and each reads what the other wrote."""
     with terminals() as terminal:
-        founder = terminal(f"starling found {SWARM} {OWN} --shard 0 --dir founder --json", tmp_path, "founder")
-        invite = json.loads(founder.until(founder.first_line))["invite"]
+        creator = terminal(f"starling create {SWARM} {OWN} --shard 0 --dir creator --json", tmp_path, "creator")
+        invite = json.loads(creator.until(creator.first_line))["invite"]
         node = terminal(f"starling join {invite} {OWN} --shard 1 --dir node", tmp_path, "node")
         before = node.until(lambda: exchanging(tmp_path / "node"))
         for number, program in enumerate((later, "starling")):
@@ -54,21 +54,23 @@ def test_a_node_is_upgraded_while_its_swarm_trains_and_goes_back(tmp_path, later
             assert node.process.wait(PATIENCE_S) == 0
             assert "`starling run`" in bash(check, tmp_path)
             assert (LATER in bash(check, tmp_path)) == (program is later)
-            was = status_of(tmp_path / "founder").exchanges.committed
+            was = status_of(tmp_path / "creator").exchanges.committed
             node = terminal(f"{program} run --dir node", tmp_path, f"node{number}")
             now = node.until(lambda: exchanging(tmp_path / "node"))
             assert (now.peer, now.swarm) == (before.peer, before.swarm)
             assert now.round >= before.round
-            founder.until(lambda was=was: exchanging(tmp_path / "founder", was))
+            creator.until(lambda was=was: exchanging(tmp_path / "creator", was))
 
 
 def test_a_key_of_the_later_version_is_refused_by_the_older_in_one_line(tmp_path, later):
     """Nothing of the swarm is lost: the owner is told to upgrade."""
     with terminals() as terminal:
-        founder = terminal(f"{later} found {SWARM} {OWN} --set mix.novel=0.5 --dir founder --json", tmp_path, "founder")
-        invite = json.loads(founder.until(founder.first_line))["invite"]
+        creator = terminal(
+            f"{later} create {SWARM} {OWN} --set mix.novel=0.5 --dir creator --json", tmp_path, "creator"
+        )
+        invite = json.loads(creator.until(creator.first_line))["invite"]
         node = terminal(f"starling join {invite} {OWN} --dir node", tmp_path, "node")
         assert node.process.wait(PATIENCE_S) == 2
         *_, line = node.err.strip().splitlines()
-        assert "founded with another version: mix.novel" in line
+        assert "created with another version: mix.novel" in line
         assert "pip install --upgrade" in line

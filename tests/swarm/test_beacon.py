@@ -1,4 +1,4 @@
-"""Whole nodes that are ranked anew: all agree on orders that nobody foresaw, forgers are shut out, and a dead founder stops nobody."""
+"""Whole nodes that are ranked anew: all agree on orders that nobody foresaw, forgers are shut out, and a dead creator stops nobody."""
 
 import trio
 
@@ -19,7 +19,7 @@ from tests.harness.stories import virtual
 from tests.harness.swarms import events, rounds_done, story, until
 
 NODES = 8
-FOUNDER, LAST = 0, NODES - 1
+CREATOR, LAST = 0, NODES - 1
 EVERY = 4
 
 
@@ -103,11 +103,11 @@ async def test_all_nodes_derive_the_same_order_from_beacons_without_lost_exchang
 
 
 @virtual(1)
-async def test_without_its_founder_a_swarm_goes_on_with_an_order_that_all_can_work_out_and_says_so_once():
+async def test_without_its_creator_a_swarm_goes_on_with_an_order_that_all_can_work_out_and_says_so_once():
     swarm = begin(200)
     async with swarm.running(NODES):
         await until(lambda: rounds_done(swarm, 2))
-        await swarm.crash(FOUNDER)
+        await swarm.crash(CREATOR)
         others = list(swarm.nodes.values())
         await until(lambda: all(len(virtual.node.running.membership.members) == NODES - 1 for virtual in others))
         await until(lambda: all("beacon_missing" in events(virtual) for virtual in others))
@@ -118,7 +118,7 @@ async def test_without_its_founder_a_swarm_goes_on_with_an_order_that_all_can_wo
         assert committed(swarm) >= before + 4 * len(others)
         assert missed(swarm) == lost
         assert all(events(virtual).count("beacon_missing") == 1 for virtual in others)
-        await swarm.start(FOUNDER)
+        await swarm.start(CREATOR)
         await until(lambda: all("beacon_back" in events(virtual) for virtual in others))
         assert all(virtual.node.events.faults == {} for virtual in swarm.nodes.values())
 

@@ -92,10 +92,10 @@ async def test_an_invite_of_any_member_leads_to_the_others_until_they_are_gone(s
     async with swarm.running(3):
         await until(lambda: agree(swarm, 0, 1, 2))
         await until(lambda: rounds_done(swarm, 1))
-        founder, *others = (swarm.nodes[index].peer_id for index in range(3))
+        creator, *others = (swarm.nodes[index].peer_id for index in range(3))
         for peer, it in snapshots(swarm).items():
             assert it.bootstrap[0] == address_of(peer)
-            assert set(it.bootstrap) == {address_of(each) for each in (founder, *others)}
+            assert set(it.bootstrap) == {address_of(each) for each in (creator, *others)}
         await swarm.crash(0)
         await until(lambda: agree(swarm, 1, 2))
         assert all(set(it.bootstrap) == set(map(address_of, others)) for it in snapshots(swarm).values())

@@ -125,7 +125,7 @@ async def test_a_victim_among_ten_times_as_many_sybils_has_a_majority_of_honest_
 
 
 def invited(swarm, nodes):
-    """The founder invites each node by a bearer key of its own."""
+    """The creator invites each node by a bearer key of its own."""
     terms = terms_of(swarm.manifest, swarm.swarm)
     for index in range(1, nodes):
         bearer = bytes([index]) * 32

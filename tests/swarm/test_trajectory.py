@@ -56,11 +56,11 @@ def _draw(swarm, index):
 
 
 def _salt(swarm):
-    """What the founder's beacons make of the ranks of a round."""
-    every, founder = swarm.manifest.overlay.rerank_every, swarm.identity(0)
-    beacons = Beacons(swarm.swarm, founder.peer_id, verify)
+    """What the creator's beacons make of the ranks of a round."""
+    every, creator = swarm.manifest.overlay.rerank_every, swarm.identity(0)
+    beacons = Beacons(swarm.swarm, creator.peer_id, verify)
     for epoch in range(1, epoch_of(swarm.manifest.pace.rounds, every) + 1):
-        beacons.take("", signed(swarm.swarm, epoch, founder.sign), epoch)
+        beacons.take("", signed(swarm.swarm, epoch, creator.sign), epoch)
     return lambda number: beacons.salt(swarm.swarm.encode(), epoch_of(number, every))
 
 
@@ -166,8 +166,8 @@ def test_a_swarm_that_begins_with_a_file_walks_the_reference_trajectory(determin
     assert failed == 0
     expected = walk(agreed, swarm, peers, lambda one, other: incs[one, other])
     assert torch.equal(models, expected)
-    founded, _ = sealed(agreed, NodeConfig())
-    assert torch.equal(walk(founded, swarm, peers, lambda one, other: incs[one, other], file=str(file)), expected)
+    created, _ = sealed(agreed, NodeConfig())
+    assert torch.equal(walk(created, swarm, peers, lambda one, other: incs[one, other], file=str(file)), expected)
 
 
 def test_until_it_ends_the_plain_phase_is_plain_averaging_bit_for_bit():

@@ -31,7 +31,7 @@ def loop(patterns: tuple[str, ...], repeat: int, seconds: float, as_json: bool) 
     """Measure how much of a plain PyTorch loop's speed local steps keep: processor time on one thread.
 
     The same model, data, batch size and optimiser in two processes that take turns: a built-in task in the engine, or a script with
-    `starling.Swarm`, and a loop as one would write it. With dsgd nothing is corrected, with default as in a swarm that was founded without
+    `starling.Swarm`, and a loop as one would write it. With dsgd nothing is corrected, with default as in a swarm that was created without
     options: sgd by flows, other optimisers by averages of what they remember. Exchanges are made before; what they cost is `starling bench
     overlap`.
     """

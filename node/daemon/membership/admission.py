@@ -160,7 +160,7 @@ class Admission:
         chain = self._shown.chain
         match reason:
             case "not_listed":
-                return f"{me} is not among the members that this swarm lists; only its founder can list it, in another: `starling found`"
+                return f"{me} is not among the members that this swarm lists; only its creator can list it, in another: `starling create`"
             case "credential_missing":
                 return f"this swarm takes invited members only, and this node has no invitation; {ask}"
             case "chain_of_another":
@@ -217,7 +217,7 @@ class Admission:
         try:
             return revocations.revoke(self._identity, chain, self.gate.revocations.terms)
         except ValueError as error:
-            text = f"revoke: only the founder and those above a member can revoke its invitation ({error}); see `starling peers`"
+            text = f"revoke: only the creator and those above a member can revoke its invitation ({error}); see `starling peers`"
             raise GossipError(text) from error
 
     def chain_of(self, holder: str, member: Member | None) -> Chain:

@@ -1,16 +1,16 @@
-"""The beacon service: the founder publishes random beacons; members spread them and derive the salts of ranks from them.
+"""The beacon service: the creator publishes random beacons; members spread them and derive the salts of ranks from them.
 
-Beacons exist only where members are ranked anew (`overlay.rerank_every`); elsewhere the swarm id is the salt. The founder publishes the
+Beacons exist only where members are ranked anew (`overlay.rerank_every`); elsewhere the swarm id is the salt. The creator publishes the
 beacon of the next epoch when its own round enters an epoch. A member that receives a beacon for the first time passes it on, to all members
 or to a few in large swarms. A member that enters an epoch without its beacon goes on with the salt that every member can compute, emits one
-event, and queries the founder and a random member; missing beacons are requested again every `membership.sync_s`. A beacon holds from the
+event, and queries the creator and a random member; missing beacons are requested again every `membership.sync_s`. A beacon holds from the
 moment it arrives, so all members that have it agree.
 
-    a beacon not signed by the founder                   a fault of the sender
+    a beacon not signed by the creator                   a fault of the sender
     a beacon that is known, too old or too far ahead     ignored
     more verifications than one member may cause         ignored
 
-Without the founder only unpredictability is lost: exchanges go on, and members that disagree about a beacon compute other links for at
+Without the creator only unpredictability is lost: exchanges go on, and members that disagree about a beacon compute other links for at
 most an epoch.
 """
 
@@ -42,14 +42,14 @@ class BeaconService:
         self._me = context.me
         self._report = context.report
         self._swarm = context.swarm
-        self._founder = context.manifest.founder
+        self._creator = context.manifest.founder
         self._sign = context.identity.sign
         self._members = members
         overlay = context.manifest.overlay
         self._every = overlay.rerank_every if overlay.kind != "pull" else 0
         self._sync_s = context.manifest.membership.sync_s
         self._sampler = Sampler(context.secret_seed("beacon"))
-        self._beacons = Beacons(self._swarm, self._founder, verify)
+        self._beacons = Beacons(self._swarm, self._creator, verify)
         self._rations = Rations(BURST, PER_S, MAX_SENDERS)
         self._epoch = 0
         self._entered = trio.Event()
@@ -83,7 +83,7 @@ class BeaconService:
             for beacon in self._beacons.since(message.epoch):
                 self._best_effort.send_soon(sender, beacon)
         elif self._beacons.take(sender, message, self._epoch):
-            self._spread(message, {sender, self._founder})
+            self._spread(message, {sender, self._creator})
             self._look()
 
     async def serve(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
@@ -100,22 +100,22 @@ class BeaconService:
     def _enter(self, epoch: int) -> None:
         could_know = self._began and epoch == self._epoch + 1  # a node that just joined or jumped has received none yet
         self._began, self._epoch = True, epoch
-        if self._me == self._founder:
+        if self._me == self._creator:
             self._publish()
         self._look()
         if could_know and not self._missing and epoch not in self._beacons:
             self._missing = True
-            text = f"no beacon from the founder for round {epoch * self._every}: neighbors are predictable until one arrives"
+            text = f"no beacon from the creator for round {epoch * self._every}: neighbors are predictable until one arrives"
             self._report.event("beacon_missing", text, level="warning", epoch=epoch)
         self._entered.set()
 
     def _look(self) -> None:
         if self._missing and self._epoch in self._beacons:
             self._missing = False
-            self._report.event("beacon_back", "the founder publishes beacons again", epoch=self._epoch)
+            self._report.event("beacon_back", "the creator publishes beacons again", epoch=self._epoch)
 
     def _publish(self) -> None:
-        """As the founder: sign the beacon of the next epoch, and of this one if that was not done an epoch ago."""
+        """As the creator: sign the beacon of the next epoch, and of this one if that was not done an epoch ago."""
         for epoch in range(max(1, self._epoch), self._epoch + 2):
             if epoch not in self._beacons:
                 beacon = signed(self._swarm, epoch, self._sign)
@@ -125,10 +125,10 @@ class BeaconService:
     def _ask(self, ahead: int) -> None:
         """Request the first missing beacon of our epoch and the `ahead` epochs after it."""
         missing = [at for at in range(max(1, self._epoch), self._epoch + ahead + 1) if at not in self._beacons]
-        if not missing or self._me == self._founder:
+        if not missing or self._me == self._creator:
             return
-        others = [peer for peer in self._members.members if peer not in {self._me, self._founder}]
-        asked = [self._founder] if self._founder in self._members.members else []
+        others = [peer for peer in self._members.members if peer not in {self._me, self._creator}]
+        asked = [self._creator] if self._creator in self._members.members else []
         for peer in (*asked, *self._sampler.sample(others, 1)):
             self._best_effort.send_soon(peer, BeaconQuery(missing[0]))
 

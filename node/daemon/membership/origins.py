@@ -45,13 +45,13 @@ class Origins:
         return "" if member is None else self.gate.credential(member.record).operator
 
     def inviter_of(self, peer: str) -> str | None:
-        """The inviter of a peer; None for the founder, an unknown peer, and in swarms without invitations."""
+        """The inviter of a peer; None for the creator, an unknown peer, and in swarms without invitations."""
         member = self.table().get(peer)
         chain = () if member is None else self.gate.inviters(member.record)
         return chain[-1] if chain else None
 
     def inviters_of(self, peer: str) -> tuple[str, ...]:
-        """Return the peers that answer for a peer, its own inviter last; never the founder, who could else be banned through its guests."""
+        """Return the peers that answer for a peer, its own inviter last; never the creator, who could else be banned through its guests."""
         member = self.table().get(peer)
         chain = () if member is None else self.gate.inviters(member.record)
         return chain[1:]

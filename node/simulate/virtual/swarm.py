@@ -17,7 +17,7 @@ from torch import Tensor
 
 from starling.gossip.seeds import derive
 from starling.node.admission.chain import Chain
-from starling.node.config.manifest import found, swarm_id
+from starling.node.config.manifest import create, swarm_id
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.config.start import sealed
 from starling.node.daemon.app import Node
@@ -60,7 +60,7 @@ class VirtualNode:
 
 
 class VirtualSwarm:
-    """Nodes by index; node 0 founds, and signs `manifest`.
+    """Nodes by index; node 0 creates, and signs `manifest`.
 
     `rules` are faults, see `starling.node.net.faults`; the list may be changed while the swarm runs. `step_cost_s` gives virtual seconds of
     a local step by node index, `seed` identities and the network's random draws. `config` holds every node's own settings, of which `shard`
@@ -78,7 +78,7 @@ class VirtualSwarm:
     ) -> None:  # fmt: skip
         self._seed = seed
         manifest, self._config = sealed(manifest, config or NodeConfig(linger_s=1e6, threads=1, trust=True))
-        self.manifest = found(manifest, self.identity(0), int(EPOCH_S * 1000))
+        self.manifest = create(manifest, self.identity(0), int(EPOCH_S * 1000))
         self.swarm = swarm_id(self.manifest)
         pace = self.manifest.pace
         fixed = pace.changed(min_wait_s=pace.slot_s if pace.kind == "clock" else pace.max_wait_s)

@@ -152,7 +152,7 @@ def lightning(
 
 
 def optimizer_settings(module: Any) -> dict[str, Any]:
-    """Keys of the manifest that say what `configure_optimizers` of a LightningModule says, for `found` or `simulate(set=…)`.
+    """Keys of the manifest that say what `configure_optimizers` of a LightningModule says, for `create` or `simulate(set=…)`.
 
     Where it returns None, it leaves the optimiser to the manifest, and there are no keys.
 

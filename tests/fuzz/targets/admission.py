@@ -17,11 +17,11 @@ from tests.fuzz.plain import MSGPACK_LURES, value
 from tests.fuzz.target import Choices, Target, prefixed, reason_of
 
 SWARM = "s" + "a" * 32
-FOUNDER, MEMBER, OTHER = (Identity.from_seed(bytes([n]) * 32) for n in (1, 2, 3))
-TERMS = Terms(SWARM, FOUNDER.peer_id, 3, 3)
+CREATOR, MEMBER, OTHER = (Identity.from_seed(bytes([n]) * 32) for n in (1, 2, 3))
+TERMS = Terms(SWARM, CREATOR.peer_id, 3, 3)
 BEARER = bytes([9]) * 32
 CHAIN = bind(
-    invite(FOUNDER, (), TERMS, invitee=Identity.from_seed(BEARER).peer_id, number=0, not_after_ms=2**50), BEARER, MEMBER.peer_id, SWARM
+    invite(CREATOR, (), TERMS, invitee=Identity.from_seed(BEARER).peer_id, number=0, not_after_ms=2**50), BEARER, MEMBER.peer_id, SWARM
 )  # fmt: skip
 BELOW = invite(MEMBER, CHAIN, TERMS, invitee=OTHER.peer_id, number=1, not_after_ms=2**50)
 KINDS = (
@@ -37,7 +37,7 @@ REASONS = {
 
 def _gate(kind: AdmissionSection) -> Gatekeeper:
     return Gatekeeper(
-        Manifest(founder=FOUNDER.peer_id, admission=kind), SWARM, FOUNDER.peer_id, lambda: 1_700_000_000.0
+        Manifest(founder=CREATOR.peer_id, admission=kind), SWARM, CREATOR.peer_id, lambda: 1_700_000_000.0
     )
 
 
@@ -86,7 +86,7 @@ def _revocation(data: bytes) -> bool:
     """First byte: the alleged signer; then 64 bytes of signature, then the chain."""
     setting, signature, raw = (data[0] if data else 0), data[1:65], data[65:]
     gate = _gate(KINDS[0])
-    revocation = Revocation(raw[:MAX_CREDENTIAL_BYTES], (FOUNDER, MEMBER, OTHER)[setting % 3].peer_id, signature)
+    revocation = Revocation(raw[:MAX_CREDENTIAL_BYTES], (CREATOR, MEMBER, OTHER)[setting % 3].peer_id, signature)
     try:
         new = gate.revoke([revocation])
     except ValueError as error:
@@ -99,7 +99,7 @@ def _revocation(data: bytes) -> bool:
 
 
 def _revocations() -> Iterator[bytes]:
-    for setting, (who, chain) in enumerate(((FOUNDER, CHAIN), (MEMBER, BELOW))):
+    for setting, (who, chain) in enumerate(((CREATOR, CHAIN), (MEMBER, BELOW))):
         good = revocations.revoke(who, chain, TERMS)
         yield bytes([setting]) + good.signature + good.chain
 

@@ -154,7 +154,7 @@ def _invites() -> Iterator[bytes]:
         text = invites.encode(invite)
         yield b"\0" + text.encode()
         yield b"\x80" + msgpack.packb([invite.swarm, list(bootstrap)])
-    inviter = Identity.from_seed(b"founder of swarms to be attacked")
+    inviter = Identity.from_seed(b"creator of swarms to be attacked")
     terms = chains.Terms(invite.swarm, inviter.peer_id, 2, 3)
     chain = chains.invite(inviter, (), terms, invitee=PEER, number=0, not_after_ms=2**41)
     yield b"\xff" + msgpack.packb([invite.swarm, list(bootstrap)[:1], chains.encode(chain), bytes(32)])

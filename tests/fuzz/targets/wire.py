@@ -109,7 +109,7 @@ RECORDS = Target(_record, _records, most_bytes=256, reach=12)
 
 # --- manifests ------------------------------------------------------------------------------------------------
 
-FOUNDER = Identity.from_seed(b"founder of swarms to be attacked")
+CREATOR = Identity.from_seed(b"creator of swarms to be attacked")
 MANIFESTS = (
     schema.Manifest(),
     schema.Manifest(
@@ -126,7 +126,7 @@ MANIFESTS = (
 
 
 def _manifest(data: bytes) -> bool:
-    """First byte even: bytes as a founder of bad will may have hashed them. Odd: changed on the way. Below 128 they are signed first.
+    """First byte even: bytes as a creator of bad will may have hashed them. Odd: changed on the way. Below 128 they are signed first.
 
     With 64 in it the rest says how a good manifest is changed, key by key.
     """
@@ -159,14 +159,14 @@ def _manifest(data: bytes) -> bool:
 
 
 def _signed(raw: bytes) -> bytes:
-    """With the founder's signature, if it is a table at all: what comes after that check is to be reached as well.
+    """With the creator's signature, if it is a table at all: what comes after that check is to be reached as well.
 
     Lists are bounded as in the decoder, whose memory is measured together with this.
     """
     try:
         plain = msgpack.unpackb(raw, raw=False, strict_map_key=True, max_array_len=256, max_ext_len=0)
-        unsigned = manifest._sorted({**plain, "founder": FOUNDER.peer_id, "signature": ""})
-        signature = FOUNDER.sign(manifest._SIGN_DOMAIN + msgpack.packb(unsigned, use_bin_type=True)).hex()
+        unsigned = manifest._sorted({**plain, "founder": CREATOR.peer_id, "signature": ""})
+        signature = CREATOR.sign(manifest._SIGN_DOMAIN + msgpack.packb(unsigned, use_bin_type=True)).hex()
         signed: bytes = msgpack.packb({**unsigned, "signature": signature}, use_bin_type=True)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
         return raw
@@ -177,7 +177,7 @@ def _manifests() -> Iterator[bytes]:
     for each in MANIFESTS:
         yield b"\0" + manifest.to_bytes(each)
         yield bytes([64, MANIFESTS.index(each)])
-        yield b"\x80" + manifest.to_bytes(manifest.found(each, FOUNDER, 1_700_000_000_000))
+        yield b"\x80" + manifest.to_bytes(manifest.create(each, CREATOR, 1_700_000_000_000))
 
 
 def _manifest_lures() -> Iterator[bytes]:

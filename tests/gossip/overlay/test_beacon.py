@@ -12,17 +12,17 @@ from starling.node.identity import Identity, verify
 
 SWARM = "s" + "a" * 32
 SALT = SWARM.encode()
-FOUNDER = Identity.from_seed(b"founder of a swarm with beacons.")
+CREATOR = Identity.from_seed(b"creator of a swarm with beacons.")
 OTHER = Identity.from_seed(b"somebody who would like to sign.")
 PEERS = [f"peer{i:02}" for i in range(16)]
 
 
-def beacon(epoch, swarm=SWARM, identity=FOUNDER):
+def beacon(epoch, swarm=SWARM, identity=CREATOR):
     return signed(swarm, epoch, identity.sign)
 
 
 def store(*epochs, limit=8):
-    beacons = Beacons(SWARM, FOUNDER.peer_id, verify, limit)
+    beacons = Beacons(SWARM, CREATOR.peer_id, verify, limit)
     for epoch in epochs:
         assert beacons.take("x", beacon(epoch), epoch)
     return beacons
@@ -53,7 +53,7 @@ def test_an_epoch_without_a_signed_beacon_uses_the_swarms_salt():
     ids=["another's", "another swarm's", "another epoch's", "nobody's"],
 )
 @pytest.mark.parametrize("known", [(), (2,)])
-def test_a_beacon_that_the_founder_did_not_sign_is_a_fault_of_the_teller_and_changes_nothing(forged, known):
+def test_a_beacon_that_the_creator_did_not_sign_is_a_fault_of_the_teller_and_changes_nothing(forged, known):
     beacons = store(*known)
     before = repr(beacons)
     with pytest.raises(RemoteProtocolError, match="beacon_forged") as caught:
@@ -70,9 +70,9 @@ def test_beacons_of_far_epochs_are_not_verified():
     assert 5 + AHEAD not in beacons
 
 
-def test_of_two_signatures_of_the_founder_the_first_stays():
+def test_of_two_signatures_of_the_creator_the_first_stays():
     """Ed25519 lets a signer choose: it can part a swarm for an epoch, but not change an order again and again."""
-    beacons = Beacons(SWARM, FOUNDER.peer_id, lambda _peer, _signature, _message: True)
+    beacons = Beacons(SWARM, CREATOR.peer_id, lambda _peer, _signature, _message: True)
     assert beacons.take("x", Beacon(1, bytes(64)), 0)
     assert not beacons.take("x", Beacon(1, b"\1" * 64), 0)
     assert beacons.since(1) == (Beacon(1, bytes(64)),)
@@ -80,7 +80,7 @@ def test_of_two_signatures_of_the_founder_the_first_stays():
 
 @given(epochs=st.lists(st.integers(1, 40), max_size=60))
 def test_the_newest_epochs_are_kept_and_never_more(epochs):
-    beacons = Beacons(SWARM, FOUNDER.peer_id, lambda _peer, _signature, _message: True, limit=5)
+    beacons = Beacons(SWARM, CREATOR.peer_id, lambda _peer, _signature, _message: True, limit=5)
     for epoch in epochs:
         beacons.take("x", Beacon(epoch, bytes(64)), 40)
     assert {epoch for epoch in range(50) if epoch in beacons} == set(sorted(set(epochs))[-5:])
@@ -94,10 +94,10 @@ def test_a_query_gets_the_known_beacons_from_its_epoch_on():
 
 def test_a_store_that_could_not_hold_what_it_takes_is_refused():
     with pytest.raises(ValueError, match="limit must be > 2, got 2"):
-        Beacons(SWARM, FOUNDER.peer_id, verify, limit=2)
+        Beacons(SWARM, CREATOR.peer_id, verify, limit=2)
 
 
-def test_what_a_founder_signs_is_for_one_swarm_and_epoch_and_for_nothing_else():
+def test_what_a_creator_signs_is_for_one_swarm_and_epoch_and_for_nothing_else():
     assert body(SWARM, 7).startswith(b"starling/beacon/1\0")
     assert len({body(SWARM, 7), body(SWARM, 8), body("s", 7)}) == 3
     assert body("s", 1) == b"starling/beacon/1\0\x92\xa1s\x01"

@@ -13,7 +13,7 @@ from starling.node.admission import credential as credentials
 from starling.node.admission.chain import MAX_LINKS, Terms, check, inviters, not_after_ms, slots
 from starling.node.admission.credential import Credential, Ticket
 from starling.node.identity import Identity, public_key_of
-from tests.harness.invitations import END_MS, FOUNDER, PEOPLE, SWARM, TERMS, chain_of, one_more
+from tests.harness.invitations import END_MS, CREATOR, PEOPLE, SWARM, TERMS, chain_of, one_more
 from tests.strategies import examples
 
 
@@ -23,8 +23,8 @@ def test_a_fully_signed_chain_is_valid_and_names_the_responsible_member(length, 
     chain = chain_of(length, bearers=bearers)
     check(chain, TERMS)
     assert [link.holder for link in chain] == [who.peer_id for who in PEOPLE[1 : length + 1]]
-    assert inviters(chain, FOUNDER.peer_id) == tuple(who.peer_id for who in PEOPLE[:length])
-    assert slots(chain, FOUNDER.peer_id) == tuple((who.peer_id, 0) for who in PEOPLE[:length])
+    assert inviters(chain, CREATOR.peer_id) == tuple(who.peer_id for who in PEOPLE[:length])
+    assert slots(chain, CREATOR.peer_id) == tuple((who.peer_id, 0) for who in PEOPLE[:length])
     assert chains.from_bytes(chains.encode(chain)) == chain
 
 
@@ -61,7 +61,7 @@ def test_a_chain_is_for_one_swarm():
     with pytest.raises(ValueError, match="chain_signature"):
         check(CHAIN, replace(TERMS, swarm=SWARM + "b"))
     with pytest.raises(ValueError, match="chain_signature"):
-        check(CHAIN, replace(TERMS, founder=PEOPLE[5].peer_id))
+        check(CHAIN, replace(TERMS, creator=PEOPLE[5].peer_id))
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
@@ -79,17 +79,17 @@ def test_no_chain_is_longer_than_the_depth_agreed_on(length):
 def test_a_member_gives_no_more_invitations_than_its_quota(number):
     with pytest.raises(ValueError, match="chain_beyond_quota"):
         one_more(chain_of(1), PEOPLE[1], 2, number=number)
-    check(one_more((), FOUNDER, 1, number=number), TERMS)
+    check(one_more((), CREATOR, 1, number=number), TERMS)
 
 
 def test_an_inviter_can_grant_no_more_than_it_has():
-    chain = one_more((), FOUNDER, 1, quota=1, until=1000)
+    chain = one_more((), CREATOR, 1, quota=1, until=1000)
     assert not_after_ms(one_more(chain, PEOPLE[1], 2, until=5000)) == 1000
     check(one_more(chain, PEOPLE[1], 2, number=0), TERMS)
     with pytest.raises(ValueError, match="chain_beyond_quota"):
         one_more(chain, PEOPLE[1], 2, number=1)
     with pytest.raises(ValueError, match="chain_beyond_depth"):
-        one_more((), FOUNDER, 1, quota=4)
+        one_more((), CREATOR, 1, quota=4)
 
 
 def test_a_member_cannot_invite_its_inviters():
@@ -108,7 +108,7 @@ def test_an_intercepted_invitation_chain_is_useless():
 
 
 def test_the_longest_credential_fits_into_a_record():
-    terms = Terms(SWARM, FOUNDER.peer_id, depth=MAX_LINKS, quota=64)
+    terms = Terms(SWARM, CREATOR.peer_id, depth=MAX_LINKS, quota=64)
     chain = ()
     for to in range(1, MAX_LINKS + 1):
         number = 2**32 - 1 if to == 1 else 63 if to < MAX_LINKS else 0

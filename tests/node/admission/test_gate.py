@@ -19,7 +19,7 @@ from starling.node.admission.revocations import MAX_PER_BRANCH, Revocations
 from starling.node.admission.work import search
 from starling.node.config.schema import AdmissionSection, Manifest
 from starling.node.identity import Identity, verify_record
-from tests.harness.invitations import END_MS, FOUNDER, PEOPLE, SWARM, TERMS, chain_of, one_more
+from tests.harness.invitations import END_MS, CREATOR, PEOPLE, SWARM, TERMS, chain_of, one_more
 from tests.strategies import examples
 
 NOW_S = 1_700_000_000.0
@@ -35,7 +35,7 @@ class Clock:
 
 
 def gate_of(section=INVITE, me=PEOPLE[11], clock=None):
-    return Gatekeeper(Manifest(founder=FOUNDER.peer_id, admission=section), SWARM, me.peer_id, clock or Clock())
+    return Gatekeeper(Manifest(founder=CREATOR.peer_id, admission=section), SWARM, me.peer_id, clock or Clock())
 
 
 def record_of(who, *, chain=(), ticket=None, operator="", version=0, raw=None):
@@ -48,7 +48,7 @@ def member(length):
     return record_of(PEOPLE[length], chain=chain_of(length))
 
 
-def test_only_listed_peers_and_the_founder_are_members():
+def test_only_listed_peers_and_the_creator_are_members():
     gate = gate_of(AdmissionSection(kind="allow", members=(PEOPLE[1].peer_id,)))
     assert gate.closed
     assert gate.admits(record_of(PEOPLE[0]))
@@ -70,7 +70,7 @@ WORK = AdmissionSection(bits=3, memory_kib=8, epoch_s=3600.0)
 
 
 def ticket_of(who, epoch):
-    puzzle = puzzle_of(Manifest(founder=FOUNDER.peer_id, admission=WORK), SWARM)
+    puzzle = puzzle_of(Manifest(founder=CREATOR.peer_id, admission=WORK), SWARM)
     ticket = search(puzzle, who.peer_id, epoch, range(10_000))
     assert ticket is not None
     return ticket
@@ -115,12 +115,12 @@ def test_what_waits_for_evaluation_is_bounded():
     assert len(gate.unproven) == gates.MAX_UNPROVEN
 
 
-def test_the_invited_are_members_and_the_founder_needs_no_invitation():
+def test_the_invited_are_members_and_the_creator_needs_no_invitation():
     gate = gate_of()
-    assert gate.admits(record_of(FOUNDER))
+    assert gate.admits(record_of(CREATOR))
     assert all(gate.admits(member(length)) for length in (1, 2, 3))
     assert gate.inviters(member(3)) == tuple(who.peer_id for who in PEOPLE[:3])
-    assert gate.inviters(record_of(FOUNDER)) == ()
+    assert gate.inviters(record_of(CREATOR)) == ()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_the_invited_are_members_and_the_founder_needs_no_invitation():
         (record_of(PEOPLE[5], chain=chain_of(2)), "chain_of_another"),
         (record_of(PEOPLE[1], raw=b"x" * 100), "credential_malformed"),
         (record_of(PEOPLE[2], chain=chain_of(2)[1:]), "chain_signature"),
-        (record_of(PEOPLE[4], chain=chain_of(4, terms=Terms(SWARM, FOUNDER.peer_id, 4, 3))), "chain_too_deep"),
+        (record_of(PEOPLE[4], chain=chain_of(4, terms=Terms(SWARM, CREATOR.peer_id, 4, 3))), "chain_too_deep"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -185,9 +185,9 @@ def test_any_change_of_a_revocation_makes_it_none(data):
 
 def test_one_bad_revocation_among_good_ones_and_none_is_taken_in():
     gate = gate_of()
-    good = revocations.revoke(FOUNDER, chain_of(1), TERMS)
+    good = revocations.revoke(CREATOR, chain_of(1), TERMS)
     with pytest.raises(ValueError, match="chain_malformed"):
-        gate.revoke([good, Revocation(b"", FOUNDER.peer_id, b"")])
+        gate.revoke([good, Revocation(b"", CREATOR.peer_id, b"")])
     assert gate.admits(member(1))
     with pytest.raises(ValueError, match="nothing_to_revoke"):
         gate_of(AdmissionSection()).revoke([good])
@@ -195,8 +195,8 @@ def test_one_bad_revocation_among_good_ones_and_none_is_taken_in():
 
 def many_below(branch, count):
     """Revocations of what people[branch] gave, all its numbers, and of what the first of these gave."""
-    terms = Terms(SWARM, FOUNDER.peer_id, 3, 64)
-    above = one_more((), FOUNDER, branch, terms=terms, number=branch)
+    terms = Terms(SWARM, CREATOR.peer_id, 3, 64)
+    above = one_more((), CREATOR, branch, terms=terms, number=branch)
     below = one_more(above, PEOPLE[branch], 10, terms=terms)
     givers = [(PEOPLE[branch], above)] * 64 + [(PEOPLE[10], below)] * 64
     return [
@@ -209,8 +209,8 @@ def many_below(branch, count):
 
 @pytest.mark.slow
 def test_no_member_fills_the_revocations_and_the_order_of_arrival_does_not_matter():
-    terms = Terms(SWARM, FOUNDER.peer_id, 3, 64)
-    mine = revocations.revoke(FOUNDER, one_more((), FOUNDER, 2, terms=terms, number=2), terms)
+    terms = Terms(SWARM, CREATOR.peer_id, 3, 64)
+    mine = revocations.revoke(CREATOR, one_more((), CREATOR, 2, terms=terms, number=2), terms)
     flood = many_below(1, MAX_PER_BRANCH + 20)
     one, other = Revocations(terms), Revocations(terms)
     one.add([*flood, mine], 0)
@@ -224,17 +224,17 @@ def test_no_member_fills_the_revocations_and_the_order_of_arrival_does_not_matte
 
 def test_a_revocation_is_forgotten_when_what_it_voids_has_ended():
     held = Revocations(TERMS)
-    held.add([revocations.revoke(FOUNDER, one_more((), FOUNDER, 1, until=1000), TERMS)], 0)
+    held.add([revocations.revoke(CREATOR, one_more((), CREATOR, 1, until=1000), TERMS)], 0)
     assert len(held.listed) == 1
-    held.add([revocations.revoke(FOUNDER, one_more((), FOUNDER, 2, number=1), TERMS)], 1000)
+    held.add([revocations.revoke(CREATOR, one_more((), CREATOR, 2, number=1), TERMS)], 1000)
     assert len(held.listed) == 1
-    assert held.voids(one_more((), FOUNDER, 1, until=1000)) is None
+    assert held.voids(one_more((), CREATOR, 1, until=1000)) is None
 
 
 def users(count):
     """Records of peers that all took up the same invitation, given to a bearer key."""
     bearer = b"b" * 32
-    chain = invite(FOUNDER, (), TERMS, invitee=Identity.from_seed(bearer).peer_id, number=0, not_after_ms=END_MS)
+    chain = invite(CREATOR, (), TERMS, invitee=Identity.from_seed(bearer).peer_id, number=0, not_after_ms=END_MS)
     return [record_of(who, chain=bind(chain, bearer, who.peer_id, SWARM)) for who in PEOPLE[4 : 4 + count]]
 
 
@@ -267,7 +267,7 @@ def test_an_invitation_used_twice_is_evidence_against_the_inviter():
     assert gate.overused == {}
     assert not gate.admits(other)
     (use,) = gate.overused.values()
-    assert (use.inviter, use.number, use.first, use.second) == (FOUNDER.peer_id, 0, one, other)
+    assert (use.inviter, use.number, use.first, use.second) == (CREATOR.peer_id, 0, one, other)
     assert not use.signed_twice  # somebody else may have read the line, or have handed it on
     assert verify_record(use.first, SWARM)
     assert verify_record(use.second, SWARM)
@@ -276,7 +276,7 @@ def test_an_invitation_used_twice_is_evidence_against_the_inviter():
 
 
 def test_two_invitations_under_one_number_are_one_used_twice():
-    claims = [record_of(PEOPLE[at], chain=one_more((), FOUNDER, at, number=7)) for at in (4, 5)]
+    claims = [record_of(PEOPLE[at], chain=one_more((), CREATOR, at, number=7)) for at in (4, 5)]
     gate = gate_of()
     for record in claims:
         gate.admits(record)
@@ -288,8 +288,8 @@ def test_two_invitations_under_one_number_are_one_used_twice():
 def test_a_credential_that_has_ended_is_no_rival():
     clock = Clock()
     gate = gate_of(clock=clock)
-    short = record_of(PEOPLE[4], chain=one_more((), FOUNDER, 4, number=3, until=int(NOW_S * 1000) + 1000))
-    long = record_of(PEOPLE[5], chain=one_more((), FOUNDER, 5, number=3))
+    short = record_of(PEOPLE[4], chain=one_more((), CREATOR, 4, number=3, until=int(NOW_S * 1000) + 1000))
+    long = record_of(PEOPLE[5], chain=one_more((), CREATOR, 5, number=3))
     assert gate.admits(short)
     assert not gate.admits(long)
     clock.now_s += 1.5
@@ -298,7 +298,7 @@ def test_a_credential_that_has_ended_is_no_rival():
 
 def test_the_node_itself_is_always_in_its_own_list_and_learns_what_others_think():
     gate = gate_of(me=PEOPLE[2])
-    gate.revoke([revocations.revoke(FOUNDER, chain_of(1), TERMS)])
+    gate.revoke([revocations.revoke(CREATOR, chain_of(1), TERMS)])
     assert gate.admits(member(2))
     assert gate.standing(member(2)).reason == "invitation_revoked"
 

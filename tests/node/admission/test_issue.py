@@ -22,13 +22,13 @@ from starling.node.net.limits import ORIGIN_SHARE, origin_of
 from starling.node.status import control
 from starling.node.status.snapshot import VERSION, StatusSnapshot
 from starling.node.storage.run_dir import RunDir
-from tests.harness.invitations import FOUNDER, PEOPLE, TERMS, chain_of
+from tests.harness.invitations import CREATOR, PEOPLE, TERMS, chain_of
 
 NOW_S = 1_700_000_000.0
-ADDRESS = (f"/ip4/203.0.113.7/tcp/4001/p2p/{FOUNDER.peer_id}",)
+ADDRESS = (f"/ip4/203.0.113.7/tcp/4001/p2p/{CREATOR.peer_id}",)
 
 
-def given_by(folder, who=FOUNDER, above=(), *, now_s=NOW_S, days=30.0, peer=""):
+def given_by(folder, who=CREATOR, above=(), *, now_s=NOW_S, days=30.0, peer=""):
     return give(folder, TERMS, who, above, ADDRESS, days=days, now_s=now_s, peer=peer)
 
 
@@ -75,7 +75,7 @@ def test_every_number_is_given_once_until_it_has_ended(tmp_path):
     one_line(error)
     again = given_by(tmp_path / "issued", PEOPLE[1], above, now_s=NOW_S + 31 * 86400)
     assert (again.number, again.left) == (0, 2)
-    assert [given_by(tmp_path / "founder").number for _ in range(5)] == list(range(5))
+    assert [given_by(tmp_path / "creator").number for _ in range(5)] == list(range(5))
 
 
 def test_what_lies_in_the_folder_besides_does_no_harm(tmp_path):
@@ -92,9 +92,9 @@ def test_what_lies_in_the_folder_besides_does_no_harm(tmp_path):
     [
         (PEOPLE[3], chain_of(3), {}, "at the end of a chain"),
         (PEOPLE[5], (), {}, "has no invitation itself"),
-        (FOUNDER, (), {"days": 0.0}, "--days: must be > 0"),
-        (FOUNDER, (), {"days": float("nan")}, "--days: must be > 0"),
-        (FOUNDER, (), {"peer": "nobody"}, "--for: 'nobody' is no peer id"),
+        (CREATOR, (), {"days": 0.0}, "--days: must be > 0"),
+        (CREATOR, (), {"days": float("nan")}, "--days: must be > 0"),
+        (CREATOR, (), {"peer": "nobody"}, "--for: 'nobody' is no peer id"),
     ],
 )
 def test_inviting_without_permission_is_refused_with_the_reason(tmp_path, who, above, options, says):
@@ -120,18 +120,18 @@ def test_a_key_that_fits_another_invitation_is_one_line(tmp_path):
 
 def test_revocations_outlive_a_restart_and_damage_is_no_obstacle(tmp_path):
     place = RunDir.create(tmp_path / "node")
-    known = (revocations.revoke(FOUNDER, chain_of(1), TERMS), Revocation(b"x", "y", b""))
+    known = (revocations.revoke(CREATOR, chain_of(1), TERMS), Revocation(b"x", "y", b""))
     place.keep_revoked(known)
     assert place.known_revoked() == known
     (tmp_path / "node" / "revoked").write_text("rubbish\n")
     assert place.known_revoked() == ()
 
 
-def founder_in(folder, admission, monkeypatch=None):
-    """A run directory as a founder leaves it; with `monkeypatch` its node seems to run."""
+def creator_in(folder, admission, monkeypatch=None):
+    """A run directory as a creator leaves it; with `monkeypatch` its node seems to run."""
     place = RunDir.create(folder)
     place.write_config(NodeConfig())
-    place.write_manifest(manifests.found(Manifest(admission=admission), Identity.load_or_create(place.key), 1))
+    place.write_manifest(manifests.create(Manifest(admission=admission), Identity.load_or_create(place.key), 1))
     if monkeypatch is not None:
         status = StatusSnapshot(VERSION, "p", place.swarm(), "n", 0.0, 0.0, "training", addresses=ADDRESS)
         monkeypatch.setattr(control, "status", lambda _run_dir: status)
@@ -150,7 +150,7 @@ def test_a_ticket_outlives_a_restart_and_damage_is_no_obstacle(tmp_path, damage)
 
 @pytest.mark.parametrize("arguments", [["revoke", "0"], ["invite"]])
 def test_commands_for_a_running_node_say_how_to_start_it(tmp_path, capsys, arguments):
-    place = founder_in(tmp_path / "node", AdmissionSection(kind="invite"))
+    place = creator_in(tmp_path / "node", AdmissionSection(kind="invite"))
     assert main([*arguments, "--dir", str(place.path)]) == 1
     said = capsys.readouterr().err
     assert f"`starling run --dir {place.path}`" in said
@@ -158,7 +158,7 @@ def test_commands_for_a_running_node_say_how_to_start_it(tmp_path, capsys, argum
 
 
 def test_a_running_node_of_an_invited_swarm_prints_an_invitation_and_says_how_to_void_it(tmp_path, capsys, monkeypatch):
-    place = founder_in(tmp_path / "node", AdmissionSection(kind="invite"), monkeypatch)
+    place = creator_in(tmp_path / "node", AdmissionSection(kind="invite"), monkeypatch)
     for number in (0, 1):
         assert main(["invite", "--dir", str(place.path), "--days", "7"]) == 0
         said = capsys.readouterr()
@@ -171,7 +171,7 @@ def test_a_running_node_of_an_invited_swarm_prints_an_invitation_and_says_how_to
 
 
 def test_a_running_node_of_an_open_swarm_prints_the_plain_line(tmp_path, capsys, monkeypatch):
-    place = founder_in(tmp_path / "node", AdmissionSection(), monkeypatch)
+    place = creator_in(tmp_path / "node", AdmissionSection(), monkeypatch)
     assert main(["invite", "--dir", str(place.path)]) == 0
     assert invites.decode(capsys.readouterr().out) == Invite(place.swarm(), ADDRESS)
     assert main(["invite", "--dir", str(place.path), "--for", PEOPLE[1].peer_id]) == 2

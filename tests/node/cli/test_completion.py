@@ -51,7 +51,7 @@ CASES = {
     "starling status --dir demo/": ["demo/node-0"],
     "starling join INVITE --dir starling": ["starling-1"],
     "starling tui ": ["demo", "demo/node-0", "starling-1", "starling-1/record.jsonl"],
-    "starling found --preset ": sorted(PRESETS),
+    "starling create --preset ": sorted(PRESETS),
     "starling demo --byzantine 3:": [f"3:{name}" for name in sorted(ATTACKS)],
     "starling demo --byzantine 3:tracker_o": ["3:tracker_one_shot"],
     "starling demo --byzantine 3": ["3:"],

@@ -27,8 +27,8 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def founded():
-    return manifests.found(Manifest(name="birds", seed=7), Identity.from_seed(b"s" * 32), 1_700_000_000_000)
+def created():
+    return manifests.create(Manifest(name="birds", seed=7), Identity.from_seed(b"s" * 32), 1_700_000_000_000)
 
 
 WRONG = [
@@ -40,7 +40,7 @@ WRONG = [
         ["manifest", "check", "late.toml"],
         ["late.toml", "membership.suspicion_s", "0.1", "`--set membership.suspicion_s=2`"],
     ),
-    (["manifest", "show"], ["--dir", "starling-node", "`starling found MANIFEST.toml`"]),
+    (["manifest", "show"], ["--dir", "starling-node", "`starling create MANIFEST.toml`"]),
     (["manifest", "paint"], ["'paint'", "`starling manifest --help`"]),
     (["config", "show", "all"], ["config show", "'all'", "`starling config show`"]),
     (["config", "show", "--colour"], ["--colour", "`starling config show --help`"]),
@@ -72,7 +72,7 @@ def test_check_finds_no_error_and_says_what_may_not_be_meant(here, capsys):
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.splitlines()[0].startswith("note: mix.clip_norm")
-    assert said.err.splitlines()[1] == "m.toml: no error found, not founded yet"
+    assert said.err.splitlines()[1] == "m.toml: no error found, not created yet"
 
 
 @pytest.mark.slow
@@ -122,22 +122,22 @@ def test_check_runs_no_code_that_a_manifest_names_without_consent(key, here, cap
     assert not (here / "ran").exists()
 
 
-def test_check_verifies_the_signature_of_a_founded_manifest(here, founded, capsys):
-    (here / "m.toml").write_text(toml.to_toml(founded))
+def test_check_verifies_the_signature_of_a_created_manifest(here, created, capsys):
+    (here / "m.toml").write_text(toml.to_toml(created))
     assert main(["manifest", "check", "m.toml"]) == 0
-    assert manifests.swarm_id(founded) in capsys.readouterr().err
-    (here / "m.toml").write_text(toml.to_toml(founded).replace("seed = 7", "seed = 8"))
+    assert manifests.swarm_id(created) in capsys.readouterr().err
+    (here / "m.toml").write_text(toml.to_toml(created).replace("seed = 7", "seed = 8"))
     refused(capsys, ["manifest", "check", "m.toml"], "starling: m.toml: signature")
 
 
-def test_show_prints_the_node_s_manifest_as_a_file_with_its_swarm(here, founded, capsys):
+def test_show_prints_the_node_s_manifest_as_a_file_with_its_swarm(here, created, capsys):
     place = RunDir.create(here / "n")
     place.write_config(NodeConfig())
-    place.write_manifest(founded)
+    place.write_manifest(created)
     assert main(["manifest", "show", "--dir", "n"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith(f"# swarm {manifests.swarm_id(founded)}, signature good\n")
-    assert convert(toml.parse(out), Manifest) == founded
+    assert out.startswith(f"# swarm {manifests.swarm_id(created)}, signature good\n")
+    assert convert(toml.parse(out), Manifest) == created
 
 
 def test_show_fills_in_a_file_s_defaults(here, capsys):
@@ -154,7 +154,7 @@ def test_show_before_the_manifest_has_come_says_how_to_get_it(here, capsys):
 
 @pytest.mark.parametrize(("part", "kind"), [("manifest", Manifest), ("node", NodeConfig)])
 def test_one_part_of_the_settings_is_a_file_to_begin_with(part, kind, capsys):
-    """`starling config show manifest > manifest.toml`, edit, `starling found manifest.toml`."""
+    """`starling config show manifest > manifest.toml`, edit, `starling create manifest.toml`."""
     assert main(["config", "show", part]) == 0
     assert convert(toml.parse(capsys.readouterr().out), kind) == kind()
 
@@ -166,10 +166,10 @@ def test_config_show_prints_every_key_with_its_meaning(capsys):
         assert words in out
 
 
-def test_config_show_prints_what_the_node_in_the_directory_has(here, founded, capsys):
+def test_config_show_prints_what_the_node_in_the_directory_has(here, created, capsys):
     place = RunDir.create(here / "n")
     place.write_config(NodeConfig(device="cpu"))
-    place.write_manifest(founded)
+    place.write_manifest(created)
     assert main(["config", "show", "--dir", "n"]) == 0
     out = capsys.readouterr().out
     assert "(n/node.toml)" in out

@@ -18,7 +18,7 @@ COMMAND_LINES = (
 NO_NODE_NEEDED = {
     "demo",
     "join",
-    "found",
+    "create",
     "doctor",
     "plan",
     "examples",

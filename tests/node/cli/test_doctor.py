@@ -65,7 +65,7 @@ HOME = "/ip4/192.168.1.4/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKD
         (verdicts.clock(NOW, Place(at=NOW - 299)), "unknown", ""),
         (verdicts.clock(NOW, Place(at=NOW - 301)), "warn", "the file system says 2027-01-15 07:54"),
         (verdicts.clock(NOW, ROOM, NOW + 299), "unknown", ""),
-        (verdicts.clock(NOW, ROOM, NOW + DAY), "fail", "before the swarm was founded (2027-01-16"),
+        (verdicts.clock(NOW, ROOM, NOW + DAY), "fail", "before the swarm was created (2027-01-16"),
         (verdicts.clock(NOW, ROOM, NOW - DAY, NOW - 1), "fail", "after the invitation ended"),
         (verdicts.clock(NOW, ROOM, NOW - DAY, NOW + 1), "unknown", ""),
         (verdicts.port([Bound("/ip4/0.0.0.0/tcp/0")], None), "ok", "any that is free"),
@@ -113,14 +113,14 @@ def test_what_is_concluded(concluded, verdict, words):
 )  # fmt: skip
 def test_what_is_concluded_of_a_bootstrap_address(dialled, verdict, found, todo):
     """Failures are warnings where another one answers, or members are known."""
-    ((alone, said, advice),) = verdicts.bootstraps([dialled], 0, founder=False)
+    ((alone, said, advice),) = verdicts.bootstraps([dialled], 0, creator=False)
     assert alone == verdict
     assert said.startswith(dialled.address)
     assert found in said
     assert todo in advice
     least = "ok" if verdict == "ok" else "warn"
-    assert verdicts.bootstraps([dialled, Dialled("b", 0.1)], 0, founder=False)[0][0] == least
-    assert verdicts.bootstraps([dialled], 3, founder=False)[0][0] == least
+    assert verdicts.bootstraps([dialled, Dialled("b", 0.1)], 0, creator=False)[0][0] == least
+    assert verdicts.bootstraps([dialled], 3, creator=False)[0][0] == least
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_whether_members_can_dial_the_node(state, members, verdict, found):
     assert found in said
 
 
-def test_no_bootstrap_address_is_right_for_a_founder_alone():
-    (founder,), (other,) = (verdicts.bootstraps([], 0, founder=founder) for founder in (True, False))
-    assert (founder[0], other[0], other[2]) == ("ok", "unknown", "`starling doctor INVITE`")
+def test_no_bootstrap_address_is_right_for_a_creator_alone():
+    (creator,), (other,) = (verdicts.bootstraps([], 0, creator=creator) for creator in (True, False))
+    assert (creator[0], other[0], other[2]) == ("ok", "unknown", "`starling doctor INVITE`")
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_a_directory_named_in_the_place_of_the_invite_is_the_node_s(measured, tm
     assert document["directory"] == str(tmp_path / "n")
     assert list(checks) == ["node", *MACHINE]
     assert checks["node"]["found"] == "not running"
-    assert "founded" in checks["bootstrap"]["found"]
+    assert "created" in checks["bootstrap"]["found"]
 
 
 @pytest.mark.real
@@ -256,9 +256,9 @@ def test_members_that_a_node_remembers_are_as_good_as_a_bootstrap_address(measur
 
 
 def test_an_invitation_that_has_ended_is_seen_before_and_after_joining(measured, tmp_path, capsys):
-    founder = Identity.from_seed(b"f" * 32)
-    terms = chains.Terms(SWARM, founder.peer_id, 2, 4)
-    chain = chains.invite(founder, (), terms, invitee=PEER, number=0, not_after_ms=10**12)
+    creator = Identity.from_seed(b"f" * 32)
+    terms = chains.Terms(SWARM, creator.peer_id, 2, 4)
+    chain = chains.invite(creator, (), terms, invitee=PEER, number=0, not_after_ms=10**12)
     ended = Invite(SWARM, (ADDRESS,), chain)
     joined(tmp_path).write_invite(ended)
     for arguments in ([encode_invite(ended)], ["--dir", "n"]):
@@ -281,7 +281,7 @@ def test_settings_that_cannot_be_read_are_a_failure_and_not_the_end(measured, tm
     assert checks["port"]["verdict"] == "ok"
 
 
-def test_a_clock_before_the_swarm_was_founded_is_seen(measured, tmp_path, capsys, monkeypatch):
+def test_a_clock_before_the_swarm_was_created_is_seen(measured, tmp_path, capsys, monkeypatch):
     joined(tmp_path)
     monkeypatch.setattr(RunDir, "read_manifest", lambda _: Manifest(founded_ms=2**42))
     assert examined(capsys, "--dir", "n", code=1)[1]["clock"]["verdict"] == "fail"
@@ -360,9 +360,10 @@ def test_torch_is_asked_in_a_process_that_may_fail_or_hang(program, answer, monk
     assert trio.run(doctor._torch) == answer
 
 
-@pytest.mark.parametrize("words", [["doctor"], ["demo"], ["found"], ["join", "starling1:x"], ["run"]])
+@pytest.mark.parametrize("words", [["doctor"], ["demo"], ["create"], ["join", "starling1:x"], ["run"]])
 @pytest.mark.parametrize(
-    ("version", "said"), [(None, "libp2p is missing"), ("0.7.9", "libp2p is 0.7.9, .* needs 0.8.1")]
+    ("version", "said"),
+    [(None, "libp2p is missing"), ("0.7.9", "libp2p is 0.7.9, this version of Starling needs 0.8.1")],
 )
 def test_without_the_right_libp2p_there_is_one_line(words, version, said, tmp_path, monkeypatch, capsys):
     """Nothing was begun by then: pip does not install it with Starling, decisions/0136."""

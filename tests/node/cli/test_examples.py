@@ -1,4 +1,4 @@
-"""`starling examples` and `found --example`: the example files are there without a checkout."""
+"""`starling examples` and `create --example`: the example files are there without a checkout."""
 
 import pytest
 
@@ -27,16 +27,16 @@ def test_a_copy_is_the_printed_example_and_replaces_nothing(here, capsys):
     assert main(["examples", "digits"]) == 0
     text = capsys.readouterr().out
     assert main(["examples", "digits", "--copy", "mine.toml"]) == 0
-    assert "`starling found mine.toml`" in capsys.readouterr().err
+    assert "`starling create mine.toml`" in capsys.readouterr().err
     assert (here / "mine.toml").read_text() == text
     (here / "mine.toml").write_text("edited")
     assert main(["examples", "digits", "--copy", "mine.toml"]) == 2
     assert (here / "mine.toml").read_text() == "edited"
 
 
-def test_found_takes_an_example_by_name(here, monkeypatch, capsys):
+def test_create_takes_an_example_by_name(here, monkeypatch, capsys):
     monkeypatch.setattr("starling.node.daemon.main.run", Daemon())
-    assert main(["found", "--example", "digits", "--set", "seed=4"]) == 0
+    assert main(["create", "--example", "digits", "--set", "seed=4"]) == 0
     manifest = RunDir.existing(here / "starling-node").read_manifest()
     assert (manifest.name, manifest.seed) == ("digits", 4)
 
@@ -48,8 +48,8 @@ def test_found_takes_an_example_by_name(here, monkeypatch, capsys):
         (["examples", "DIGITS"], ["did you mean digits?"]),
         (["examples", "../pyproject"], ["'../pyproject'"]),
         (["examples", "--copy", "x.toml"], ["--copy", "`starling examples digits --copy digits.toml`"]),
-        (["found", "--example", "digit"], ["did you mean digits?"]),
-        (["found", "m.toml", "--example", "digits"], ["--example", "m.toml"]),
+        (["create", "--example", "digit"], ["did you mean digits?"]),
+        (["create", "m.toml", "--example", "digits"], ["--example", "m.toml"]),
         (["examples", "digits", "--copy", "gone/x.toml"], ["gone/x.toml"]),
     ],
 )

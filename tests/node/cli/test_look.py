@@ -326,10 +326,10 @@ def test_peers_shows_the_standing_of_each(shown):
 @pytest.mark.real
 def test_peers_shows_the_inviter_of_each_where_members_are_invited(shown):
     """So that the owner sees who else falls by a revocation; a stranger can choose how its id ends."""
-    invited = {"12D3KooWfounder": "", "12D3KooWmember1": "12D3KooWfounder", "12D3KooWmember2": "12D3KooWmember1"}
+    invited = {"12D3KooWcreator": "", "12D3KooWmember1": "12D3KooWcreator", "12D3KooWmember2": "12D3KooWmember1"}
     head, *lines = shown("peers", peers=tuple(_rows(invited))).splitlines()
     assert head.endswith("invited by")
-    assert [line.split()[-1] for line in lines] == ["–", "…founder", "…member1"]
+    assert [line.split()[-1] for line in lines] == ["–", "…creator", "…member1"]
     alike = {f"12D3KooWm{n}": f"12D3KooW{'x' * 30}{end}strange" for n, end in enumerate("ab")}
     first, second = (line.split()[-1] for line in shown("peers", peers=tuple(_rows(alike))).splitlines()[1:])
     assert first != second

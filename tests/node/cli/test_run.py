@@ -19,7 +19,7 @@ from starling.node.status import control
 from starling.node.status.final import FinalStatus
 from starling.node.storage.run_dir import RunDir
 from tests.harness.cli_doubles import ADDRESS, INVITE, PEER, SWARM, Daemon, refused
-from tests.harness.invitations import FOUNDER, TERMS
+from tests.harness.invitations import CREATOR, TERMS
 from tests.harness.snapshots import snapshot
 
 
@@ -67,26 +67,26 @@ def files(folder):
 
 
 WRONG = [
-    (["found", "nowhere.toml"], ["nowhere.toml", "cannot be read", "`ls -l nowhere.toml`"]),
-    (["found", "--nonsense"], ["--nonsense", "`starling found --help`"]),
-    (["found", "--set", "pace.rouns=5"], ["pace.rouns", "did you mean pace.rounds?", "`starling config show`"]),
-    (["found", "--set", "pace.rounds=-4"], ["pace.rounds", "-4", ">= 0", "`starling config show`"]),
-    (["found", "--set", "task=digit"], ["task.kind", "'digit'", "--set task.kind=digits"]),
-    (["found", "--set", "pace.min_wait_s=99"], ["pace.min_wait_s", "99", "`--set pace.min_wait_s=10`"]),
-    (["found", "--device", "tpu"], ["device", "'tpu'", "auto, cpu, cuda, mps", "`starling config show`"]),
-    (["found", "--shard", "9", "--set", "partition.shards=4"], ["partition.shards = 4", "got 9", "`--shard 3`"]),
-    (["found", "--nice", "20"], ["nice", "20", ">= 0 and <= 19", "`starling config show`"]),
-    (["found", "--up", "10"], ["--up", "unit", "'10'", "`--up 10mbit`"]),
-    (["found", "--listen", "0.0.0.0:4001"], ["--listen", "'0.0.0.0:4001'", "`--listen /ip4/0.0.0.0/tcp/4001`"]),
-    (["found", "--listen", "4001"], ["'4001'", "`--listen /ip4/0.0.0.0/tcp/4001`"]),
-    (["found", "--listen", "[::]:4001"], ["`--listen /ip6/::/tcp/4001`"]),
-    (["found", "--announce", "me.example:9"], ["'me.example:9'", "`--announce /dns4/me.example/tcp/9`"]),
-    (["found", "--listen", "udp"], ["'udp'", "`--listen /ip4/0.0.0.0/tcp/4001`"]),
+    (["create", "nowhere.toml"], ["nowhere.toml", "cannot be read", "`ls -l nowhere.toml`"]),
+    (["create", "--nonsense"], ["--nonsense", "`starling create --help`"]),
+    (["create", "--set", "pace.rouns=5"], ["pace.rouns", "did you mean pace.rounds?", "`starling config show`"]),
+    (["create", "--set", "pace.rounds=-4"], ["pace.rounds", "-4", ">= 0", "`starling config show`"]),
+    (["create", "--set", "task=digit"], ["task.kind", "'digit'", "--set task.kind=digits"]),
+    (["create", "--set", "pace.min_wait_s=99"], ["pace.min_wait_s", "99", "`--set pace.min_wait_s=10`"]),
+    (["create", "--device", "tpu"], ["device", "'tpu'", "auto, cpu, cuda, mps", "`starling config show`"]),
+    (["create", "--shard", "9", "--set", "partition.shards=4"], ["partition.shards = 4", "got 9", "`--shard 3`"]),
+    (["create", "--nice", "20"], ["nice", "20", ">= 0 and <= 19", "`starling config show`"]),
+    (["create", "--up", "10"], ["--up", "unit", "'10'", "`--up 10mbit`"]),
+    (["create", "--listen", "0.0.0.0:4001"], ["--listen", "'0.0.0.0:4001'", "`--listen /ip4/0.0.0.0/tcp/4001`"]),
+    (["create", "--listen", "4001"], ["'4001'", "`--listen /ip4/0.0.0.0/tcp/4001`"]),
+    (["create", "--listen", "[::]:4001"], ["`--listen /ip6/::/tcp/4001`"]),
+    (["create", "--announce", "me.example:9"], ["'me.example:9'", "`--announce /dns4/me.example/tcp/9`"]),
+    (["create", "--listen", "udp"], ["'udp'", "`--listen /ip4/0.0.0.0/tcp/4001`"]),
     (["eval", "--data", "gone.npz"], ["--data", "'gone.npz'", "`ls "]),
-    (["found", "--shard", "two"], ["shard", "'two'", "`starling config show`"]),
-    (["found", "--up", "fast"], ["--up", "'fast'", "`--up 10mbit`"]),
-    (["found", "--down", "-1"], ["--down", "'-1'", "`--down 10mbit`"]),
-    (["found", "--data", "gone/x.npz"], ["--data", "'gone/x.npz'", "`ls "]),
+    (["create", "--shard", "two"], ["shard", "'two'", "`starling config show`"]),
+    (["create", "--up", "fast"], ["--up", "'fast'", "`--up 10mbit`"]),
+    (["create", "--down", "-1"], ["--down", "'-1'", "`--down 10mbit`"]),
+    (["create", "--data", "gone/x.npz"], ["--data", "'gone/x.npz'", "`ls "]),
     (["join"], ["INVITE", "`starling join --help`"]),
     (["join", "hello"], ["invite", "'hello'", "`starling invite`"]),
     (["join", INVITE[:-1]], ["invite", "damaged", "`starling invite`"]),
@@ -116,16 +116,16 @@ def test_wrong_input_is_one_line_that_names_it_and_the_next_command(arguments, w
 
 
 def test_a_manifest_key_and_a_node_key_never_share_a_name():
-    """`found --set` takes both kinds and tells them apart by their first word."""
+    """`create --set` takes both kinds and tells them apart by their first word."""
     assert not set(Manifest.__struct_fields__) & set(NodeConfig.__struct_fields__)
 
 
-# --- found ------------------------------------------------------------------------------------------------------
+# --- create ------------------------------------------------------------------------------------------------------
 
 
-def test_found_prints_the_invite_alone_and_says_the_rest_to_people(daemon, here, capsys):
-    """`starling found m.toml | head -1` is the invite."""
-    assert main(["found"]) == 0
+def test_create_prints_the_invite_alone_and_says_the_rest_to_people(daemon, here, capsys):
+    """`starling create m.toml | head -1` is the invite."""
+    assert main(["create"]) == 0
     said = capsys.readouterr()
     assert said.out.count("\n") == 1
     invite = decode(said.out)
@@ -136,14 +136,24 @@ def test_found_prints_the_invite_alone_and_says_the_rest_to_people(daemon, here,
     assert daemon.runs == [(place.path, False)]
 
 
-def test_found_signs_what_the_file_and_set_say_and_stores_the_node_s_own_settings(daemon, here):
+def test_the_former_name_works_and_says_the_new_one(daemon, here, capsys):
+    """A note alone, on standard error: a script that reads the invite goes on."""
+    assert main(["found", "--set", "seed=9"]) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith("starling: found is called create now; the old name works in this release only\n")
+    assert decode(said.out).swarm == RunDir.existing(here / "starling-node").swarm()
+    main(["create", "--dir", "n"])
+    assert "is called" not in capsys.readouterr().err
+
+
+def test_create_signs_what_the_file_and_set_say_and_stores_the_node_s_own_settings(daemon, here):
     """Flags and `--set` of node keys go to node.toml, with paths that hold from any folder; all else to the manifest."""
     (here / "m.toml").write_text('name = "birds"\n[pace]\nrounds = 7\n')
     (here / "mine").mkdir()
     sets = "--set pace.local_steps=3 --set linger_s=4 --set limits.connections=9"
     flags = "--data mine --device cpu --up 8mbit --down 2MB --shard 3"
     multiaddrs = "--listen /ip4/0.0.0.0/tcp/1 --announce /dns/me.example/tcp/1"
-    assert main(f"found m.toml --dir n {sets} {flags} {multiaddrs}".split()) == 0
+    assert main(f"create m.toml --dir n {sets} {flags} {multiaddrs}".split()) == 0
     place = RunDir.existing(here / "n")
     manifest = place.read_manifest()  # verifies the signature
     assert (manifest.name, manifest.pace.rounds, manifest.pace.local_steps) == ("birds", 7, 3)
@@ -155,17 +165,17 @@ def test_found_signs_what_the_file_and_set_say_and_stores_the_node_s_own_setting
     assert stat.S_IMODE(place.key.stat().st_mode) == 0o600
 
 
-def test_found_notes_what_may_not_be_meant(daemon, capsys):
+def test_create_notes_what_may_not_be_meant(daemon, capsys):
     """A note is no error: the person may know better."""
-    assert main(["found", "--set", "mix.clip_norm=0"]) == 0
+    assert main(["create", "--set", "mix.clip_norm=0"]) == 0
     assert "note: mix.clip_norm" in capsys.readouterr().err
 
 
-def test_found_refuses_a_directory_that_holds_a_node(daemon, here, capsys):
+def test_create_refuses_a_directory_that_holds_a_node(daemon, here, capsys):
     """An identity and a run are not to be lost by typing a command twice."""
-    main(["found"])
+    main(["create"])
     before = files(here)
-    refused(capsys, ["found", "--set", "seed=9"], "`starling run --dir starling-node`")
+    refused(capsys, ["create", "--set", "seed=9"], "`starling run --dir starling-node`")
     assert files(here) == before
     assert len(daemon.runs) == 1
 
@@ -173,20 +183,20 @@ def test_found_refuses_a_directory_that_holds_a_node(daemon, here, capsys):
 def test_what_the_engine_refuses_leaves_no_node_behind_so_that_the_corrected_command_works(daemon, here, capsys):
     """Code of others and data are seen by the engine alone, after the directory was made."""
     daemon.refusal = ConfigError("task: model must be one of cnn, mlp, got 'cn'")
-    assert main(["found", "--set", "task=starling.node.tasks.digits:Digits", "--set", "trust=true"]) == 2
+    assert main(["create", "--set", "task=starling.node.tasks.digits:Digits", "--set", "trust=true"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == f"starling: {daemon.refusal}; see `starling config show`"
     place = RunDir(here / "starling-node")
     assert not place.config_file.exists()
     assert not place.manifest_file.exists()
     daemon.refusal = None
-    assert main(["found", "--set", "task.model=cnn"]) == 0
+    assert main(["create", "--set", "task.model=cnn"]) == 0
 
 
 def test_a_node_that_has_lived_is_never_undone(daemon, here):
     """A late refusal, such as of a damaged checkpoint, must not delete what the swarm knows."""
     daemon.refusal, daemon.lived = ConfigError("checkpoint: damaged"), True
-    assert main(["found"]) == 2
+    assert main(["create"]) == 2
     assert RunDir.existing(here / "starling-node").read_manifest() is not None
 
 
@@ -234,7 +244,7 @@ def test_no_invite_or_two_is_one_line(words, says, daemon, here, capsys):
 
 def test_a_used_invitation_is_kept_without_its_key(daemon, here, capsys):
     """Bound to this node it is of no use to others, and enough for every start to come; on the command line it is a secret told."""
-    given = give(here / "issued", TERMS, FOUNDER, (), (ADDRESS,), days=1.0, now_s=time.time()).invite
+    given = give(here / "issued", TERMS, CREATOR, (), (ADDRESS,), days=1.0, now_s=time.time()).invite
     for _ in range(2):  # the second time where it stands already
         assert main(["join", encode(given), "--dir", "n"]) == 0
         assert "`starling join - < FILE`" in capsys.readouterr().err
@@ -251,9 +261,9 @@ def test_a_used_invitation_is_kept_without_its_key(daemon, here, capsys):
 
 
 def test_the_file_a_swarm_begins_with_is_found_from_whichever_folder_the_node_is_started(daemon, here):
-    for command in (["join", INVITE], ["found", "--dir", "founder"]):
+    for command in (["join", INVITE], ["create", "--dir", "creator"]):
         assert main([*command, "--set", "start=warm.safetensors"]) == 0
-    for name in ("starling-node", "founder"):
+    for name in ("starling-node", "creator"):
         assert RunDir.existing(here / name).read_config().start == str(here / "warm.safetensors")
 
 
@@ -264,21 +274,21 @@ def test_an_invite_is_found_in_what_a_mail_program_makes_of_it(pasted, daemon, h
 
 
 def test_gpu_is_another_name_of_cuda_and_no_cap_needs_no_unit(daemon, here):
-    assert main(["found", "--device", "gpu", "--up", "0", "--down", "none"]) == 0
+    assert main(["create", "--device", "gpu", "--up", "0", "--down", "none"]) == 0
     config = RunDir.existing(here / "starling-node").read_config()
     assert (config.device, config.up_bytes_per_s, config.down_bytes_per_s) == ("cuda", 0, 0)
 
 
 def test_the_directory_may_follow_the_other_arguments(daemon, here):
     assert main(["join", INVITE, "n"]) == 0
-    assert main(["found", "--dir", "m"]) == 0
+    assert main(["create", "--dir", "m"]) == 0
     assert [path for path, _ in daemon.runs] == [here / "n", here / "m"]
     assert main(["run", "n"]) == 0
     assert daemon.runs[-1] == (here / "n", False)
 
 
 def test_a_member_of_a_known_swarm_may_not_ask_for_a_shard_that_is_not_there(daemon, here, capsys):
-    main(["found", "--set", "partition.shards=4"])
+    main(["create", "--set", "partition.shards=4"])
     place = RunDir.existing(here / "starling-node")
     invite = encode(Invite(place.swarm(), (ADDRESS,)))
     assert main(["join", invite, "--shard", "9"]) == 2
@@ -327,8 +337,8 @@ def test_a_refused_join_leaves_the_settings_of_the_earlier_one(daemon, here):
     assert files(here) == before
 
 
-def test_a_founder_that_joins_its_own_swarm_does_not_dial_itself(daemon, here, capsys):
-    main(["found"])
+def test_a_creator_that_joins_its_own_swarm_does_not_dial_itself(daemon, here, capsys):
+    main(["create"])
     capsys.readouterr()
     place = RunDir.existing(here / "starling-node")
     own = place.read_manifest().founder
@@ -453,12 +463,12 @@ def test_invite_before_the_node_listens_says_to_try_again(running, monkeypatch, 
     assert "try again" in capsys.readouterr().err
 
 
-def test_a_founded_manifest_can_be_a_template_for_another_swarm(daemon, here):
-    """Founder, time and signature are the new founder's."""
-    main(["found", "--dir", "a"])
+def test_a_created_manifest_can_be_a_template_for_another_swarm(daemon, here):
+    """Creator, time and signature are the new creator's."""
+    main(["create", "--dir", "a"])
     first = RunDir.existing(here / "a").read_manifest()
     (here / "m.toml").write_text(toml.to_toml(first))
-    assert main(["found", "m.toml", "--dir", "b"]) == 0
+    assert main(["create", "m.toml", "--dir", "b"]) == 0
     second = RunDir.existing(here / "b").read_manifest()
     assert second.founder != first.founder
     assert manifests.swarm_id(second) != manifests.swarm_id(first)

@@ -105,12 +105,12 @@ def test_what_is_printed_of_a_running_node_fits(name, arguments, running, here, 
 def test_an_invitation_fits(running, here, capsys, monkeypatch):
     """With its number and its end, where members are invited."""
     monkeypatch.setattr("starling.node.daemon.main.run", Daemon())
-    assert main(["found", "--preset", "vouched", "--dir", "starling-node"]) == 0
+    assert main(["create", "--preset", "vouched", "--dir", "starling-node"]) == 0
     place = here / "starling-node"
     swarm = json.loads(_after(capsys, ["manifest", "show", "--dir", str(place)]))["swarm"]
     monkeypatch.setattr(control, "status", lambda run_dir: msgspec.structs.replace(FULL, swarm=swarm))
     invited = valid("invite", printed(capsys, "invite", "--days", "3"))
-    assert invited["number"] == 1  # the founder's first line has 0
+    assert invited["number"] == 1  # the creator's first line has 0
     assert invited["left"] is None
 
 
@@ -119,17 +119,17 @@ def _after(capsys, arguments):
     return printed(capsys, *arguments)
 
 
-def test_what_is_printed_by_who_founds_joins_and_exports_fits(here, capsys, monkeypatch, ended):
+def test_what_is_printed_by_who_creates_joins_and_exports_fits(here, capsys, monkeypatch, ended):
     monkeypatch.setattr("starling.node.daemon.main.run", Daemon())
-    founded = valid("found", printed(capsys, "found", "--dir", "a"))
-    assert founded["invite"].startswith("starling1:")
+    created = valid("create", printed(capsys, "create", "--dir", "a"))
+    assert created["invite"].startswith("starling1:")
     joined = valid("join", printed(capsys, "join", INVITE, "--dir", "b"))
     assert joined["addresses"] == [ADDRESS]
-    assert joined["peer"] != founded["peer"]
+    assert joined["peer"] != created["peer"]
     (here / "a" / "model.safetensors").write_bytes(b"model")
     exported = valid("export", printed(capsys, "export", "m.safetensors", "--dir", "a"))
     assert exported == {"version": 1, "file": str(here / "m.safetensors"), "bytes": 5}
-    assert valid("manifest-show", printed(capsys, "manifest", "show", "--dir", "a"))["swarm"] == founded["swarm"]
+    assert valid("manifest-show", printed(capsys, "manifest", "show", "--dir", "a"))["swarm"] == created["swarm"]
 
 
 def test_what_is_printed_of_settings_fits(here, capsys):

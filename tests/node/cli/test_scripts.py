@@ -37,16 +37,16 @@ def test_what_needs_the_model_refuses_in_one_line(here, capsys, command, instead
     assert instead in line
 
 
-def test_a_manifest_of_scripts_is_checked_and_needs_no_start_until_it_is_founded(here, capsys):
+def test_a_manifest_of_scripts_is_checked_and_needs_no_start_until_it_is_created(here, capsys):
     assert main(["manifest", "check", "s.toml"]) == 0
-    assert main(["found", "s.toml", "--dir", "n"]) == 2
-    assert "task.start: a swarm of scripts begins with the model of its founder's script" in capsys.readouterr().err
+    assert main(["create", "s.toml", "--dir", "n"]) == 2
+    assert "task.start: a swarm of scripts begins with the model of its creator's script" in capsys.readouterr().err
     assert not Path("n").exists()
 
 
-def test_a_founded_one_is_shown(here, capsys):
+def test_a_created_one_is_shown(here, capsys):
     manifest = Manifest(task=TaskSection(kind="script", start="begin.safetensors", metric="accuracy"))
-    operate.found(here / "n", manifest, NodeConfig())
+    operate.create(here / "n", manifest, NodeConfig())
     capsys.readouterr()
     assert main(["config", "show", "manifest", "--dir", "n"]) == 0
     shown = capsys.readouterr().out
@@ -66,7 +66,7 @@ def test_a_founded_one_is_shown(here, capsys):
     ids=["eval", "convert", "ask"],
 )
 def test_the_model_of_a_node_that_does_not_run_is_evaluated_by_no_command(here, use):
-    operate.found(here / "n", Manifest(task=TaskSection(kind="script", start="begin.safetensors")), NodeConfig())
+    operate.create(here / "n", Manifest(task=TaskSection(kind="script", start="begin.safetensors")), NodeConfig())
     with pytest.raises(ConfigError, match=r"which only they have; .*`starling export MODEL\.safetensors`") as raised:
         use(here / "n", here / "begin.safetensors")
     assert "\n" not in str(raised.value)

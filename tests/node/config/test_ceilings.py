@@ -82,7 +82,7 @@ def test_every_part_that_is_built_in_tells_its_keys():
         ("admission.quota=65", "admission.quota: must be a whole number >= 0 and <= 64, got 65"),
     ],
 )
-def test_a_founder_s_number_that_no_run_can_use_is_refused(assignment, says):
+def test_a_creator_s_number_that_no_run_can_use_is_refused(assignment, says):
     """Under a preset that promises something, in one line that says what is allowed and how to look."""
     with pytest.raises(ConfigError) as refused:
         manifests.check(presets.load(Manifest, assignments=["preset=vouched", assignment]))

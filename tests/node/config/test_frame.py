@@ -1,4 +1,4 @@
-"""A swarm whose messages would not fit a frame is told so before it is founded, and what helps."""
+"""A swarm whose messages would not fit a frame is told so before it is created, and what helps."""
 
 import pytest
 import torch

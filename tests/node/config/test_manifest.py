@@ -18,7 +18,7 @@ from starling.node.config.parts import convert
 from starling.node.config.schema import Manifest
 from starling.node.identity import Identity
 
-FOUNDER = Identity.from_seed(bytes(32))
+CREATOR = Identity.from_seed(bytes(32))
 GOLDEN = Path(__file__).parents[2] / "golden" / "manifest.json"
 
 
@@ -26,13 +26,13 @@ def changed(*assignments):
     return toml.apply_set(Manifest(), assignments)
 
 
-def founded(*assignments):
-    return manifests.found(changed(*assignments), FOUNDER, 1_700_000_000_000)
+def created(*assignments):
+    return manifests.create(changed(*assignments), CREATOR, 1_700_000_000_000)
 
 
-def test_a_created_manifest_has_founder_and_time_and_verifies():
-    manifest = founded()
-    assert (manifest.founder, manifest.founded_ms) == (FOUNDER.peer_id, 1_700_000_000_000)
+def test_a_created_manifest_has_creator_and_time_and_verifies():
+    manifest = created()
+    assert (manifest.founder, manifest.founded_ms) == (CREATOR.peer_id, 1_700_000_000_000)
     manifests.verify(manifest)
 
 
@@ -45,17 +45,17 @@ def test_the_swarm_id_is_short_readable_and_stable():
 
 def test_a_key_of_a_later_version_leaves_older_swarms_their_id(monkeypatch):
     """By its default: what is left out of the bytes is what older versions never wrote."""
-    manifest = founded()
+    manifest = created()
     plain = msgpack.unpackb(manifests.to_bytes(manifest))
     later = {"mix.leak": manifest.mix.leak, "crew": msgspec.to_builtins(manifest)["crew"]}
     monkeypatch.setattr(manifests, "_LATER", later)
-    older = founded()
+    older = created()
     raw = manifests.to_bytes(older)
     assert msgpack.unpackb(raw) == {
         key: value for key, value in plain.items() if key != "crew"
     } | {"signature": older.signature, "mix": {key: value for key, value in plain["mix"].items() if key != "leak"}}  # fmt: skip
     assert manifests.from_bytes(raw, manifests.swarm_id(older), "peer") == older
-    assert "leak" in msgpack.unpackb(manifests.to_bytes(founded("mix.leak=0.1")))["mix"]
+    assert "leak" in msgpack.unpackb(manifests.to_bytes(created("mix.leak=0.1")))["mix"]
 
 
 OF_FLOWS = ("kappa=0.1", "flow_limit=5.0", "leak=0.1", "settled_edges=2", "flows=bfloat16")
@@ -77,36 +77,36 @@ def test_keys_of_flows_are_refused_where_memories_are_averaged(given, kind):
 
 def test_the_golden_manifest_has_every_field():
     """A field added to the manifest changes every swarm id: then `format` must rise, and this file with it."""
-    assert msgspec.to_builtins(founded()).keys() == json.loads(GOLDEN.read_text())["manifest"].keys()
+    assert msgspec.to_builtins(created()).keys() == json.loads(GOLDEN.read_text())["manifest"].keys()
 
 
 @given(st.permutations(list(msgspec.to_builtins(Manifest()))))
 def test_the_id_does_not_depend_on_the_order_in_a_file(keys):
-    plain = msgspec.to_builtins(founded("task.model=cnn", "task.hidden=2"))
+    plain = msgspec.to_builtins(created("task.model=cnn", "task.hidden=2"))
     shuffled = convert({key: plain[key] for key in keys}, Manifest)
-    assert manifests.swarm_id(shuffled) == manifests.swarm_id(founded("task.hidden=2", "task.model=cnn"))
+    assert manifests.swarm_id(shuffled) == manifests.swarm_id(created("task.hidden=2", "task.model=cnn"))
 
 
 def test_any_other_field_is_another_swarm():
-    assert manifests.swarm_id(founded("seed=1")) != manifests.swarm_id(founded())
-    assert len(manifests.swarm_id(founded())) == 33
+    assert manifests.swarm_id(created("seed=1")) != manifests.swarm_id(created())
+    assert len(manifests.swarm_id(created())) == 33
 
 
 @pytest.mark.parametrize(
     "change", ["seed=1", "founded_ms=1", "pace.rounds=1", "signature=00", "signature=xyz", "founder=12D3"]
 )
-def test_what_was_changed_after_founding_does_not_verify(change):
+def test_what_was_changed_after_signing_does_not_verify(change):
     with pytest.raises(ConfigError, match="signature: does not fit"):
-        manifests.verify(toml.apply_set(founded(), [change]))
+        manifests.verify(toml.apply_set(created(), [change]))
 
 
-def test_what_was_never_founded_says_how():
-    with pytest.raises(ConfigError, match="starling found"):
+def test_what_was_never_created_says_how():
+    with pytest.raises(ConfigError, match="starling create"):
         manifests.verify(Manifest())
 
 
 def test_toml_and_bytes_bring_the_same_manifest_back():
-    manifest = founded("mix=dsgd", "task.model=cnn", "optimizer.lr=1")
+    manifest = created("mix=dsgd", "task.model=cnn", "optimizer.lr=1")
     assert convert(toml.parse(toml.to_toml(manifest)), Manifest) == manifest
     assert manifests.from_bytes(manifests.to_bytes(manifest), manifests.swarm_id(manifest), "peer") == manifest
 
@@ -130,7 +130,7 @@ def resealed(plain):
 )
 def test_bytes_that_are_not_the_manifest_are_the_senders_fault(spoil, reason):
     with pytest.raises(RemoteProtocolError, match=f"liar: {reason}"):
-        manifests.from_bytes(*spoil(founded()), "liar")
+        manifests.from_bytes(*spoil(created()), "liar")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_bytes_that_are_not_the_manifest_are_the_senders_fault(spoil, reason):
 )
 def test_the_right_bytes_of_another_version_ask_for_an_upgrade(change):
     """The hash fits, so the sender is honest: it is us who cannot read it."""
-    raw, swarm = resealed(manifests._sorted({**msgspec.to_builtins(founded()), **change}))
+    raw, swarm = resealed(manifests._sorted({**msgspec.to_builtins(created()), **change}))
     with pytest.raises(ConfigError, match=r"another version.*upgrade") as error:
         manifests.from_bytes(raw, swarm, "peer")
     assert "\n" not in str(error.value)
@@ -155,16 +155,16 @@ def test_the_right_bytes_of_another_version_ask_for_an_upgrade(change):
 
 def test_missing_fields_are_another_version_too():
     """Filling in our defaults would make another manifest of it, with another id."""
-    plain = manifests._sorted(msgspec.to_builtins(founded()))
+    plain = manifests._sorted(msgspec.to_builtins(created()))
     del plain["pace"]
     with pytest.raises(ConfigError, match="another version"):
         manifests.from_bytes(*resealed(plain), "peer")
 
 
 def test_a_peers_manifest_must_keep_the_rules_between_fields():
-    plain = msgspec.structs.replace(Manifest(), name="\x1b[2J", founder=FOUNDER.peer_id)
+    plain = msgspec.structs.replace(Manifest(), name="\x1b[2J", founder=CREATOR.peer_id)
     signed = msgspec.structs.replace(
-        plain, signature=FOUNDER.sign(b"starling/manifest/1\0" + manifests.to_bytes(plain)).hex()
+        plain, signature=CREATOR.sign(b"starling/manifest/1\0" + manifests.to_bytes(plain)).hex()
     )
     with pytest.raises(ConfigError, match="name: must be printable"):
         manifests.from_bytes(manifests.to_bytes(signed), manifests.swarm_id(signed), "peer")
@@ -197,7 +197,7 @@ def test_what_cannot_work_is_refused_with_the_cure(assignments, says):
     cure = message.partition("--set ")[2].partition("`")[0]
     manifests.check(changed(*assignments, cure))  # the command it names works
     with pytest.raises(ConfigError):
-        founded(*assignments)
+        created(*assignments)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_what_is_fine_passes_in_silence(assignments):
     ],
 )
 def test_parts_that_do_not_go_together_are_refused_before_anything_starts(assignments, key, why):
-    """In one line that names the key and the reason, for the founder and for everybody who is handed the manifest."""
+    """In one line that names the key and the reason, for the creator and for everybody who is handed the manifest."""
     with pytest.raises(ConfigError, match=rf"^{key}\b.*{why}") as refused:
         manifests.check(changed(*assignments))
     assert "\n" not in str(refused.value)

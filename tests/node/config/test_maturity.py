@@ -95,7 +95,7 @@ def test_the_settings_say_what_is_experimental_of_each_key(key):
     assert said == ([", ".join(KINDS[key].experimental)] if KINDS[key].experimental else [])
 
 
-def test_a_swarm_that_uses_what_is_experimental_says_so_to_its_founder_and_members(tmp_path):
+def test_a_swarm_that_uses_what_is_experimental_says_so_to_its_creator_and_members(tmp_path):
     plain, tried = Manifest(), toml.apply_set(Manifest(), ["mix=d2", "overlay=ring", "crew.stages=2"])
     assert "experimental" not in dict(words.sections(plain))
     assert dict(words.sections(tried))["experimental"] == "mix.kind = d2, crew.stages = 2"

@@ -19,7 +19,7 @@ from starling.node.identity import Identity
 from starling.node.simulate.schema import Scenario
 
 DOCS = Path(__file__).parents[3] / "docs" / "robustness.md"
-FOUNDER = Identity.from_seed(bytes(32))
+CREATOR = Identity.from_seed(bytes(32))
 
 
 def with_preset(name, *assignments):
@@ -83,9 +83,9 @@ def test_without_a_preset_nothing_changes(tmp_path):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_founded_manifest_says_everything_and_reads_back_as_the_same_swarm(name):
+def test_a_created_manifest_says_everything_and_reads_back_as_the_same_swarm(name):
     """So a later version with another idea of the preset changes no swarm that exists."""
-    manifest = manifests.found(with_preset(name), FOUNDER, 1_700_000_000_000)
+    manifest = manifests.create(with_preset(name), CREATOR, 1_700_000_000_000)
     assert manifests.from_bytes(manifests.to_bytes(manifest), manifests.swarm_id(manifest), "peer") == manifest
     assert convert(toml.parse(toml.to_toml(manifest)), Manifest) == manifest  # without looking at presets
 
@@ -137,7 +137,7 @@ def test_a_key_that_protects_is_refused_when_weaker_and_the_cure_it_names_works(
     assert manifests.check(with_preset(name, weak, cure)) == []
 
 
-def test_what_a_founder_writes_cannot_write_to_a_terminal():
+def test_what_a_creator_writes_cannot_write_to_a_terminal():
     message = refusal("preset=open", 'robust.rule="\\u001b[2J\\n"')
     assert message.isprintable()
 
@@ -154,14 +154,14 @@ def test_every_limit_has_a_weaker_value_above():
 def test_the_vouched_may_average_what_optimisers_remember(words):
     manifest = with_preset("vouched", *words)
     assert manifests.check(manifest) == []
-    found = manifests.found(manifest, FOUNDER, 1)
+    found = manifests.create(manifest, CREATOR, 1)
     assert manifests.from_bytes(manifests.to_bytes(found), manifests.swarm_id(found), "peer") == found
 
 
-def test_a_member_refuses_a_founder_s_weak_preset():
+def test_a_member_refuses_a_creator_s_weak_preset():
     """Signed as it should be, but its promise is broken: whoever is handed it does not join."""
-    plain = msgspec.structs.replace(with_preset("open", "byzantine_fraction=0"), founder=FOUNDER.peer_id)
-    signature = FOUNDER.sign(b"starling/manifest/1\0" + manifests.to_bytes(plain)).hex()
+    plain = msgspec.structs.replace(with_preset("open", "byzantine_fraction=0"), founder=CREATOR.peer_id)
+    signature = CREATOR.sign(b"starling/manifest/1\0" + manifests.to_bytes(plain)).hex()
     signed = msgspec.structs.replace(plain, signature=signature)
     with pytest.raises(ConfigError, match=r"byzantine_fraction: must be at least 0\.2 with preset=open"):
         manifests.from_bytes(manifests.to_bytes(signed), manifests.swarm_id(signed), "peer")
@@ -306,8 +306,11 @@ def test_config_show_prints_a_preset_as_a_file_to_begin_with(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["found", "--preset", "opne"], "preset: must be one of custom, open, vouched, got 'opne'; did you mean open?"),
-        (["found", "--preset", "open", "--set", "robust.f=0"], "robust.f: must be at least 2 with preset=open, got 0"),
+        (
+            ["create", "--preset", "opne"],
+            "preset: must be one of custom, open, vouched, got 'opne'; did you mean open?",
+        ),
+        (["create", "--preset", "open", "--set", "robust.f=0"], "robust.f: must be at least 2 with preset=open, got 0"),
         (["config", "show", "--preset", "opne"], "preset: must be one of"),
         (["config", "show", "node", "--preset", "open"], "--preset: is about a manifest or a scenario, got node"),
     ],

@@ -11,7 +11,7 @@ from starling.node.config.toml import apply_set
 from starling.node.identity import Identity
 
 START = f"chunks:{'ab' * 32}:4000000"
-FOUNDER = Identity.from_seed(bytes(32))
+CREATOR = Identity.from_seed(bytes(32))
 
 
 def agreed(*assignments):
@@ -119,6 +119,6 @@ def test_a_script_swarm_is_described_in_words():
     assert said["steps"].endswith("batches of the scripts")
 
 
-def test_a_founded_one_is_read_by_others_and_keeps_its_bytes():
-    founded = manifests.found(agreed(f"task.start={START}", "task.metric=accuracy"), FOUNDER, 1)
-    assert manifests.from_bytes(manifests.to_bytes(founded), manifests.swarm_id(founded), "peer") == founded
+def test_a_created_one_is_read_by_others_and_keeps_its_bytes():
+    created = manifests.create(agreed(f"task.start={START}", "task.metric=accuracy"), CREATOR, 1)
+    assert manifests.from_bytes(manifests.to_bytes(created), manifests.swarm_id(created), "peer") == created

@@ -11,7 +11,7 @@ from starling.node.config import start, toml
 from starling.node.config.schema import Manifest, NodeConfig, TaskSection
 from starling.node.identity import Identity
 
-FOUNDER = Identity.from_seed(bytes(32))
+CREATOR = Identity.from_seed(bytes(32))
 DIGEST = f"sha256:{'ab' * 32}"
 
 
@@ -25,31 +25,31 @@ def file(tmp_path):
     return tmp_path / "warm.safetensors"
 
 
-def test_founding_puts_the_digest_in_the_place_of_the_file_and_the_path_in_the_founder_s_settings(file, monkeypatch):
+def test_creation_puts_the_digest_in_the_place_of_the_file_and_the_path_in_the_creator_s_settings(file, monkeypatch):
     monkeypatch.chdir(file.parent)
     manifest, config = start.sealed(named("warm.safetensors"), NodeConfig(shard=1))
     assert manifest.task.start == f"sha256:{hashlib.sha256(b'a model').hexdigest()}"
     assert (config.start, config.shard) == (str(file), 1)
     assert start.read(manifest.task.start, config.start) == (str(file), b"a model")
-    founded = manifests.found(manifest, FOUNDER, 1)
-    assert manifests.from_bytes(manifests.to_bytes(founded), manifests.swarm_id(founded), "peer") == founded
-    assert start.sealed(founded, NodeConfig()) == (
-        founded,
+    created = manifests.create(manifest, CREATOR, 1)
+    assert manifests.from_bytes(manifests.to_bytes(created), manifests.swarm_id(created), "peer") == created
+    assert start.sealed(created, NodeConfig()) == (
+        created,
         NodeConfig(),
     )  # a template: its file is given with --set start
 
 
-def test_members_on_the_founder_s_machine_have_the_same_file(file, monkeypatch):
+def test_members_on_the_creator_s_machine_have_the_same_file(file, monkeypatch):
     monkeypatch.chdir(file.parent)
     assert start.place(named("warm.safetensors")) == str(file)
     assert start.place(named(DIGEST)) == start.place(Manifest()) == start.absolute("") == ""
 
 
-def test_a_founded_manifest_that_names_a_file_is_refused():
+def test_a_created_manifest_that_names_a_file_is_refused():
     with pytest.raises(
-        ConfigError, match=r"task\.start: .* must be sha256: and 64 digits, got '/etc/hosts'; .*`starling found`"
+        ConfigError, match=r"task\.start: .* must be sha256: and 64 digits, got '/etc/hosts'; .*`starling create`"
     ):
-        manifests.found(named("/etc/hosts"), FOUNDER, 1)
+        manifests.create(named("/etc/hosts"), CREATOR, 1)
 
 
 @pytest.mark.parametrize("digest", ["sha256:", DIGEST.upper(), DIGEST + "0", "sha1:" + "0" * 40])
@@ -98,16 +98,16 @@ def test_a_swarm_of_scripts_names_its_file_by_the_root_of_its_chunks_and_its_siz
     assert start.sent(manifest) == start.Chunked(root(digests(data)), len(data))
     assert start.read(manifest.task.start, config.start) == (str(large), data)
     assert start.place(manifest) == ""
-    founded = manifests.found(manifest, FOUNDER, 1)
-    assert manifests.from_bytes(manifests.to_bytes(founded), manifests.swarm_id(founded), "peer") == founded
+    created = manifests.create(manifest, CREATOR, 1)
+    assert manifests.from_bytes(manifests.to_bytes(created), manifests.swarm_id(created), "peer") == created
 
 
 def test_a_swarm_of_scripts_without_a_start_is_refused_in_one_line():
     with pytest.raises(ConfigError, match=r"task\.start: .*none is named; .*`starling\.Swarm\(DIR, model") as raised:
         start.sealed(scripts(), NodeConfig())
     assert "\n" not in str(raised.value)
-    with pytest.raises(ConfigError, match=r"task\.start: of a founded swarm of scripts must be chunks:"):
-        manifests.found(scripts(), FOUNDER, 1)
+    with pytest.raises(ConfigError, match=r"task\.start: of a created swarm of scripts must be chunks:"):
+        manifests.create(scripts(), CREATOR, 1)
 
 
 def test_a_template_needs_the_file_that_it_began_with(large, file):
@@ -126,15 +126,15 @@ def test_a_template_needs_the_file_that_it_began_with(large, file):
         f"chunks:{'ab' * 32}:{start.MAX_BYTES + 1}", f"chunks:{'ab' * 31}:12", f"chunks:{'ab' * 32}:12\n", f"chunks:{'ab' * 32}:-1",
     ],
 )  # fmt: skip
-def test_a_founded_swarm_of_scripts_names_no_path_and_nothing_too_large(begin):
-    with pytest.raises(ConfigError, match=r"task\.start: of a founded swarm of scripts must be chunks:") as raised:
-        manifests.found(scripts(begin), FOUNDER, 1)
+def test_a_created_swarm_of_scripts_names_no_path_and_nothing_too_large(begin):
+    with pytest.raises(ConfigError, match=r"task\.start: of a created swarm of scripts must be chunks:") as raised:
+        manifests.create(scripts(begin), CREATOR, 1)
     assert len(str(raised.value).splitlines()) == 1
 
 
 def test_only_a_swarm_of_scripts_names_a_file_by_its_chunks():
-    with pytest.raises(ConfigError, match=r"task\.start: of a founded manifest must be sha256:"):
-        manifests.found(named(form(b"a model")), FOUNDER, 1)
+    with pytest.raises(ConfigError, match=r"task\.start: of a created manifest must be sha256:"):
+        manifests.create(named(form(b"a model")), CREATOR, 1)
     assert start.sent(named(form(b"a model"))) is None
 
 

@@ -42,7 +42,7 @@ def test_without_consent_a_stranger_s_part_is_refused(here):
         check_agreed(agreed(here, "agreed_unasked"), NodeConfig(), ours=False)
 
 
-def test_without_consent_the_founder_s_folder_is_not_searched(here):
+def test_without_consent_the_creator_s_folder_is_not_searched(here):
     with pytest.raises(ConfigError, match=r"mix\.kind: 'agreed_own:Mine' is not found.*--set trust=true"):
         check_agreed(agreed(here, "agreed_own"), NodeConfig(), ours=True)
 

@@ -1,4 +1,4 @@
-"""Whole nodes of a swarm of scripts, up to the call that opens the engine: it is given the file that the founder began with."""
+"""Whole nodes of a swarm of scripts, up to the call that opens the engine: it is given the file that the creator began with."""
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -46,18 +46,18 @@ async def inline(work):
     return work()
 
 
-def founded(folder, *assignments):
-    """A swarm founded in a directory -> it."""
+def created(folder, *assignments):
+    """A swarm created in a directory -> it."""
     (folder / "begin.safetensors").write_bytes(DATA)
     manifest = Manifest(task=TaskSection(kind="script", start=str(folder / "begin.safetensors"), fingerprint=LINES))
-    place, _ = operate.found(folder / "founder", apply_set(manifest, assignments), NodeConfig(linger_s=1e6))
+    place, _ = operate.create(folder / "creator", apply_set(manifest, assignments), NodeConfig(linger_s=1e6))
     return place
 
 
-def joined(folder, founder):
+def joined(folder, creator):
     """A member that has an identity and the swarm's id."""
     place = RunDir.create(folder)
-    address = address_of(Identity.load_or_create(founder.key).peer_id)
+    address = address_of(Identity.load_or_create(creator.key).peer_id)
     place.write_config(NodeConfig(bootstrap=(address,)))
     return place
 
@@ -92,16 +92,16 @@ async def running(*nodes):
         nursery.cancel_scope.cancel()
 
 
-def test_a_founded_swarm_of_scripts_is_read_again_as_it_was_founded(tmp_path):
-    place = founded(tmp_path, "task.metric=accuracy", "task.higher_is_better=true")
+def test_a_created_swarm_of_scripts_is_read_again_as_it_was_created(tmp_path):
+    place = created(tmp_path, "task.metric=accuracy", "task.higher_is_better=true")
     manifest = place.read_manifest()
     assert manifest.task.fingerprint == LINES
     assert manifest.task.params() == {"metric": "accuracy", "higher_is_better": True}
     assert manifest.task.start.startswith("chunks:")
     assert place.start.read_bytes() == DATA
-    assert place.read_config().start == "", "the run directory has it, wherever the founder's file goes"
+    assert place.read_config().start == "", "the run directory has it, wherever the creator's file goes"
     assert manifests.from_bytes(manifests.to_bytes(manifest), place.swarm(), "peer") == manifest
-    again, _ = operate.found(tmp_path / "again", manifest, NodeConfig(start=str(place.start)))
+    again, _ = operate.create(tmp_path / "again", manifest, NodeConfig(start=str(place.start)))
     assert again.start.read_bytes() == DATA
     assert again.read_manifest().task == manifest.task
 
@@ -110,27 +110,27 @@ def test_a_file_that_stands_in_the_run_directory_already_is_not_copied(tmp_path)
     place = RunDir.create(tmp_path / "n")
     place.start.write_bytes(DATA)
     before = place.start.stat().st_ino
-    operate.found(tmp_path / "n", Manifest(task=TaskSection(kind="script", start=str(place.start))), NodeConfig())
+    operate.create(tmp_path / "n", Manifest(task=TaskSection(kind="script", start=str(place.start))), NodeConfig())
     assert place.start.stat().st_ino == before
 
 
 def test_without_a_start_nothing_is_written(tmp_path):
     with pytest.raises(ConfigError, match=r"task\.start: .*none is named"):
-        operate.found(tmp_path / "n", Manifest(task=TaskSection(kind="script")), NodeConfig())
+        operate.create(tmp_path / "n", Manifest(task=TaskSection(kind="script")), NodeConfig())
     assert not (tmp_path / "n").exists()
 
 
 @virtual
 async def test_a_newcomer_fetches_manifest_and_start_and_opens_its_engine_with_it(tmp_path):
-    founder = founded(tmp_path)
-    hub, swarm = MemoryHub(), founder.swarm()
-    member = joined(tmp_path / "member", founder)
-    (first, _), (second, engine) = node_of(hub, founder, swarm), node_of(hub, member, swarm)
+    creator = created(tmp_path)
+    hub, swarm = MemoryHub(), creator.swarm()
+    member = joined(tmp_path / "member", creator)
+    (first, _), (second, engine) = node_of(hub, creator, swarm), node_of(hub, member, swarm)
     async with running(first, second):
         await until(lambda: engine.opening is not None)
         assert member.start.read_bytes() == DATA
         assert engine.opening.start == str(member.start)
-        assert member.read_manifest() == founder.read_manifest()
+        assert member.read_manifest() == creator.read_manifest()
         assert [event.name for event in second.events.recent][-2:] == ["start_fetching", "start_fetched"]
         third = joined(tmp_path / "third", member)  # of which the second is the only peer
         node, engine = node_of(hub, third, swarm)
@@ -141,12 +141,12 @@ async def test_a_newcomer_fetches_manifest_and_start_and_opens_its_engine_with_i
 
 @virtual
 async def test_a_restart_with_a_damaged_start_fetches_what_is_wrong(tmp_path):
-    founder = founded(tmp_path)
-    hub, swarm = MemoryHub(), founder.swarm()
-    member = joined(tmp_path / "member", founder)
-    member.write_manifest(founder.read_manifest())
+    creator = created(tmp_path)
+    hub, swarm = MemoryHub(), creator.swarm()
+    member = joined(tmp_path / "member", creator)
+    member.write_manifest(creator.read_manifest())
     member.start.write_bytes(b"x" + DATA[1:])
-    (first, _), (second, engine) = node_of(hub, founder, swarm), node_of(hub, member, swarm)
+    (first, _), (second, engine) = node_of(hub, creator, swarm), node_of(hub, member, swarm)
     async with running(first, second):
         await until(lambda: engine.opening is not None)
         assert member.start.read_bytes() == DATA
@@ -155,28 +155,28 @@ async def test_a_restart_with_a_damaged_start_fetches_what_is_wrong(tmp_path):
 
 @virtual
 async def test_the_status_says_what_a_newcomer_waits_for(tmp_path):
-    founder = founded(tmp_path)
-    hub, swarm = MemoryHub(), founder.swarm()
-    founder.start.unlink()
-    (first, _), (second, engine) = node_of(hub, founder, swarm), node_of(hub, joined(tmp_path / "m", founder), swarm)
+    creator = created(tmp_path)
+    hub, swarm = MemoryHub(), creator.swarm()
+    creator.start.unlink()
+    (first, _), (second, engine) = node_of(hub, creator, swarm), node_of(hub, joined(tmp_path / "m", creator), swarm)
     async with running(first, second):
         await until(lambda: isinstance(second.phase, Fetching))
         shown = decode(encode(take_snapshot(second)))
         assert (shown.state, shown.activity) == ("joining", "fetching the model that the swarm begins with")
         assert (shown.task, shown.problem) == ("script", None)
         await trio.sleep(1000.0)
-        assert isinstance(first.phase, Fetching), "a founder waits for members that have it"
+        assert isinstance(first.phase, Fetching), "a creator waits for members that have it"
         assert engine.opening is None
-        founder.start.write_bytes(DATA)  # as the line says
+        creator.start.write_bytes(DATA)  # as the line says
         await until(lambda: engine.opening is not None)
         assert isinstance(first.phase, Opening)
-        assert sorted(each.name for each in founder.path.glob("start*")) == ["start.safetensors"]
+        assert sorted(each.name for each in creator.path.glob("start*")) == ["start.safetensors"]
 
 
 @virtual
 async def test_an_engine_that_waits_for_a_script_is_never_given_up(tmp_path):
-    founder = founded(tmp_path)
-    node, engine = node_of(MemoryHub(), founder, founder.swarm())
+    creator = created(tmp_path)
+    node, engine = node_of(MemoryHub(), creator, creator.swarm())
     async with running(node):
         await trio.sleep(50_000.0)
         assert isinstance(node.phase, Opening)
@@ -187,8 +187,8 @@ async def test_an_engine_that_waits_for_a_script_is_never_given_up(tmp_path):
 @virtual
 async def test_where_no_place_for_the_file_is_given_the_settings_say_where_it_is(tmp_path):
     """As in simulations, whose nodes have no directories."""
-    founder = founded(tmp_path)
-    node, engine = node_of(MemoryHub(), founder, founder.swarm())
+    creator = created(tmp_path)
+    node, engine = node_of(MemoryHub(), creator, creator.swarm())
     config = structs.replace(node.setup.config, start="elsewhere")
     node.setup = replace(node.setup, store=MemoryStore(node.manifest), config=config)
     async with running(node):
@@ -198,8 +198,8 @@ async def test_where_no_place_for_the_file_is_given_the_settings_say_where_it_is
 
 @virtual
 async def test_settings_about_local_steps_are_refused_before_anything_is_fetched(tmp_path):
-    founder = founded(tmp_path)
-    node, engine = node_of(MemoryHub(), founder, founder.swarm())
+    creator = created(tmp_path)
+    node, engine = node_of(MemoryHub(), creator, creator.swarm())
     node.setup = replace(node.setup, config=apply_set(node.setup.config, ("privacy.noise=1",)))
     with pytest.raises(BaseExceptionGroup) as raised:
         await node.run()

@@ -138,7 +138,7 @@ def test_without_a_checkpoint_nothing_is_stored():
 
 @pytest.mark.slow
 def test_the_best_model_of_a_node_that_has_ended_is_exported_without_its_engine(tmp_path):
-    place, _ = operate.found(tmp_path / "n", Manifest(), NodeConfig())
+    place, _ = operate.create(tmp_path / "n", Manifest(), NodeConfig())
     with pytest.raises(ConfigError, match=r"--best: .* has no evaluated model yet; leave --best out"):
         Attached(place.path).export(tmp_path / "b.safetensors", best=True)
     ours = Best(place.best, swarm="s", schema="m", higher_is_better=True)

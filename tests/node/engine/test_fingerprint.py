@@ -1,4 +1,4 @@
-"""A node whose task is another one than the founder's is told in one line, which says what differs."""
+"""A node whose task is another one than the creator's is told in one line, which says what differs."""
 
 import copy
 import hashlib
@@ -86,8 +86,8 @@ def test_what_differs_is_said_in_one_line(changed, words):
         compared(made(**{"version": 1, **changed}), swarm)
     said = str(caught.value)
     assert words in said
-    assert said.startswith("task.kind: 'tasks:made' is not what this swarm was founded with: ")
-    assert said.endswith("; ask the founder for its tasks, then `starling run`")
+    assert said.startswith("task.kind: 'tasks:made' is not what this swarm was created with: ")
+    assert said.endswith("; ask the creator for its tasks, then `starling run`")
     assert "\n" not in said
 
 
@@ -102,8 +102,8 @@ class Based(nn.Module):
             each.data.view(-1)[-1:] += name == other
 
 
-def founded(net, **task):
-    """The fingerprint as `starling found` writes it."""
+def created(net, **task):
+    """The fingerprint as `starling create` writes it."""
     manifest = toml.apply_set(Manifest(), ["task=tasks:made", *(f"task.{key}={value}" for key, value in task.items())])
     made_model = net()
     manifest = structs.replace(
@@ -118,7 +118,7 @@ def founded(net, **task):
 
 def test_another_base_is_said_in_one_line_and_another_start_is_not():
     """Members that train a head on different frozen values train for nothing."""
-    swarm = founded(Based)
+    swarm = created(Based)
     fingerprint.check(swarm, made(Based), Based())
     fingerprint.check(swarm, made(Based), Based("head.weight"))
     for other in ("base.weight", "base.bias"):
@@ -130,14 +130,14 @@ def test_another_base_is_said_in_one_line_and_another_start_is_not():
 
 
 def test_bases_of_their_own_are_allowed_by_a_key():
-    swarm = founded(Based, any_base="true")
+    swarm = created(Based, any_base="true")
     fingerprint.check(swarm, made(Based), Based("base.weight"))
     assert not any(line.startswith("frozen") for line in swarm.task.fingerprint)
 
 
 def test_a_base_that_the_start_file_gives_is_not_compared():
     """Each node fills its model from the same file, whose digest is in the manifest."""
-    swarm = founded(Based, start="sha256:" + "0" * 64)
+    swarm = created(Based, start="sha256:" + "0" * 64)
     fingerprint.check(swarm, made(Based), Based("base.weight"))
 
 
@@ -151,7 +151,7 @@ class Whole(nn.Linear):
 
 def test_a_packed_base_is_compared_whatever_the_start_file_gives():
     """Files hold what is trained of such a model."""
-    swarm = founded(lambda: Based(base=Whole), start="sha256:" + "0" * 64)
+    swarm = created(lambda: Based(base=Whole), start="sha256:" + "0" * 64)
     with pytest.raises(ConfigError, match="frozen parameters have other values"):
         fingerprint.check(swarm, made(Based), Based("base.weight", base=Whole))
 
@@ -229,28 +229,28 @@ def net() -> starling.Task:
 
 @pytest.mark.acceptance
 @pytest.mark.slow
-def test_founding_writes_it_and_a_node_with_another_model_does_not_open(tmp_path, monkeypatch):
+def test_creation_writes_it_and_a_node_with_another_model_does_not_open(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = "fingerprinted_task"
     (tmp_path / f"{name}.py").write_text(MODULE.format(width=1))
     wanted = toml.apply_set(Manifest(), [f"task={name}:net", "partition=iid"])
-    place, _ = operate.found(tmp_path / "n", wanted, NodeConfig(trust=True))
-    founded = place.read_manifest()
-    assert founded.task.fingerprint[-2:] == ("float32 trained 1x3 weight", "float32 trained 1 bias")
-    call = structs.replace(opening(founded), code=str(tmp_path))
+    place, _ = operate.create(tmp_path / "n", wanted, NodeConfig(trust=True))
+    created = place.read_manifest()
+    assert created.task.fingerprint[-2:] == ("float32 trained 1x3 weight", "float32 trained 1 bias")
+    call = structs.replace(opening(created), code=str(tmp_path))
     assert isinstance(Worker().handle(call), calls.Opened)
     (tmp_path / f"{name}.py").write_text(MODULE.format(width=12))
     del sys.modules[name]
-    refused_as("config", Worker().handle(call), "weight has shape (12, 3), the swarm's has (1, 3); ask the founder")
+    refused_as("config", Worker().handle(call), "weight has shape (12, 3), the swarm's has (1, 3); ask the creator")
     (tmp_path / f"{name}.py").write_text(
         "import starling\ndef net() -> starling.Task:\n    raise OSError('no weights')\n"
     )
     with pytest.raises(ConfigError, match=rf"task\.kind: '{name}:net'.*no weights.*line 3") as caught:
-        operate.found(tmp_path / "m", founded, NodeConfig(trust=True))
+        operate.create(tmp_path / "m", created, NodeConfig(trust=True))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "m").exists()
 
 
 def test_the_keys_of_a_built_in_task_say_all(tmp_path):
-    place, _ = operate.found(tmp_path / "n", Manifest(), NodeConfig())
+    place, _ = operate.create(tmp_path / "n", Manifest(), NodeConfig())
     assert place.read_manifest().task.fingerprint == ()

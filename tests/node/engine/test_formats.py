@@ -50,7 +50,7 @@ TOKENS = torch.arange(32).reshape(2, 16)
 def trained(folder, kind):
     """The run directory of a node that has trained, saved, and is gone; and its model, as the task makes it."""
     keys = [f"task={kind}", "partition=iid", "pace.local_steps=3", "task.batch_size=4", "optimizer.lr=0.5"]
-    place, _ = operate.found(
+    place, _ = operate.create(
         folder / "n", toml.apply_set(Manifest(), keys), NodeConfig(device="cpu", trust=True, shard=0)
     )
     agreed, me, engine = place.read_manifest(), Identity.load_or_create(place.key).peer_id, Worker()

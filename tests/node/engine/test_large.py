@@ -1,4 +1,4 @@
-"""What large models do otherwise: corrections in place, flows in bfloat16 from founding on, and flows in fragments."""
+"""What large models do otherwise: corrections in place, flows in bfloat16 from creation on, and flows in fragments."""
 
 import itertools
 
@@ -74,7 +74,7 @@ def test_without_flows_a_gradient_is_not_touched():
     assert float(state.known[0]) == 1.0, "however few coordinates of it have moved"
 
 
-def test_founding_writes_down_flows_of_large_models_alone():
+def test_creation_writes_down_flows_of_large_models_alone():
     def of(width, kind="sgd", **mix):
         task = TaskSection(kind="text", path="x", width=width, layers=6, heads=4, context=16)
         return Manifest(task=task, mix=MixSection(kind="pet", **mix), optimizer=OptimizerSection(kind=kind))

@@ -28,7 +28,7 @@ from tests.harness.schemas import valid
 def trained(folder, *settings):
     """The run directory of a node that has trained one round, saved, and is gone."""
     manifest = toml.apply_set(Manifest(), [*settings, "pace.local_steps=3", "task.batch_size=16"])
-    place, _ = operate.found(folder / "n", manifest, NodeConfig(device="cpu", trust=True))
+    place, _ = operate.create(folder / "n", manifest, NodeConfig(device="cpu", trust=True))
     me = Identity.load_or_create(place.key).peer_id
     shard = manifests.shard_of(manifest, -1, me)
     engine = Worker()

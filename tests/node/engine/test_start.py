@@ -38,17 +38,17 @@ def opening(agreed, shard, label, start):
 
 
 def from_file(agreed, file):
-    """As a founder writes it, and as a founded manifest has it with the path in the node's settings."""
+    """As a creator writes it, and as a created manifest has it with the path in the node's settings."""
     named = structs.replace(agreed, task=agreed.task.changed(start=str(file)))
     return named, *sealed(named, NodeConfig())
 
 
 def test_every_node_and_simulation_begins_with_the_file_bit_for_bit(trained):
     made, file, x = trained
-    named, founded, config = from_file(made(), file)
+    named, created, config = from_file(made(), file)
     engines = [Worker(clock=lambda: 0.0) for _ in "ab"]
     for shard, (engine, label) in enumerate(zip(engines, "ab", strict=True)):
-        done(engine, opening(founded, shard, label, config.start))
+        done(engine, opening(created, shard, label, config.start))
         assert torch.equal(x_of(engine), x)
         assert torch.equal(engine.replica.beginning(), x)
     assert torch.equal(problem(named, "ab").start, x)
@@ -88,8 +88,8 @@ def test_a_model_of_another_task_is_refused_in_one_line(tmp_path, change, words)
     engine, file = opened(manifest(params=SMALL)), tmp_path / "warm.safetensors"
     done(engine, calls.Save(str(file)))
     save_file(change(load_file(file)), file)
-    _, founded, config = from_file(manifest(params=SMALL), file)
-    refused = refused_as("config", Worker().handle(opening(founded, 0, "a", config.start)), words)
+    _, created, config = from_file(manifest(params=SMALL), file)
+    refused = refused_as("config", Worker().handle(opening(created, 0, "a", config.start)), words)
     assert refused.reason.startswith(f"task.start: {shown(str(file))} ")
     assert refused.reason.endswith("as `starling export MODEL.safetensors` writes it")
 
@@ -99,17 +99,17 @@ def test_what_is_no_safetensors_file_is_never_unpickled(tmp_path):
     for file, data in (("warm.pt", None), ("empty", b""), ("cut", b"\xff" * 20)):
         if data is not None:
             (tmp_path / file).write_bytes(data)
-        _, founded, config = from_file(manifest(params=SMALL), tmp_path / file)
+        _, created, config = from_file(manifest(params=SMALL), tmp_path / file)
         refused_as(
-            "config", Worker().handle(opening(founded, 0, "a", config.start)), "is no safetensors file, or cut short"
+            "config", Worker().handle(opening(created, 0, "a", config.start)), "is no safetensors file, or cut short"
         )
 
 
 def test_a_node_without_the_file_is_told_which_and_how(tmp_path):
     (tmp_path / "warm").write_bytes(b"x")
-    _, founded, _ = from_file(manifest(params=SMALL), tmp_path / "warm")
+    _, created, _ = from_file(manifest(params=SMALL), tmp_path / "warm")
     digest = hashlib.sha256(b"x").hexdigest()
-    refused_as("config", Worker().handle(opening(founded, 0, "a", "")), f"begins with the model of sha256:{digest}")
+    refused_as("config", Worker().handle(opening(created, 0, "a", "")), f"begins with the model of sha256:{digest}")
 
 
 def test_an_unrequested_file_is_an_error():
@@ -122,16 +122,16 @@ def test_an_unrequested_file_is_an_error():
 
 
 def test_a_run_directory_knows_where_the_file_is(tmp_path, monkeypatch):
-    """Founded in one folder, exported from another."""
+    """Created in one folder, exported from another."""
     engine = opened(manifest(params=SMALL))
     done(engine, calls.Save(str(tmp_path / "warm.safetensors")))
     monkeypatch.chdir(tmp_path)
     named, *_ = from_file(manifest(params=SMALL), "warm.safetensors")
-    place, _ = operate.found(tmp_path / "n", named, NodeConfig(device="cpu"))
-    config, founded = RunDir(tmp_path / "n").read_config(), place.read_manifest()
+    place, _ = operate.create(tmp_path / "n", named, NodeConfig(device="cpu"))
+    config, created = RunDir(tmp_path / "n").read_config(), place.read_manifest()
     assert config.start == str(tmp_path / "warm.safetensors")
     other = Worker()
-    done(other, calls.Open(founded, "", 0, "cpu", 1, str(place.checkpoint), "me", start=config.start))
+    done(other, calls.Open(created, "", 0, "cpu", 1, str(place.checkpoint), "me", start=config.start))
     done(other, calls.Train(0, 1))
     done(other, calls.Save(""))
     monkeypatch.chdir("/")

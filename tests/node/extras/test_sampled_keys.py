@@ -86,7 +86,7 @@ def test_the_probability_of_a_bad_majority_is_that_of_the_literature():
      (1000, 20, 2.3e-3), (1000, 40, 1.4e-5)],
 )  # fmt: skip
 def test_what_is_refused_holds_for_any_number_of_members(members, drawn, figure):
-    """The reference draws from so many members, a fifth Byzantine; a founder knows no number, and none is worse than ours."""
+    """The reference draws from so many members, a fifth Byzantine; a creator knows no number, and none is worse than ours."""
     bad = members // 5
     exact = sum(comb(bad, k) * comb(members - bad, drawn - k) for k in range((drawn + 1) // 2, drawn + 1))
     exact /= comb(members, drawn)

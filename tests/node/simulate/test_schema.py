@@ -95,10 +95,10 @@ def test_a_scenario_with_a_preset_is_the_swarm_of_a_manifest_with_that_preset(na
     not simulated: no work is proven, nobody invites.
     """
     assert rules.check(cells(preset(name))) == []
-    agreed, founded = manifest(preset(name)), presets.load(Manifest, assignments=[f"preset={name}"])
+    agreed, created = manifest(preset(name)), presets.load(Manifest, assignments=[f"preset={name}"])
     for key in presets.PRESETS[name]:
         if not key.name.startswith("admission.") and key.name != "robust.kappa":  # of another rule
-            assert attrgetter(key.name)(agreed) == attrgetter(key.name)(founded) == key.value
+            assert attrgetter(key.name)(agreed) == attrgetter(key.name)(created) == key.value
     assert agreed.admission == AdmissionSection()
 
 

@@ -52,7 +52,7 @@ def cut(task: Task, manifest: Manifest, stage: int, available: int) -> Cut:
             + (
                 f"try `--stage {able[0]}`"
                 if able
-                else "no stage fits this machine; take one with more, or found it with more crew.stages"
+                else "no stage fits this machine; take one with more, or create it with more crew.stages"
             )
         )
     return Cut(edges[stage], edges[stage + 1], max(sizes))

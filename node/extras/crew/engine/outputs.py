@@ -52,7 +52,7 @@ class Forwarded:
         if output.numel() > activations.MAX_NUMBERS:
             raise ConfigError(
                 f"crew.micro_batches: an activation of {output.numel():,} numbers does not fit a frame, {activations.MAX_NUMBERS:,} do; "
-                "found it with more of them"
+                "create it with more of them"
             )
         values = self._totals.finite(output)
         payload, _ = activations.encode(values, self._forward, generator(0, "nearest"), self._cache, given.samples)

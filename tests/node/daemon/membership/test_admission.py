@@ -97,35 +97,35 @@ async def test_a_revocation_reaches_all_puts_out_the_subtree_and_tells_it_why(au
     swarm = Swarm(INVITE)
     async with swarm.running(swarm.invited(1), swarm.invited(1, 2), swarm.invited(3)):
         await until(lambda: agreed(swarm.nodes), 10.0)
-        founder, one, two, three = swarm.nodes
-        assert set(founder.membership.revoke(one.peer)) == {one.peer, two.peer}
-        await until(lambda: agreed([founder, three]), 1.0)
+        creator, one, two, three = swarm.nodes
+        assert set(creator.membership.revoke(one.peer)) == {one.peer, two.peer}
+        await until(lambda: agreed([creator, three]), 1.0)
         await until(lambda: one.error and two.error, 15.0)
         assert "invitation was revoked" in one.error
         assert "`starling join INVITE`" in two.error
-        assert three.store.revoked == founder.store.revoked == founder.admission.gate.revoked
+        assert three.store.revoked == creator.store.revoked == creator.admission.gate.revoked
         late = await swarm.start(4, swarm.invited(4))
-        await until(lambda: agreed([founder, three, late]), 20.0)
-        await until(lambda: late.admission.gate.digest == founder.admission.gate.digest, 60.0)
-        assert all(node.told.faults == [] for node in (founder, three, late))
+        await until(lambda: agreed([creator, three, late]), 20.0)
+        await until(lambda: late.admission.gate.digest == creator.admission.gate.digest, 60.0)
+        assert all(node.told.faults == [] for node in (creator, three, late))
 
 
 async def test_a_leaked_invite_is_voided_by_its_number_before_or_after_it_is_used(autojump_clock):
     swarm = Swarm(INVITE)
     async with swarm.running(swarm.invited(1)):
-        founder, one = swarm.nodes
-        assert founder.membership.revoke("7") == ()
-        assert founder.membership.revoke("1") == (one.peer,)
+        creator, one = swarm.nodes
+        assert creator.membership.revoke("7") == ()
+        assert creator.membership.revoke("1") == (one.peer,)
         await until(lambda: one.error, 15.0)
 
 
 @pytest.mark.parametrize(
     ("who", "whom", "says"),
     [
-        (1, PEOPLE[0].peer_id, "only the founder"), (1, PEOPLE[2].peer_id, "only the founder"), (1, PEOPLE[9].peer_id, "no member"),
+        (1, PEOPLE[0].peer_id, "only the creator"), (1, PEOPLE[2].peer_id, "only the creator"), (1, PEOPLE[9].peer_id, "no member"),
         (2, "5", "no invitation 5"), (2, "9" * 5000, "no invitation"), (1, "", "no member"),
     ],
-    ids=["founder", "cousin", "unknown", "number", "large", "empty"],
+    ids=["creator", "cousin", "unknown", "number", "large", "empty"],
 )  # fmt: skip
 async def test_what_is_not_ours_to_revoke_is_one_line(autojump_clock, who, whom, says):
     swarm = Swarm(INVITE)

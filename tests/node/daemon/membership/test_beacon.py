@@ -16,8 +16,8 @@ from starling.node.identity import Identity
 from tests.harness.context import SWARM, context
 
 pytestmark = pytest.mark.trio
-FOUNDER, ME, OTHER, THIRD = (Identity.from_seed(bytes([number]) * 32) for number in range(4))
-PEERS = tuple(sorted(identity.peer_id for identity in (FOUNDER, ME, OTHER, THIRD)))
+CREATOR, ME, OTHER, THIRD = (Identity.from_seed(bytes([number]) * 32) for number in range(4))
+PEERS = tuple(sorted(identity.peer_id for identity in (CREATOR, ME, OTHER, THIRD)))
 EVERY = 4
 SYNC_S = 5.0
 
@@ -54,7 +54,7 @@ class Here:
 async def serving(identity=ME, members=PEERS):
     wire = Wire(identity.peer_id)
     manifest = Manifest(
-        founder=FOUNDER.peer_id, overlay=OverlaySection(rerank_every=EVERY), membership=MembershipSection(sync_s=SYNC_S)
+        founder=CREATOR.peer_id, overlay=OverlaySection(rerank_every=EVERY), membership=MembershipSection(sync_s=SYNC_S)
     )
     service = BeaconService(context(network=wire, report=wire, identity=identity, manifest=manifest), Here(members))
     async with trio.open_nursery() as nursery:
@@ -63,13 +63,13 @@ async def serving(identity=ME, members=PEERS):
         nursery.cancel_scope.cancel()
 
 
-def beacon(epoch, identity=FOUNDER):
+def beacon(epoch, identity=CREATOR):
     return signed(SWARM, epoch, identity.sign)
 
 
-async def test_the_founder_tells_everybody_the_next_epoch_when_one_begins_and_no_later_one(autojump_clock):
-    others = [peer for peer in PEERS if peer != FOUNDER.peer_id]
-    async with serving(FOUNDER) as (service, wire):
+async def test_the_creator_tells_everybody_the_next_epoch_when_one_begins_and_no_later_one(autojump_clock):
+    others = [peer for peer in PEERS if peer != CREATOR.peer_id]
+    async with serving(CREATOR) as (service, wire):
         for now, told in ((0, 1), (1, None), (3, None), (4, 2), (7, None), (8, 3)):
             service.salt(now)
             await trio.sleep(0.01)
@@ -79,8 +79,8 @@ async def test_the_founder_tells_everybody_the_next_epoch_when_one_begins_and_no
         assert wire.taken() == []
 
 
-async def test_a_founder_that_comes_back_signs_the_same_for_the_epoch_it_comes_to(autojump_clock):
-    async with serving(FOUNDER) as (service, wire):
+async def test_a_creator_that_comes_back_signs_the_same_for_the_epoch_it_comes_to(autojump_clock):
+    async with serving(CREATOR) as (service, wire):
         service.salt(4 * EVERY + 1)
         await trio.sleep(0.01)
         assert {message for _, message in wire.taken()} == {beacon(4), beacon(5)}
@@ -95,7 +95,7 @@ async def test_news_is_forwarded_once_but_not_to_its_sender_or_signer(autojump_c
         assert wire.taken() == [(THIRD.peer_id, beacon(1))]
 
 
-async def test_a_missing_beacon_is_reported_once_and_requested_from_the_founder_and_another_member(autojump_clock):
+async def test_a_missing_beacon_is_reported_once_and_requested_from_the_creator_and_another_member(autojump_clock):
     async with serving() as (service, wire):
         service.salt(0)
         await trio.sleep(0.01)
@@ -105,7 +105,7 @@ async def test_a_missing_beacon_is_reported_once_and_requested_from_the_founder_
         asked = wire.taken()
         assert {message for _, message in asked} == {BeaconQuery(1)}
         assert len(asked) == 2
-        assert FOUNDER.peer_id in dict(asked)
+        assert CREATOR.peer_id in dict(asked)
         service.salt(2 * EVERY)
         assert wire.said == ["beacon_missing"]
         service.receive(OTHER.peer_id, beacon(2))
@@ -138,7 +138,7 @@ async def test_the_next_beacon_is_asked_for_now_and_then_until_it_is_there(autoj
 async def test_a_question_is_answered_with_what_is_known_from_that_epoch_on(autojump_clock):
     async with serving() as (service, wire):
         for epoch in (1, 2):
-            service.receive(FOUNDER.peer_id, beacon(epoch))
+            service.receive(CREATOR.peer_id, beacon(epoch))
         await trio.sleep(0.01)
         wire.taken()
         service.receive(THIRD.peer_id, BeaconQuery(1))
@@ -150,7 +150,7 @@ async def test_a_question_is_answered_with_what_is_known_from_that_epoch_on(auto
 
 async def test_members_have_a_ration(autojump_clock):
     async with serving() as (service, wire):
-        service.receive(FOUNDER.peer_id, beacon(1))
+        service.receive(CREATOR.peer_id, beacon(1))
         for _ in range(100):
             service.receive(OTHER.peer_id, beacon(1))
         for _ in range(int(BURST)):

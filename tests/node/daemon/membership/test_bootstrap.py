@@ -16,8 +16,8 @@ from starling.node.identity import Identity
 from starling.node.net.memory import MemoryHub, address_of
 from tests.harness.daemons import Reports
 
-FOUNDER, MEMBER, JOINER = (Identity.from_seed(bytes([seed]) * 32) for seed in (1, 2, 3))
-MANIFEST = manifests.found(Manifest(), FOUNDER, 1)
+CREATOR, MEMBER, JOINER = (Identity.from_seed(bytes([seed]) * 32) for seed in (1, 2, 3))
+MANIFEST = manifests.create(Manifest(), CREATOR, 1)
 SWARM = manifests.swarm_id(MANIFEST)
 
 
@@ -45,11 +45,11 @@ def invited(report, *identities):
 async def test_a_bootstrap_peer_that_says_nothing_costs_half_a_second_not_its_deadline(autojump_clock):
     hub = MemoryHub()
     async with joining(hub) as appear:
-        hub.join(FOUNDER.peer_id)  # takes connections and says nothing
+        hub.join(CREATOR.peer_id)  # takes connections and says nothing
         await appear(MEMBER, manifests.to_bytes(MANIFEST))
         network, transfer = await appear(JOINER)
         began = trio.current_time()
-        assert await invited(Reports(), FOUNDER, MEMBER).fetch_manifest(transfer, network, SWARM) == MANIFEST
+        assert await invited(Reports(), CREATOR, MEMBER).fetch_manifest(transfer, network, SWARM) == MANIFEST
         assert trio.current_time() - began < NEXT_S + 0.1 < REPLY_S
 
 
@@ -60,7 +60,7 @@ async def test_dead_bootstrap_peers_are_reported_once_and_used_when_they_return(
         network, transfer = await appear(JOINER)
 
         async def fetch():
-            found.append(await invited(report, FOUNDER, MEMBER).fetch_manifest(transfer, network, SWARM))
+            found.append(await invited(report, CREATOR, MEMBER).fetch_manifest(transfer, network, SWARM))
 
         nursery.start_soon(fetch)
         await trio.sleep(500.0)
@@ -77,7 +77,7 @@ async def test_a_member_discovered_meanwhile_is_requested_at_once(autojump_clock
     async with joining(hub) as appear, trio.open_nursery() as nursery:
         await appear(MEMBER, manifests.to_bytes(MANIFEST))
         network, transfer = await appear(JOINER)
-        bootstrap, later = invited(Reports(), FOUNDER), {}
+        bootstrap, later = invited(Reports(), CREATOR), {}
 
         async def follow():
             async for address in bootstrap.additions(bootstrap.given):
@@ -101,7 +101,7 @@ async def test_a_member_discovered_meanwhile_is_requested_at_once(autojump_clock
 
 def test_addresses_that_lead_nowhere_make_room_and_those_of_members_do_not():
     """Thirty-two announcements denied others the local network until a restart."""
-    bootstrap = invited(Reports(), FOUNDER)
+    bootstrap = invited(Reports(), CREATOR)
     flood, honest, late = (
         [address_of(f"flood {number}") for number in range(MAX_ADDED - 1)],
         address_of("honest"),
@@ -128,13 +128,13 @@ def test_addresses_that_lead_nowhere_make_room_and_those_of_members_do_not():
 
 @pytest.mark.trio
 async def test_a_found_member_is_dialled_before_silent_invited_ones(autojump_clock):
-    """The founder's machine is off: nothing says so but a deadline, and somebody on the local network is a member."""
+    """The creator's machine is off: nothing says so but a deadline, and somebody on the local network is a member."""
     hub = MemoryHub()
     async with joining(hub) as appear, trio.open_nursery() as nursery:
-        hub.join(FOUNDER.peer_id)  # takes connections and says nothing
+        hub.join(CREATOR.peer_id)  # takes connections and says nothing
         await appear(MEMBER, manifests.to_bytes(MANIFEST))
         network, transfer = await appear(JOINER)
-        bootstrap = invited(Reports(), FOUNDER)
+        bootstrap = invited(Reports(), CREATOR)
 
         async def find():
             await trio.sleep(2 * NEXT_S)
@@ -150,11 +150,11 @@ async def test_a_found_member_is_dialled_before_silent_invited_ones(autojump_clo
 async def test_a_liar_among_the_bootstrap_peers_is_a_fault_and_no_obstacle(autojump_clock):
     hub, report = MemoryHub(), Reports()
     async with joining(hub) as appear:
-        await appear(FOUNDER, b"nonsense")
+        await appear(CREATOR, b"nonsense")
         await appear(MEMBER, manifests.to_bytes(MANIFEST))
         network, transfer = await appear(JOINER)
-        assert await invited(report, FOUNDER, MEMBER).fetch_manifest(transfer, network, SWARM) == MANIFEST
-        assert [peer for peer, _ in report.faults] == [FOUNDER.peer_id]
+        assert await invited(report, CREATOR, MEMBER).fetch_manifest(transfer, network, SWARM) == MANIFEST
+        assert [peer for peer, _ in report.faults] == [CREATOR.peer_id]
 
 
 addresses = st.lists(st.integers(0, 99).map("/ip4/10.0.0.{}/tcp/1".format), max_size=12, unique=True)

@@ -100,10 +100,10 @@ async def swarm(tmp_path):
 @virtual
 async def test_a_newcomer_has_the_file_and_gives_it_to_the_next(tmp_path):
     async with swarm(tmp_path) as (peer, _, _):
-        founder, second, third = await peer("founder", DATA), await peer("second"), await peer("third")
-        await founder.obtain()
-        assert founder.report.events == [], "nothing was fetched"
-        await second.obtain("founder")
+        creator, second, third = await peer("creator", DATA), await peer("second"), await peer("third")
+        await creator.obtain()
+        assert creator.report.events == [], "nothing was fetched"
+        await second.obtain("creator")
         assert second.held == DATA
         assert second.files == ["start.safetensors"]
         assert second.path.stat().st_mode & 0o777 == 0o600

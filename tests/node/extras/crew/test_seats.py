@@ -11,7 +11,7 @@ from tests.harness.detectors import detector
 
 @pytest.mark.trio
 async def test_a_newcomer_is_not_offered_the_stage_of_a_member_about_to_claim_it():
-    just_started = SimpleNamespace(me="founder", members=(), table={})
+    just_started = SimpleNamespace(me="creator", members=(), table={})
     mates = StagePeers(just_started, stages=3, stage=0)
     assert [mates.wanted("second"), mates.wanted("third")] == [1, 2]
     assert mates.wanted("second") == 1, "it is kept for it"

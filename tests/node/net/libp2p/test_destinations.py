@@ -46,7 +46,7 @@ def test_what_a_node_announces_says_what_it_belongs_to_and_names_do_not():
     bound = [parse("/ip4/172.18.0.2/tcp/4001")]
     assert own_kinds(bound, bound) == {"private"}
     assert own_kinds([parse("/ip4/8.8.8.8/tcp/4001")], bound) == PUBLIC
-    assert own_kinds([parse("/dns4/founder/tcp/4001")], bound) == {"private"}
+    assert own_kinds([parse("/dns4/creator/tcp/4001")], bound) == {"private"}
 
 
 def test_a_destination_is_dialled_once_a_minute_until_it_answers():
