@@ -6,7 +6,7 @@ COMPOSE ?= $(if $(shell docker compose version 2>/dev/null),docker compose,docke
 # Tests start hundreds of processes: each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test compiled unit libraries check lint contracts figures acceptance gallery changelog bench fuzz search mutants docs docs-serve docker kubernetes locked lock audit sbom dist clean
+.PHONY: demo test compiled unit libraries check lint contracts figures acceptance gallery changelog bench fuzz search mutants docs docs-serve docker kubernetes locked lock audit sbom dist installed clean
 
 # What installs, and what works on dependencies; uv is a wheel, and tools/uv.py has it look where pip is told to look.
 TOOLS := build/tools
@@ -143,6 +143,14 @@ dist: sbom
 	mkdir build/dist/benchmarks && cp -a benchmarks/kernels build/dist/benchmarks
 	$(BIN)/python tools/pypi_readme.py $(REPOSITORY) > build/dist/README.md
 	cd build/dist && $(abspath $(BIN))/python -c "from setuptools import build_meta as b; b.build_sdist('../../dist'); b.build_wheel('../../dist')"
+
+# The wheel of `make dist` as its users have it: by pip in a new environment, with a line for libp2p, no compiler and an empty home.
+INSTALLED := build/installed
+installed:
+	rm -rf $(INSTALLED) && $(PYTHON) -m venv $(INSTALLED) && mkdir $(INSTALLED)/home
+	CC=false $(INSTALLED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	$(INSTALLED)/bin/python -m $$($(INSTALLED)/bin/python -c "from starling.node.versions import INSTALL_LIBP2P; print(INSTALL_LIBP2P)")
+	cd $(INSTALLED)/home && HOME=$$PWD ../bin/starling demo --nodes 2 --rounds 3 --set pace.local_steps=2 --no-tui
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

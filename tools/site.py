@@ -1,7 +1,8 @@
 """A hook of mkdocs (`mkdocs.yml`): pages of this repository as a documentation site.
 
 The pages are written for a reader of the repository, and stay as they are: links that lead out of docs/ are turned to where the site has
-the same page or file, info strings of code blocks, which are for tests, are taken away, and pages made from the code are added.
+the same page or file, info strings of code blocks, which are for tests, are taken away, formulas in LaTeX (blocks of `math`, as code hosts
+typeset them) become MathML, which browsers typeset without a script, and pages made from the code are added.
 """
 
 import posixpath
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
@@ -24,6 +26,7 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "README.md": "project/readme.md",
         "CONTRIBUTING.md": "project/contributing.md",
         "CHANGELOG.md": "project/changelog.md",
+        "SECURITY.md": "project/security.md",
         "benchmarks/README.md": "project/benchmarks.md",
         "examples/README.md": "gallery/index.md",
         **{
@@ -40,6 +43,7 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
 ABOUT: Mapping[str, str] = MappingProxyType({"crews.md": "stage"})
 """Pages about one trainer of `node.catalogues.TRAINERS`; the menu marks those of experimental ones."""
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+MATH = re.compile(r"\A```math\n(.*)```\Z", re.DOTALL)
 INFO = re.compile(r"^```(\w+) [^\n]*$", re.MULTILINE)
 INLINE = re.compile(r"<code>([^<\n]+)</code>")  # a block's text ends with a line
 WHOLE_CHARACTERS = 22  # of inline code that is not broken: fits into a column on a phone
@@ -86,9 +90,16 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
             f"\n[This page as a Jupyter notebook]({posixpath.basename(page.file.src_uri).replace('.md', '.ipynb')})\n"
         )
     return "".join(
-        INFO.sub(r"```\1", piece) if fenced else LINK.sub(lambda match: _turned(match, source, here), piece)
+        INFO.sub(r"```\1", MATH.sub(formula, piece))
+        if fenced
+        else LINK.sub(lambda match: _turned(match, source, here), piece)
         for fenced, piece in _pieces(markdown)
     )
+
+
+def formula(block: re.Match[str]) -> str:
+    """Return a block of `MATH` as MathML."""
+    return f'<div class="formula">{convert(" ".join(block[1].split()), display="block")}</div>'
 
 
 def on_page_content(html: str, **_: object) -> str:

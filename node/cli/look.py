@@ -52,7 +52,7 @@ def status(watch: bool, run_dir: Path, as_json: bool) -> None:
     else:
         out = console()
         _print_first(out, snapshot, ended, run_dir)
-        out.print(_status_table(snapshot))
+        out.print(status_table(snapshot))
 
 
 @command(
@@ -73,7 +73,7 @@ def peers(run_dir: Path, as_json: bool) -> None:
 
     out = console()
     _print_first(out, snapshot, ended, run_dir)
-    out.print(_peer_table(snapshot.peers, out.width))
+    out.print(peer_table(snapshot.peers, out.width))
     for peer in snapshot.peers:
         if peer.why:
             out.print(Text(f"{show.short(peer.peer)} {peer.state}: {show.clean(peer.why)}"), soft_wrap=True)
@@ -161,7 +161,7 @@ def _whole(seen: StatusSnapshot | control.ControlError, run_dir: Path) -> Render
     if isinstance(seen, control.ControlError):
         return Text(f"! {show.clean(str(seen))}", style="bold red")
     problem = problem_of(seen, run_dir)
-    return Group(*([Text(problem, style="bold red")] if problem else []), _status_table(seen))
+    return Group(*([Text(problem, style="bold red")] if problem else []), status_table(seen))
 
 
 def _print_first(out: Console, snapshot: StatusSnapshot, ended: FinalStatus | None, run_dir: Path) -> None:
@@ -200,7 +200,8 @@ def problem_of(snapshot: StatusSnapshot, run_dir: Path) -> str:
     return f"! {problem}; {todo} --dir {typed(run_dir)}`"
 
 
-def _status_table(seen: StatusSnapshot) -> RenderableType:
+def status_table(seen: StatusSnapshot) -> RenderableType:
+    """Return a row for each figure that is known."""
     alone = "" if seen.alone is None else f", {show.figure(seen.alone)} before its exchanges"
     value_round = f" (round {show.count(seen.value_round)}{alone})" if seen.value_round is not None else ""
     best = "" if seen.best_round is None else f"{show.figure(seen.best)} (round {show.count(seen.best_round)})"
@@ -267,8 +268,8 @@ def _costs(used: Resources) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _peer_table(peers: tuple[PeerStatus, ...], width: int) -> RenderableType:
-    """In wide terminals with standing, inviters and whole ids."""
+def peer_table(peers: tuple[PeerStatus, ...], width: int) -> RenderableType:
+    """Return a row for each peer, in wide terminals with standing, inviters and whole ids."""
     from rich.text import Text
 
     if not peers:

@@ -178,7 +178,9 @@ def _parsed(lines: Sequence[str]) -> tuple[Mapping[str, str], tuple[int, int, st
         else:
             raise ConfigError(f"task.fingerprint: has a line {shown(line)}, which says nothing here; upgrade starling")
     if count is None:
-        raise ConfigError("task.fingerprint: has no line about the model; create the swarm again with `starling create`")
+        raise ConfigError(
+            "task.fingerprint: has no line about the model; create the swarm again with `starling create`"
+        )
     return facts, count, tensors
 
 

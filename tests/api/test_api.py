@@ -1,6 +1,7 @@
 """`import starling`: lazy, typed, and what docs/api.md shows works as it stands there."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,6 +45,12 @@ def test_every_name_of_the_package_is_on_the_page_or_its_docstring():
         assert f"starling.{name}" in PAGE
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         starling.nothing  # noqa: B018
+
+
+def test_what_is_promised_is_what_there_is():
+    """docs/compatibility.md lists the package's names, and exactly these."""
+    line = re.search(r"^The names are (.*)\.$", (ROOT / "docs" / "compatibility.md").read_text(), re.MULTILINE)[1]
+    assert sorted(re.findall(r"`(\w+)`", line)) == sorted(starling.__all__)
 
 
 def test_a_former_name_warns_and_is_the_new_one():

@@ -11,6 +11,7 @@ from tests.harness.processes import ROOT
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     *(page for folder in ("docs", "examples", "benchmarks") for page in sorted((ROOT / folder).rglob("*.md"))),
 ]
 _FENCE = re.compile(r"^```(?P<language>\w*)(?: (?P<info>[^\n]+))?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -4,17 +4,16 @@ import itertools
 import re
 import tomllib
 from functools import partial
+from operator import attrgetter
 
 import click
-import msgspec
 import pytest
 
-from starling.gossip.compress.catalogue import SELECTORS
 from starling.gossip.errors import ConfigError
 from starling.node.cli.main import COMMANDS, starling
 from starling.node.config import manifest as manifests
 from starling.node.config import presets
-from starling.node.config.parts import CATALOGUES, convert
+from starling.node.config.parts import convert
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.config.toml import apply_set
 from starling.node.simulate import rules, sweep
@@ -124,20 +123,12 @@ def test_the_readme_names_every_make_target_that_a_newcomer_needs():
     assert {"demo", "test", "check", "bench", "acceptance"} <= named <= targets
 
 
-def test_the_table_of_algorithms_covers_the_configuration():
-    """What can be chosen is explained: every mixing algorithm, overlay, codec and selector."""
-    sections = {
-        name: msgspec.structs.asdict(section)
-        for name, section in msgspec.structs.asdict(Manifest()).items()
-        if isinstance(section, msgspec.Struct)
-    }
-    for choice in set(SELECTORS) - {"full"}:
-        assert re.search(rf"\b{choice}\b", README), f"compress.select = {choice}"
-    for key in ("mix.kind", "overlay.kind"):
-        for choice in set(CATALOGUES[key]) - {"full", "identity"}:  # these two are no algorithms
-            assert re.search(rf"\b{choice}\b", README), f"{key} = {choice}"
-    for section, key, default in re.findall(r"^\| `(\w+)\.(\w+)` \| `([^`]+)` \|", README, re.MULTILINE):
-        assert str(sections[section][key]) == default
+def test_the_defaults_that_a_page_shows_are_those_of_the_manifest():
+    shown = re.findall(r"^\| `([\w.]+)` \| `([^`]+)` \|", (ROOT / "docs/operating.md").read_text(), re.MULTILINE)
+    named = {key: default for key, default in shown if re.match(r"(task|partition|pace|mix|overlay|compress)\.", key)}
+    assert {"task.kind", "mix.kind", "overlay.kind", "compress.response"} <= named.keys()
+    for key, default in named.items():
+        assert str(attrgetter(key)(Manifest())) == default, key
 
 
 def test_the_example_is_a_manifest_in_which_four_can_meet():
@@ -196,8 +187,8 @@ def test_four_nodes_by_hand_do_what_the_readme_says(tmp_path):
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_the_readme_s_way_to_look_at_settings_works():
-    first, second = (shell(line, ROOT) for line in lines("show"))
+def test_the_way_to_look_at_settings_works():
+    first, second = (shell(line, ROOT) for line in lines("show", "docs/operating.md"))
     assert "flow_limit = 100.0" in first
     assert second == ""
 

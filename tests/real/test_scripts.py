@@ -16,6 +16,7 @@ from starling.node.status.final import load
 from tests.harness import pages
 from tests.harness.processes import ROOT
 
+README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "your-own-loop.md"
 WAIT_S = 120.0
 WORKERS_S = 600.0  # each epoch has two of its own, which import torch anew where they are spawned
@@ -23,9 +24,9 @@ JOIN = 'starling.Swarm("second", sys.argv[1], model=model, optimizer=optimizer)'
 LOCAL = 'listen="/ip4/127.0.0.1/tcp/0", config={"lan": False, "linger_s": 1}'
 
 
-def text(name="first.py", **changed):
+def text(name="first.py", page=PAGE, **changed):
     """The page's script, on loopback."""
-    (shown,) = [block.text for block in pages.blocks(PAGE) if block.reader == name]
+    shown = pages.block(page, name).text
     for old, new in changed.items():
         assert old in shown, old
         shown = shown.replace(old, new)
@@ -38,7 +39,7 @@ def joining(script):
     second = script.replace(
         created, f'starling.Swarm("second", sys.argv[1], model=model, optimizer=optimizer, {LOCAL}) as swarm'
     )
-    return second.replace("        print(swarm.invite(), flush=True)\n", "")
+    return re.sub(r"^ +print\(swarm\.invite\(\), flush=True\)\n", "", second, flags=re.MULTILINE)
 
 
 def started(folder, name, script, *arguments):
@@ -68,8 +69,9 @@ def gone(folder):
 
 
 @pytest.mark.slow
-def test_two_scripts_of_the_page_train_one_model(tmp_path):
-    script = text()
+@pytest.mark.parametrize("page", [PAGE, README], ids=lambda page: page.stem)
+def test_two_scripts_of_the_page_train_one_model(page, tmp_path):
+    script = text(page=page)
     first = started(tmp_path, "first.py", script)
     invite = first.stdout.readline().strip()
     assert invite.startswith("starling1:")
@@ -121,6 +123,11 @@ def until(holds):
             pass
         time.sleep(0.2)
     pytest.fail("it never held")
+
+
+def test_the_loop_of_the_readme_has_twelve_lines():
+    assert len(pages.block(README, "first.py").lines) == 12
+    assert 'starling.Swarm("second", invite, model=model, optimizer=optimizer)' in README.read_text()
 
 
 def test_the_page_shows_what_there_is():

@@ -145,9 +145,9 @@ def _shown(data: bytes) -> bool:
 
 def _show(found: StatusSnapshot) -> None:
     out = Console(file=io.StringIO(), width=80)
-    out.print(look._status_table(found))
+    out.print(look.status_table(found))
     for width in (80, 200):
-        out.print(look._peer_table(found.peers[:8], width))
+        out.print(look.peer_table(found.peers[:8], width))
     look._print_first(out, found, None, Path("node"))
     text = out.file.getvalue()
     assert all(character.isprintable() or character == "\n" for character in text), (

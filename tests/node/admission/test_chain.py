@@ -13,7 +13,7 @@ from starling.node.admission import credential as credentials
 from starling.node.admission.chain import MAX_LINKS, Terms, check, inviters, not_after_ms, slots
 from starling.node.admission.credential import Credential, Ticket
 from starling.node.identity import Identity, public_key_of
-from tests.harness.invitations import END_MS, CREATOR, PEOPLE, SWARM, TERMS, chain_of, one_more
+from tests.harness.invitations import CREATOR, END_MS, PEOPLE, SWARM, TERMS, chain_of, one_more
 from tests.strategies import examples
 
 

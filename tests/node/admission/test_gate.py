@@ -19,7 +19,7 @@ from starling.node.admission.revocations import MAX_PER_BRANCH, Revocations
 from starling.node.admission.work import search
 from starling.node.config.schema import AdmissionSection, Manifest
 from starling.node.identity import Identity, verify_record
-from tests.harness.invitations import END_MS, CREATOR, PEOPLE, SWARM, TERMS, chain_of, one_more
+from tests.harness.invitations import CREATOR, END_MS, PEOPLE, SWARM, TERMS, chain_of, one_more
 from tests.strategies import examples
 
 NOW_S = 1_700_000_000.0
