@@ -24,7 +24,7 @@ class Quantizer(Protocol):
         """Code on the wire, never reused."""
 
     def encode(self, values: Tensor, generator: Generator) -> bytes:
-        """(k,) finite -> canonical bytes."""
+        """Map (k,) finite -> canonical bytes."""
 
     def decode(self, data: bytes | memoryview, count: int) -> Tensor:
         """Bytes -> (count,) finite. Raises ValueError unless `data` is exactly what encode could have made for `count` values."""
@@ -108,10 +108,11 @@ class Averaging(Protocol):
         """
 
     def stored(self, dtype: torch.dtype) -> torch.dtype:
-        """The dtype in which flows of vectors of `dtype` are kept; those that come out of `flow` are numbers of it."""
+        """Return the dtype in which flows of vectors of `dtype` are kept; those that come out of `flow` are numbers of it."""
 
     def borne(self, state: Any) -> Tensor | None:
-        """(…, 1) float64, the share in [0, 1] of c that local steps bore out, of a mixing algorithm's state; None: all counts, always.
+        """Return (…, 1) float64, the share in [0, 1] of c that local steps bore out, of a mixing algorithm's state; None: all counts,
+        always.
 
         Each end sends its own. By s, the lesser of both, the gain is multiplied, and of a flow 1 − ½(1 − s) is kept.
         """
@@ -125,19 +126,19 @@ class Swapping(Protocol):
     """
 
     def begin(self, origin: Tensor) -> Tensor:
-        """(…, E) what is kept of a new edge, given the shared vector (…, D) that all nodes began with."""
+        """Return (…, E): what is kept of a new edge, given the shared vector (…, D) that all nodes began with."""
 
     def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
-        """(…, D) message to the peer, before compression, from what is kept (…, E) of this edge and our shared vector (…, D).
+        """Return (…, D), message to the peer, before compression, from what is kept (…, E) of this edge and our shared vector (…, D).
 
         `give` is the weight the peer gives to it, a number or (…, 1), > 0.
         """
 
     def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
-        """The message (…, D), as decoded, was sent -> what is kept (…, E), change of our shared vector (…, D)."""
+        """Return the message (…, D), as decoded, was sent -> what is kept (…, E), change of our shared vector (…, D)."""
 
     def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
-        """The peer's message (…, D) was received -> what is kept (…, E), change of our shared vector (…, D)."""
+        """Receive the peer's message (…, D) -> new state (…, E) of the edge, change of our shared vector (…, D)."""
 
     def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor | None:
         """Difference of the peer's model from ours according to its message (…, D): (…, m), the model's d numbers first. None: unknown.
@@ -155,13 +156,13 @@ class Common(Swapping, Protocol):
     """
 
     def settled(self, state: Any) -> Tensor:
-        """(…, d) the model between rounds, which is equal at all nodes; local steps may be ahead of it."""
+        """Return (…, d), the model between rounds, which is equal at all nodes; local steps may be ahead of it."""
 
     def base(self, mine: Tensor) -> Tensor:
-        """(…, D) what our shared vector (…, D) counts for before any swap."""
+        """Return (…, D): what our shared vector (…, D) counts for before any swap."""
 
     def estimates(self, kept: Tensor) -> tuple[Tensor, Tensor]:
-        """(…, D) what the peer knows of our shared vector, and what we know of the peer's, after a swap that left `kept` (…, E)."""
+        """Return (…, D): what the peer knows of our shared vector, and what we know of the peer's, after a swap that left `kept` (…, E)."""
 
 
 @runtime_checkable
@@ -169,7 +170,7 @@ class Controlling(Common, Protocol):
     """A swap that leaves estimates of both ends' updates, whose difference corrects local steps as the flow of an edge does."""
 
     def flows(self, kept: Tensor) -> Tensor:
-        """(…, D) the sum of the flows of k edges, of which `kept` (…, k, E) is all that is remembered."""
+        """Return (…, D), the sum of the flows of k edges, of which `kept` (…, k, E) is all that is remembered."""
 
 
 Losses = Callable[[Tensor], Tensor]
@@ -193,7 +194,7 @@ class Rule(Protocol):
         """Number of peers it keeps a history of, as `starling.gossip.mix.rule_memory` says; 0 for most rules."""
 
     def start(self, own: Tensor) -> Tensor:
-        """(…, s) memory before the first round; s may be 0."""
+        """Return (…, s), memory before the first round; s may be 0."""
 
     def combine(
         self, kept: Tensor, own: Tensor, received: Tensor, present: Tensor, before: Tensor, losses: Losses | None,
@@ -229,18 +230,18 @@ class Broadcasting(Protocol):
     """An exchange in which every node sends all others one message made of its shared vector, and all make the same step of the sum."""
 
     def settled(self, state: Any) -> Tensor:
-        """(…, d) the model between rounds that is equal at all nodes; from it, or near it, local steps begin."""
+        """Return (…, d), the model between rounds that is equal at all nodes; from it, or near it, local steps begin."""
 
     def kept(self, state: Any) -> dict[str, Tensor]:
         """Return the parts of the state that a checkpoint stores beside that model, by name."""
 
     def resumed(self, state: Any, kept: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
-        """The model (d,) with which a node goes on after a restart, and its state. Raises ValueError: `kept` is another model's."""
+        """Return the model (d,) with which a node goes on after a restart, and its state. Raises ValueError: `kept` is another model's."""
 
     def advance(
         self, state: Any, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int
     ) -> tuple[Any, Tensor]:  # fmt: skip
-        """The step of a round -> the new state, and (…, n) bool whose messages were shortened. `absorb` follows.
+        """Return the step of a round -> the new state, and (…, n) bool whose messages were shortened. `absorb` follows.
 
         `shared` (…, D); `sent` (…, D) our own message as all decode it, 0 if none went out; `messages` (…, n, D) of all members in order of
         peer id, our own among them, finite; `present` (…, n) bool; `members`, the first of these n whose ids are known, of `round`.
@@ -266,19 +267,19 @@ class Mixer(Protocol):
         """State for a model x (…, d)."""
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
-        """The direction the local optimiser sees instead of `gradient` (…, d), and the new state."""
+        """Return the direction the local optimiser sees instead of `gradient` (…, d), and the new state."""
 
     def publish(self, state: Any, x: Tensor, phase: Phase) -> tuple[Tensor, Any]:
         """Local steps are done: x (…, d) as it shall be, and the new state."""
 
     def shared(self, state: Any, x: Tensor) -> Tensor:
-        """(…, D) what exchanges are about."""
+        """Return (…, D): what exchanges are about."""
 
     def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """The shared vector (…, D) is now this, all changes added -> new x (…, d), new state. Called without exchanges as well."""
+        """Return the shared vector (…, D) is now this, all changes added -> new x (…, d), new state. Called without exchanges as well."""
 
     def corrected(self, state: Any, flows: Tensor) -> Any:
-        """The sum (…, D) of the flows of all our edges is now this. Only where `edge` keeps flows, or is `Controlling`."""
+        """Return the sum (…, D) of the flows of all our edges is now this. Only where `edge` keeps flows, or is `Controlling`."""
 
 
 # What some mixing algorithms can do besides; `starling.gossip.mix.kinds.abilities_of` looks once which of these one satisfies.
@@ -290,7 +291,7 @@ class Replacing(Protocol):
 
     @property
     def replaces(self) -> bool:
-        """Whether `shared` is x itself, and `publish` and `absorb` read nothing else, so that a model may be mixed in its own memory."""
+        """Tell if `shared` is x itself, and `publish` and `absorb` read nothing else, so that a model may be mixed in its own memory."""
 
 
 @runtime_checkable

@@ -67,7 +67,7 @@ class Binding(Moving, Protocol):
 
 
 class Unmoved:
-    """Of modules that compute with what they have. Satisfies `Moving`."""
+    """Moves of modules that compute with their own tensors: none. Satisfies `Moving`."""
 
     before: Moves = ()
     after_backward: Moves = ()
@@ -110,7 +110,7 @@ def bound(module: nn.Module, layout: Layout) -> Binding:
 
 
 class Places:
-    """Where the parameters of a module lie, to see when one comes loose from its vector."""
+    """Addresses of a module's parameters, to detect when one is no longer a view of its vector."""
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         self._module, self._looks = module, 0

@@ -110,7 +110,7 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         return len({*self._entries, *self._installed()})
 
     def __getitem__(self, name: str) -> Callable[..., T]:
-        """The constructor of a built-in or installed part; KeyError if there is none, ConfigError if a package's cannot be used."""
+        """Return the constructor of a built-in or installed part; KeyError if there is none, ConfigError if a package's cannot be used."""
         if name in self._entries:
             return cast("Callable[..., T]", self._entries[name].load())
         installed = self._installed()[name]
@@ -118,7 +118,7 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         return cast("Callable[..., T]", _load_installed(self.group, installed[0]))
 
     def load(self, name: str, *, trusted: bool = False) -> Callable[..., T]:
-        """The constructor of a part; ConfigError if it is unknown, not importable, or "module:Class" without consent (`trusted`)."""
+        """Return the constructor of a part; ConfigError if it is unknown, not importable, or "module:Class" without consent (`trusted`)."""
         if name in self._entries:
             return self[name]
         self.check(name)
@@ -188,7 +188,9 @@ class Catalogue(Mapping[str, Callable[..., T]], Generic[T, F]):
         )
 
     def keys_of(self, name: str, *, trusted: bool = False) -> tuple[Key, ...] | None:
-        """A part's keys in the configuration, ConfigError as `load`; None: not known without importing torch, or code without consent."""
+        """Return a part's keys in the configuration, ConfigError as `load`; None: not known without importing torch, or code without
+        consent.
+        """
         constructor = self.keyed(name, trusted=trusted)
         if constructor is None:
             return None
@@ -271,7 +273,7 @@ def _names_at(constructor: Callable[..., Any], name: str) -> dict[str, Any] | No
 
 
 def _hint(names: dict[str, Any] | None, annotation: Any) -> Any:
-    """A parameter's type; any scalar where it has none that can be evaluated here."""
+    """Return a parameter's type; any scalar where it has none that can be evaluated here."""
     try:
         stated = SimpleNamespace(__annotations__={"it": annotation})
         hint = typing.get_type_hints(stated, names, include_extras=True)["it"]
@@ -346,7 +348,7 @@ def _load_installed(group: str, entry: EntryPoint) -> Any:
 
 
 def _load_named(key: str, name: str, members: tuple[str, ...]) -> Any:
-    """The constructor at "module:Class". os.system is importable too: only what declares the members of the kind is ever called."""
+    """Return the constructor at "module:Class". os.system is importable too: only what declares the members of the kind is ever called."""
     module, _, attribute = name.partition(":")
     found = _imported(
         lambda: getattr(importlib.import_module(module), attribute), f"{key}: {name!r} is not installed here"
@@ -369,5 +371,5 @@ def _declares(found: object, members: tuple[str, ...]) -> bool:
 
 
 def has(part: object, member: str) -> bool:
-    """Whether a class, or an object, has an attribute, or a class declares it as a field."""
+    """Tell if a class, or an object, has an attribute, or a class declares it as a field."""
     return hasattr(part, member) or member in getattr(part, "__annotations__", {})

@@ -91,7 +91,7 @@ class Download:
         return min(self.chunk_bytes, self.size - index * self.chunk_bytes)
 
     def is_right(self, index: int, data: bytes) -> bool:
-        """Whether these bytes are that chunk."""
+        """Tell if these bytes are that chunk."""
         digest = hashlib.sha256(data).digest()
         if not self.listed:
             return root(digest) == self.root
@@ -107,7 +107,7 @@ class Download:
         return before - self.missing
 
     def take(self, peer: str, now: float) -> int | None:
-        """The chunk to ask this peer for at `now`, which counts as asked; None if there is none for it at present."""
+        """Return the chunk to ask this peer for at `now`, which counts as asked; None if there is none for it at present."""
         if peer in self._gone:
             return None
         if self._waiting:
@@ -154,7 +154,7 @@ class Download:
         self._return(peer, index)
 
     def is_gone(self, peer: str) -> bool:
-        """Whether this peer is asked for nothing more."""
+        """Tell if this peer is asked for nothing more."""
         return peer in self._gone
 
     def _usual_s(self) -> float:

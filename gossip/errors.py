@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """The known name that an unknown one was probably meant to be, compared without case; "" if none is similar."""
+    """Return the known name that an unknown one was probably meant to be, compared without case; "" if none is similar."""
     by_lower = {each.lower(): each for each in sorted(known)}
     similar = difflib.get_close_matches(name.lower(), by_lower, n=1)
     return by_lower[similar[0]] if similar else ""

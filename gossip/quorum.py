@@ -26,7 +26,7 @@ LEAST = 3
 
 @dataclass(slots=True)
 class Electorate:
-    """Who has a vote at one node: at most LATELY / EXCHANGES peers, each by its own exchanges."""
+    """Peers with a vote at one node: at most LATELY / EXCHANGES peers, each by its own exchanges."""
 
     _last: deque[str] = field(default_factory=lambda: deque(maxlen=LATELY))
     _times: Counter[str] = field(default_factory=Counter)

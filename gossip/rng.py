@@ -7,5 +7,5 @@ from starling.gossip.seeds import derive
 
 
 def generator(seed: int, *labels: str | int | bytes, device: str = "cpu") -> torch.Generator:
-    """A new `torch.Generator` seeded by `derive(seed, *labels)`; equal arguments give equal streams."""
+    """Return a new `torch.Generator` seeded by `derive(seed, *labels)`; equal arguments give equal streams."""
     return torch.Generator(device=device).manual_seed(derive(seed, *labels))

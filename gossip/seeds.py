@@ -4,7 +4,7 @@ import hashlib
 
 
 def derive(seed: int, *labels: str | int | bytes) -> int:
-    """A 63-bit seed for one use, e.g. `derive(seed, "mask", edge, 7)`, from the root seed, 0 <= seed < 2**63; labels are in order.
+    """Return a 63-bit seed for one use, e.g. `derive(seed, "mask", edge, 7)`, from the root seed, 0 <= seed < 2**63; labels are in order.
 
     Stable across versions and machines: BLAKE2b over length-prefixed labels.
     """

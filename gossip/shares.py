@@ -19,7 +19,7 @@ Place = TypeVar("Place", bound=Hashable)
 
 @dataclass(slots=True)
 class Shares(Generic[Place]):
-    """Who holds which of `most` > 0 places."""
+    """Owners of `most` > 0 places."""
 
     most: int
     _owners: dict[Place, tuple[str, ...]] = field(default_factory=dict)  # the oldest first

@@ -25,12 +25,12 @@ def spans_of(layout: Layout, names: Container[str]) -> Spans:
 
 
 def take(x: Tensor, spans: Spans) -> Tensor:
-    """(…, s) of x (…, d), a copy."""
+    """Return (…, s) of x (…, d), a copy."""
     return torch.cat([x[..., span] for span in spans], dim=-1)
 
 
 def put(x: Tensor, part: Tensor, spans: Spans) -> Tensor:
-    """A copy of x (…, d) with this part (…, s), or the first s of a longer one."""
+    """Return a copy of x (…, d) with this part (…, s), or the first s of a longer one."""
     whole, start = x.clone(), 0
     for span in spans:
         length = span.stop - span.start

@@ -137,7 +137,7 @@ def rebind(model: nn.Module, layout: Layout, params: Tensor) -> None:
 
 
 def bind_gradients(model: nn.Module, layout: Layout) -> Tensor:
-    """A new vector (t,) for the gradients of a model, zero, in place of what it had; `release_gradients` undoes it."""
+    """Return a new vector (t,) for the gradients of a model, zero, in place of what it had; `release_gradients` undoes it."""
     parameters = trainable(model)
     grads = torch.zeros(layout.trained, dtype=layout.dtype, device=parameters[0].device)
     for parameter, begin, end in zip(parameters, layout.offsets, layout.offsets[1:], strict=False):
@@ -178,7 +178,7 @@ def stretches(index: slice | Tensor, count: int, each: int = 0) -> Iterator[tupl
 
 
 def blank(count: int, like: Tensor) -> Tensor:
-    """(count,) zeros of the dtype and the device of `like` that take no memory, and must not be written to."""
+    """Return (count,), zeros of the dtype and the device of `like` that take no memory, and must not be written to."""
     return like.new_zeros(()).expand(count)
 
 
@@ -206,7 +206,7 @@ def products(a: Tensor, b: Tensor) -> tuple[float, float, float]:
 
 
 def finite(x: Tensor) -> bool:
-    """Whether all numbers of x, of any shape, are finite. Of a sum that is finite no part is infinite or NaN; else each is looked at.
+    """Tell if all numbers of x, of any shape, are finite. Of a sum that is finite no part is infinite or NaN; else each is looked at.
 
     The sum is 10 to 40 times as fast as torch.isfinite of each.
     """

@@ -54,7 +54,7 @@ class Evaluation(msgspec.Struct, frozen=True, tag_field="version", tag=1):
 
 
 class Written(msgspec.Struct, frozen=True, tag_field="version", tag=1):
-    """What a model wrote; what `starling ask --json` prints."""
+    """Text that a model wrote, as `starling ask --json` prints it."""
 
     prompt: str
     text: str
@@ -84,7 +84,7 @@ class Invited(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", ta
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
-    """What a node may use now, as keys of its settings; what `starling limits --json` prints."""
+    """A node's current limits, as keys of its settings, as `starling limits --json` prints them."""
 
     up_bytes_per_s: int
     """Cap on what is sent; 0 is none."""
@@ -113,7 +113,7 @@ class Attached:
 
     @property
     def running(self) -> bool:
-        """Whether a node's control socket accepts connections."""
+        """Tell if a node's control socket accepts connections."""
         try:
             control.connect(self.run_dir).close()
         except control.NotRunning:
@@ -122,7 +122,7 @@ class Attached:
 
     @property
     def last(self) -> final.FinalStatus | None:
-        """How the last run ended; None if it still runs, was killed, or never ran.
+        """Return how the last run ended; None if it still runs, was killed, or never ran.
 
         Raises:
             GossipError: the file that says so is damaged.
@@ -141,7 +141,7 @@ class Attached:
             raise
 
     def status(self) -> StatusSnapshot:
-        """The node's status now, or its last one if it has ended."""
+        """Return the node's status now, or its last one if it has ended."""
         try:
             return control.status(self.run_dir)
         except control.NotRunning:
@@ -163,7 +163,8 @@ class Attached:
                 raise
 
     def snapshots(self) -> Iterator[StatusSnapshot]:
-        """As iterating over it; of a node that does not run those of its record, or its last one. `starling.scalars` makes points of them.
+        """Yield snapshots of a running node as they come, else those of its record, or its last one. `starling.scalars` makes
+        points of them.
 
         Raises:
             GossipError: the record is damaged.
@@ -284,11 +285,11 @@ class Attached:
         return True
 
     def invite(self, *, days: float = DAYS, peer: str = "") -> str:
-        """A line by which others join the swarm; `days` and `peer` as for `make_invite`."""
+        """Return a line by which others join the swarm; `days` and `peer` as for `make_invite`."""
         return self.invited(days=days, peer=peer).invite
 
     def invited(self, *, days: float = DAYS, peer: str = "") -> Invited:
-        """As `invite`, with what is in the line."""
+        """Invite as `invite` does, and return the contents of the line too."""
         status = self.status()
         if not status.addresses:
             raise GossipError(f"the node in {self.run_dir} does not listen yet; try again in a moment")
@@ -342,7 +343,7 @@ class Attached:
 def make_invite(
     place: RunDir, swarm: str, addresses: tuple[str, ...], *, days: float = DAYS, peer: str = ""
 ) -> Invited:
-    """The line to join by, with an invitation of so many days where the swarm asks for one, numbered in the inviter's directory.
+    """Return the line to join by, with an invitation of so many days where the swarm asks for one, numbered in the inviter's directory.
 
     The inviter and others can be dialled at `addresses`; the first eight are used. `peer` is the only one that can use the invitation; "":
     the first who does.

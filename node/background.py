@@ -101,7 +101,7 @@ class Node(Attached):
             raise kind(f"the node in {self.run_dir} ended with exit code {code}: {words}")
 
     def wait_until_up(self, timeout_s: float = START_S) -> StatusSnapshot:
-        """The first status in which peers can reach the node.
+        """Return the first status in which peers can reach the node.
 
         Raises:
             GossipError: it failed, or is not up after `timeout_s`.
@@ -144,7 +144,7 @@ class Node(Attached):
         return self.last
 
     def invited(self, *, days: float = DAYS, peer: str = "") -> Invited:
-        """As `Attached.invited`, once the node listens."""
+        """Invite as `Attached.invited` does, once the node listens."""
         self.wait_until_up()
         return super().invited(days=days, peer=peer)
 
@@ -235,7 +235,7 @@ def run(run_dir: str | Path) -> FinalStatus | None:
 
 
 def attach(run_dir: str | Path) -> Attached:
-    """The node in a directory of this machine, running or ended.
+    """Return the node in a directory of this machine, running or ended.
 
     Raises:
         ConfigError: the directory has never held a node.

@@ -278,7 +278,7 @@ WORK: Catalogue[Role, None] = Catalogue(
 
 @dataclass(frozen=True, slots=True)
 class AskedFor:
-    """What asks for a trainer.
+    """A setting or call that selects a trainer.
 
     Args:
         key: of the settings of a swarm or a node; "": it is the one of all others.
@@ -320,7 +320,7 @@ def trainer(opening: Open) -> Callable[..., TaskTrainer]:
 
 
 def task(kind: str, params: Mapping[str, Any]) -> Task:
-    """The task that a manifest names; the owner has agreed to import what "module:Class" names (`node.config.consent`).
+    """Return the task that a manifest names; the owner has agreed to import what "module:Class" names (`node.config.consent`).
 
     Raises ConfigError: unknown kind or parameter, a value out of bounds, or nothing installed here that declares itself a task.
     """

@@ -39,7 +39,7 @@ UNKNOWN = 255  # exit status of a process whose server is gone
 
 
 def available() -> bool:
-    """Whether this machine can fork nodes so."""
+    """Tell if this machine can fork nodes."""
     return platform.CAN_FORK
 
 
@@ -128,7 +128,7 @@ class Servers:
             platform.kill_session(process.pid)
 
     def node(self, arguments: Sequence[str], output: int) -> Forked:
-        """A node with the arguments of `starling`, which writes to a descriptor of ours and ends when its standard input closes."""
+        """Return a node with the arguments of `starling`, which writes to a descriptor of ours and ends when its standard input closes."""
         read, write = os.pipe()
         stdin = os.fdopen(write, "wb")
         try:
@@ -141,7 +141,7 @@ class Servers:
 
 
 def engine(folder: Path, sock: socket.socket) -> Forked:
-    """An engine for the node that calls this, at the other end of `sock`; it writes where the node does."""
+    """Return an engine for the node that calls this, at the other end of `sock`; it writes where the node does."""
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 — a descriptor
         return Forked("engine", folder, ["{0}"], (nothing.fileno(), 2, 2), [sock.fileno()])
 
@@ -195,7 +195,7 @@ class _Server:
         os.close(pidfd)
 
     def _become(self, arguments: list[str], fds: list[int], asker: socket.socket) -> None:
-        """In the child: drop what is the server's, and never return to it."""
+        """Drop the server's resources in the child, and never return to the server."""
         code = 1
         try:
             platform.begin_session()

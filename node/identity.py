@@ -28,7 +28,7 @@ _RECORD_DOMAIN = b"starling/record/1\0"
 
 @lru_cache(maxsize=4096)
 def peer_id_of(public_key: bytes) -> str:
-    """The libp2p peer id ("12D3KooW…") of a raw 32-byte Ed25519 public key."""
+    """Return the libp2p peer id ("12D3KooW…") of a raw 32-byte Ed25519 public key."""
     if len(public_key) != 32:
         raise ValueError(f"an Ed25519 public key has 32 bytes, got {len(public_key)}")
     peer_id: str = base58.b58encode(_PEER_ID_PREFIX + public_key).decode()
@@ -36,7 +36,7 @@ def peer_id_of(public_key: bytes) -> str:
 
 
 def public_key_of(peer_id: str) -> bytes:
-    """The raw public key in a peer id. Raises ValueError: not the canonical peer id of an Ed25519 key."""
+    """Return the raw public key in a peer id. Raises ValueError: not the canonical peer id of an Ed25519 key."""
     if len(peer_id) != _PEER_ID_TEXT:
         raise ValueError("not the peer id of an Ed25519 key")
     raw = base58.b58decode(peer_id)
@@ -46,7 +46,7 @@ def public_key_of(peer_id: str) -> bytes:
 
 
 def verify(peer_id: str, signature: bytes, message: bytes) -> bool:
-    """Whether `peer_id` signed `message`. False for anything malformed."""
+    """Tell if `peer_id` signed `message`. False for anything malformed."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key_of(peer_id)).verify(signature, message)
     except (ValueError, InvalidSignature):
@@ -63,12 +63,12 @@ class Identity:
 
     @classmethod
     def from_seed(cls, seed: bytes) -> Self:
-        """The identity of 32 secret bytes; for tests and simulation, where identities must repeat."""
+        """Return the identity of 32 secret bytes; for tests and simulation, where identities must repeat."""
         return cls(Ed25519PrivateKey.from_private_bytes(seed))
 
     @classmethod
     def load_or_create(cls, path: Path) -> Self:
-        """The identity in `path`, made and stored there (PEM, mode 0600) on the first call. A file is never overwritten.
+        """Return the identity in `path`, made and stored there (PEM, mode 0600) on the first call. A file is never overwritten.
 
         Raises ConfigError: the file cannot be read or written, others may read it, or it holds no Ed25519 key.
         """
@@ -118,13 +118,13 @@ class Identity:
         return self._key.sign(message)
 
     def sign_record(self, record: Record) -> Record:
-        """A membership record of ours with its signature filled in."""
+        """Return a membership record of ours with its signature filled in."""
         assert record.peer == self.peer_id
         return msgspec.structs.replace(record, signature=self.sign(_record_bytes(record)))
 
 
 def verify_record(record: Record, swarm: str) -> bool:
-    """Whether a record is signed by its peer, for this swarm."""
+    """Tell if a record is signed by its peer, for this swarm."""
     return record.swarm == swarm and verify(record.peer, record.signature, _record_bytes(record))
 
 

@@ -1,4 +1,4 @@
-"""What this version of the program can read of what another one wrote: `starling upgrade-check`. Reads, changes nothing, starts nothing."""
+"""Check what this version can read of another version's files: `starling upgrade-check`. Reads, changes nothing, starts nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WRONG = "`starling doctor --dir {path}` says more"
 
 
 def of_manifest(path: Path) -> Check:
-    """What can be read of a manifest, created or not."""
+    """Check a manifest, created or not."""
     try:
         raw = toml.read(path)
     except ConfigError as error:
@@ -45,7 +45,7 @@ def of_manifest(path: Path) -> Check:
 
 
 def of_directory(path: Path) -> Iterator[Check]:
-    """What can be read of a run directory, a line for every file that has a version. Raises ConfigError: it holds no node."""
+    """Check a run directory, with a line for every file that has a version. Raises ConfigError: it holds no node."""
     check_holds_node(path, "DIR|MANIFEST")
     run_dir = RunDir(path)
     if run_dir.format not in RUN_DIRECTORY:
@@ -77,7 +77,7 @@ def of_directory(path: Path) -> Iterator[Check]:
 
 
 def of_tensors(path: Path) -> Check:
-    """What can be read of a checkpoint or model, by its header; the tensors are not read."""
+    """Check a checkpoint or model by its header; the tensors are not read."""
     name = path.name
     try:
         version = _format_of(path)
@@ -99,7 +99,7 @@ def of_tensors(path: Path) -> Check:
 
 
 def summary(checks: tuple[Check, ...], *, running: bool) -> Check:
-    """The last line: what an upgrade changes, and what to do now."""
+    """Return the last line: what an upgrade changes, and what to do now."""
     worst = {check.verdict for check in checks}
     if "fail" in worst:
         return Check("upgrade", "fail", "something cannot be read by this version; nothing was changed", "see above")
@@ -139,7 +139,7 @@ def _newest_invite() -> int:
 
 
 def _format_of(path: Path) -> object:
-    """The format in the header of a tensor file, without torch."""
+    """Return the format in the header of a tensor file, without torch."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 0 < length <= MAX_HEADER_BYTES:

@@ -75,12 +75,14 @@ def ids(lane: str, known: Range) -> list[str]:
 
 
 def spoken(lanes: Mapping[str, Range]) -> bytes:
-    """What a node tells of its lanes to one with which it has no version in common: "control 1 1, crew 1 1, exchange 1 1, state 2 2"."""
+    """Return the bytes that a node sends about its lanes to a peer without a common version: "control 1 1, crew 1 1, exchange 1 1,
+    state 2 2".
+    """
     return ", ".join(f"{lane} {known.oldest} {known.newest}" for lane, known in sorted(lanes.items())).encode()
 
 
 def heard(told: bytes) -> dict[str, Range]:
-    """The ranges in what a peer told, unknown lanes too. Raises ValueError: it is nothing of the kind."""
+    """Return the ranges in what a peer told, unknown lanes too. Raises ValueError: it is nothing of the kind."""
     ranges: dict[str, Range] = {}
     for part in told.decode("ascii").split(", "):
         lane, oldest, newest = part.split(" ")

@@ -69,7 +69,7 @@ class Cache:
     _next: dict[int, Tensor] = field(default_factory=dict)
 
     def get(self, sample: int) -> Tensor | None:
-        """(n,) of a sample; None: it is new."""
+        """Return (n,) of a sample; None: it is new."""
         return self._next.get(sample, self._seen.get(sample))
 
     def put(self, sample: int, values: Tensor) -> None:
@@ -95,7 +95,7 @@ class Cache:
 def encode(
     values: Tensor, codec: Codec, generator: Generator, cache: Cache | None = None, samples: Sequence[int] = ()
 ) -> tuple[bytes, Tensor]:
-    """An activation or gradient (m, …) -> its payload, and what the receiver will have, float32.
+    """Return an activation or gradient (m, …) -> its payload, and what the receiver will have, float32.
 
     `cache` and the numbers of the m `samples` are for deltas. Raises ValueError: not_finite, bad_shape.
     """
@@ -119,7 +119,7 @@ def encode(
 def decode(
     data: bytes | memoryview, codec: Codec, count: int, cache: Cache | None = None
 ) -> tuple[Tensor, tuple[int, ...]]:
-    """The activation or gradient in a payload of `count` samples -> (count, …) float32 and, of deltas, the samples' numbers.
+    """Return the activation or gradient in a payload of `count` samples -> (count, …) float32 and, of deltas, the samples' numbers.
 
     Raises ValueError: a snake_case reason; nothing is kept of it.
     """

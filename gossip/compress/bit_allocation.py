@@ -17,7 +17,8 @@ Table = npt.NDArray[np.float64]
 
 
 def least_error(errors: Table, sizes: Table, byte_budget: float, buckets: int = BUCKETS) -> tuple[int, ...]:
-    """The option of each layer with the least error in all whose bytes add up to no more than the budget > 0; of equal ones the lowest.
+    """Return the option of each layer with the least error in all whose bytes add up to no more than the budget > 0; of equal ones the
+    lowest.
 
     `errors` (L, C) >= 0 are additive, `sizes` (L, C) bytes >= 0. Exact where budget and sizes are whole and it is no more than `buckets`,
     by which it is cut.

@@ -50,7 +50,8 @@ def nothing(_count: int) -> int:
 
 
 def plan(budget_bytes: int, dim: int, request: Quantizer, response: Quantizer, beside: Beside = nothing) -> float:
-    """The ratio, in (0, 1], of the `Mask` of a vector (dim,) with which both payloads together stay within the budget; at least one block.
+    """Return the ratio, in (0, 1], of the `Mask` of a vector (dim,) with which both payloads together stay within the budget; at least
+    one block.
 
     A budget of 0 is no limit.
     """
@@ -72,7 +73,9 @@ def plan(budget_bytes: int, dim: int, request: Quantizer, response: Quantizer, b
 
 
 def affordable(dim: int) -> float:
-    """The largest share, in (0, 1], of a vector (dim,) that an exchange is about, so that it takes little memory beside the vector."""
+    """Return the largest share, in (0, 1], of a vector (dim,) that an exchange is about, so that it takes little memory beside the
+    vector.
+    """
     return min(1.0, max(WHOLE / dim, SHARE))
 
 
@@ -106,7 +109,7 @@ class Effort:
         self._calls = 0
 
     def of(self, dim: int) -> float:
-        """The largest share, in (0, 1], of a vector (dim,) that an exchange is about."""
+        """Return the largest share, in (0, 1], of a vector (dim,) that an exchange is about."""
         return affordable(dim) * (self.part if dim > WHOLE else 1.0)
 
 

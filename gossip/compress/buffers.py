@@ -8,7 +8,7 @@ from starling.gossip.lazy_torch import Tensor, torch
 
 
 def empty(count: int, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """(count,) of anything, float32 unless another dtype is given.
+    """Return (count,) of anything, float32 unless another dtype is given.
 
     On the CPU from numpy, which asks for huge pages where the system lets it: to fill 400 MB takes a quarter of the time.
     """

@@ -148,7 +148,7 @@ def by_code(named: Mapping[str, Quantizer]) -> Mapping[int, Quantizer]:
 
 
 def quantizer(name: str, dtype: torch.dtype, *, trusted: bool = False) -> Quantizer:
-    """The quantizer a manifest names, for vectors of `dtype`; `trusted`: the machine's owner agrees to import "module:Class".
+    """Return the quantizer a manifest names, for vectors of `dtype`; `trusted`: the machine's owner agrees to import "module:Class".
 
     Raises ConfigError: unknown name, or one of a package whose code is not in 128 … 255.
     """

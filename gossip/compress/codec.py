@@ -33,8 +33,8 @@ from starling.gossip.vector import finite
 
 
 def encode(values: Tensor, support: Support, quantizer: Quantizer, dim: int, generator: Generator) -> bytes:
-    """A request's payload: values (k,), finite, in the order of the support, which is in a vector (dim,); if it covers all, it is written
-    as Full.
+    """Return a request's payload: values (k,), finite, in the order of the support, which is in a vector (dim,); if it covers all, it
+    is written as Full.
 
     Raises ValueError: "not_finite".
     """
@@ -44,7 +44,8 @@ def encode(values: Tensor, support: Support, quantizer: Quantizer, dim: int, gen
 
 
 def encode_from(x: Tensor, support: Support, quantizer: Quantizer, generator: Generator) -> bytes:
-    """A request's payload: what x (d,) has on the support. On the device of x until the bytes are packed; all of x is not copied first.
+    """Return a request's payload: what x (d,) has on the support. On the device of x until the bytes are packed; all of x is not copied
+    first.
 
     Raises ValueError: "not_finite".
     """
@@ -62,7 +63,7 @@ def decode(
     device: torch.device | str = "cpu",
     parts: int = 0,
 ) -> tuple[Support, Tensor]:
-    """The support and the (k,) values of a request.
+    """Return the support and the (k,) values of a request.
 
     Args:
         data: from a peer.
@@ -126,8 +127,8 @@ def encode_values(
 def decode_values(
     data: bytes, support: Support, dim: int, dtype: torch.dtype, allowed: Sequence[Quantizer], wish_limit: int = 0
 ) -> tuple[Tensor, Indices | None]:
-    """The (k,) values of a response on the request's support, and the responder's wish, of at most `wish_limit` coordinates; 0: none is
-    allowed.
+    """Return the (k,) values of a response on the request's support, and the responder's wish, of at most `wish_limit` coordinates; 0:
+    none is allowed.
 
     Raises ValueError: a snake_case reason.
     """
@@ -155,7 +156,7 @@ def values_size(support: Support, quantizer: Quantizer, dim: int) -> int:
 
 
 def _pieces(values: Tensor, quantizer: Quantizer, generator: Generator) -> tuple[bytes | memoryview, ...]:
-    """The values' bytes: not yet joined where the quantizer lets us, which saves a copy."""
+    """Return the values' bytes: not yet joined where the quantizer lets us, which saves a copy."""
     if isinstance(quantizer, Bucketed | Float):
         return quantizer.pieces(values, generator)
     return (quantizer.encode(values, generator),)
@@ -172,7 +173,7 @@ def _describe(support: Support, dim: int) -> tuple[Kind, bytes]:
 
 
 def _open(data: bytes, dim: int, allowed: Sequence[Quantizer]) -> tuple[int, Quantizer, memoryview]:
-    """The kind, the quantizer and what follows the header; not a copy."""
+    """Return the kind, the quantizer and what follows the header; not a copy."""
     (version, kind, code, sent_dim), body = _unpack(HEADER, memoryview(data))
     if version != VERSION:
         raise ValueError("bad_version")

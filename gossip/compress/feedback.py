@@ -31,19 +31,19 @@ class NoFeedback:
     vectors: ClassVar[int] = 0
 
     def start(self, x: Tensor) -> State:
-        """The sender's state before the first update, for vectors shaped like x (…, d)."""
+        """Return the sender's state before the first update, for vectors shaped like x (…, d)."""
         return tuple(torch.zeros_like(x) for _ in range(self.vectors))
 
     def target(self, state: State, update: Tensor) -> Tensor:
-        """(…, d) what is to be compressed, for an update (…, d)."""
+        """Return (…, d): what is to be compressed, for an update (…, d)."""
         return update
 
     def sent(self, state: State, update: Tensor, message: Tensor) -> State:
-        """The state after the compressed target, `message` (…, d), was sent."""
+        """Return the state after the compressed target, `message` (…, d), was sent."""
         return state
 
     def receive(self, held: Tensor, message: Tensor) -> Tensor:
-        """The receiver's estimate of the sender's update (…, d): to be used, and held until the next message."""
+        """Return the receiver's estimate of the sender's update (…, d): to be used, and held until the next message."""
         return message
 
 
@@ -61,7 +61,7 @@ class ErrorFeedback(NoFeedback):
     vectors: ClassVar[int] = 1
 
     def target(self, state: State, update: Tensor) -> Tensor:
-        """The update and what is owed."""
+        """Return the update and what is owed."""
         return update + state[0]
 
     def sent(self, state: State, update: Tensor, message: Tensor) -> State:
@@ -82,7 +82,7 @@ class Ef21(NoFeedback):
     vectors: ClassVar[int] = 1
 
     def target(self, state: State, update: Tensor) -> Tensor:
-        """The update's difference from h."""
+        """Return the update's difference from h."""
         return update - state[0]
 
     def sent(self, state: State, update: Tensor, message: Tensor) -> State:
@@ -90,7 +90,7 @@ class Ef21(NoFeedback):
         return (state[0] + message,)
 
     def receive(self, held: Tensor, message: Tensor) -> Tensor:
-        """The receiver's copy of h, by the same addition."""
+        """Return the receiver's copy of h, by the same addition."""
         return held + message
 
 
@@ -108,11 +108,11 @@ class Ef21Sgdm(Ef21):
     vectors: ClassVar[int] = 2
 
     def target(self, state: State, update: Tensor) -> Tensor:
-        """The new mean's difference from h."""
+        """Return the new mean's difference from h."""
         return self._mean(state, update) - state[1]
 
     def sent(self, state: State, update: Tensor, message: Tensor) -> State:
-        """The new mean, and h with the message added."""
+        """Return the new mean, and h with the message added."""
         return self._mean(state, update), state[1] + message
 
     def _mean(self, state: State, update: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ class EControl(Ef21):
     vectors: ClassVar[int] = 2
 
     def target(self, state: State, update: Tensor) -> Tensor:
-        """A share of e, and the update's difference from h."""
+        """Return a share of e, and the update's difference from h."""
         return self.control * state[0] + update - state[1]
 
     def sent(self, state: State, update: Tensor, message: Tensor) -> State:

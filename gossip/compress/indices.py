@@ -46,7 +46,7 @@ def size(indices: IndexArray, dim: int) -> int:
 
 
 def encode(indices: IndexArray, dim: int) -> bytes:
-    """(k,) strictly increasing, 0 <= index < dim, k >= 1 -> canonical bytes."""
+    """Map (k,) strictly increasing, 0 <= index < dim, k >= 1 -> canonical bytes."""
     planned = _plan(indices, dim)
     if isinstance(planned, rice.Plan):
         return rice.encode(planned)
@@ -54,7 +54,7 @@ def encode(indices: IndexArray, dim: int) -> bytes:
 
 
 def decode(data: Bytes, count: int, dim: int) -> IndexArray:
-    """The (count,) indices below `dim` that `encode` made `data` from.
+    """Return the (count,) indices below `dim` that `encode` made `data` from.
 
     Lengths are checked before anything is allocated, and no array takes more than max(d, 8·len(data), 64k) bytes.
 

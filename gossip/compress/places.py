@@ -24,7 +24,7 @@ class Places(Protocol):
         """The part of the support's numbers, in ascending order of their coordinates."""
 
     def read(self, x: Tensor) -> Tensor:
-        """(k,) of x (d,), perhaps a view."""
+        """Return (k,) of x (d,), perhaps a view."""
 
     def write(self, x: Tensor, values: Tensor) -> None:
         """Values (k,) become those of x (d,)."""
@@ -106,5 +106,5 @@ class Rows:
             yield Rows(slice(begin, begin + len(some) * self.block + rest), some, self.block, rest)
 
     def _blocks(self, x: Tensor) -> Tensor:
-        """(d/block, block) of whole ones, a view."""
+        """Return (d/block, block) of whole ones, a view."""
         return x[: len(x) // self.block * self.block].view(-1, self.block)

@@ -56,7 +56,7 @@ def rice_parameter(count: int, dim: int) -> int:
 
 
 def plan(numbers: Numbers, dim: int) -> Plan:
-    """(k,) strictly increasing, 0 <= number < dim, k >= 1 -> the smallest layout."""
+    """Map (k,) strictly increasing, 0 <= number < dim, k >= 1 -> the smallest layout."""
     gaps = _gaps(numbers, dim)
     b = rice_parameter(gaps.size, dim)
     layout, size = b, _bytes(gaps.size * b) + _bytes(int((gaps >> b).sum()) + gaps.size)
@@ -72,13 +72,13 @@ def plan(numbers: Numbers, dim: int) -> Plan:
 
 
 def longest(count: int, dim: int) -> int:
-    """The most bytes that the smallest layout can take: high parts of gaps that sum to less than d are bounded."""
+    """Return the most bytes that the smallest layout can take: high parts of gaps that sum to less than d are bounded."""
     b = rice_parameter(count, dim)
     return 1 + min(_bytes(count * b) + _bytes(count + (dim >> b)), _bytes(dim))
 
 
 def head(planned: Plan) -> bytes:
-    """The first bytes of `encode`: every choice that was made."""
+    """Return the first bytes of `encode`: every choice that was made."""
     first = bytes([planned.layout])
     if planned.parameters is None:
         return first
@@ -101,7 +101,7 @@ def encode(planned: Plan) -> bytes:
 
 
 def decode(data: Bytes, count: int, dim: int) -> npt.NDArray[np.int64]:
-    """The (count,) numbers below `dim` that `data` encodes.
+    """Return the (count,) numbers below `dim` that `data` encodes.
 
     No other bytes with the same head encode them; the caller checks that this is the head of their plan.
     Lengths are checked before anything is allocated: no array takes more than max(d, 8·len(data), 64k) bytes.
@@ -133,7 +133,7 @@ def _gaps(numbers: Numbers, dim: int) -> Numbers:
 
 
 def _block_parameters(gaps: Numbers) -> tuple[npt.NDArray[np.uint8], int, int]:
-    """The parameters (blocks,) of fewest bits, and the bits of all low and of all unary parts."""
+    """Return the parameters (blocks,) of fewest bits, and the bits of all low and of all unary parts."""
     blocks = -(-gaps.size // BLOCK)
     members = np.full(blocks, BLOCK, np.int64)
     members[-1] = gaps.size - (blocks - 1) * BLOCK
@@ -157,14 +157,14 @@ def _block_parameters(gaps: Numbers) -> tuple[npt.NDArray[np.uint8], int, int]:
 
 
 def _low_bits(values: Numbers, b: int) -> Bits:
-    """(n,) -> (n·b,): the low b bits of each, highest first."""
+    """Map (n,) -> (n·b,): the low b bits of each, highest first."""
     width = _word(b)
     bits = np.unpackbits(values.astype(f">u{width}").view(np.uint8))
     return bits.reshape(-1, 8 * width)[:, 8 * width - b :].reshape(-1)
 
 
 def _from_low_bits(bits: Bits, b: int) -> npt.NDArray[np.int64]:
-    """The inverse: (n·b,) -> (n,), b > 0."""
+    """Return the inverse: (n·b,) -> (n,), b > 0."""
     width = _word(b)
     padded = np.zeros((bits.size // b, 8 * width), np.uint8)
     padded[:, 8 * width - b :] = bits.reshape(-1, b)
@@ -223,7 +223,7 @@ def _decode_per_block(data: Bytes, count: int, dim: int) -> npt.NDArray[np.int64
 
 
 def _padded_bits(data: Bytes, count: int) -> Bits:
-    """The (count,) bits of exactly as many bytes as they need, filled up with zeros."""
+    """Return the (count,) bits of exactly as many bytes as they need, filled up with zeros."""
     bits = np.unpackbits(np.frombuffer(data, np.uint8))
     if not count <= bits.size < count + 8 or bits[count:].any():
         raise ValueError("bad_indices")
@@ -245,7 +245,7 @@ def _from_unary(data: Bytes, count: int) -> npt.NDArray[np.int64]:
 
 
 def _sum(gaps: npt.NDArray[np.int64], dim: int) -> npt.NDArray[np.int64]:
-    """The numbers, if they are below dim; gaps are below 2**63."""
+    """Return the numbers, if they are below dim; gaps are below 2**63."""
     if float(gaps.sum(dtype=np.float64)) > dim:  # before a sum of integers could wrap
         raise ValueError("bad_indices")
     gaps += 1

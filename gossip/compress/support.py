@@ -40,7 +40,7 @@ class Support:
         return b""
 
     def take(self, x: Tensor) -> Tensor:
-        """(d,) -> (k,), a copy: the part of x in the subspace."""
+        """Map (d,) -> (k,), a copy: the part of x in the subspace."""
         raise NotImplementedError
 
     def size(self, dim: int) -> int:
@@ -56,13 +56,13 @@ class Support:
         return slice(None)
 
     def everywhere(self, dim: int) -> Places:
-        """The same coordinates, in order."""
+        """Return the same coordinates, in order."""
         index = self.index(dim)
         assert isinstance(index, slice), "who lists coordinates says how they are reached"
         return Stretch(slice(0, len(range(*index.indices(dim)))), index)
 
     def places(self, dim: int, most: int) -> Iterator[Places]:
-        """The same, at most `most` of them, or one block, at a time."""
+        """Return the same, at most `most` of them, or one block, at a time."""
         return self.everywhere(dim).cut(most)
 
     def read(self, x: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class Full(Support):
     kind: ClassVar[Kind] = Kind.FULL
 
     def take(self, x: Tensor) -> Tensor:
-        """(d,) -> (d,), a copy."""
+        """Map (d,) -> (d,), a copy."""
         return empty(x.numel(), x.device, x.dtype).copy_(x)
 
     def size(self, dim: int) -> int:
@@ -122,7 +122,7 @@ class Blocks(Support):
         return BLOCKS.pack(self.seed, self.start, self.count, self.block)
 
     def take(self, x: Tensor) -> Tensor:
-        """(d,) -> (k,), a copy."""
+        """Map (d,) -> (k,), a copy."""
         return self.read(x)
 
     def size(self, dim: int) -> int:
@@ -132,7 +132,7 @@ class Blocks(Support):
         return self.count * self.block - (missing if missing and (self._some(blocks) == blocks - 1).any() else 0)
 
     def index(self, dim: int) -> Tensor:
-        """(k,) int64 on the CPU, ascending. Raises ValueError: a vector of `dim` coordinates has too few blocks."""
+        """Return (k,) int64, on the CPU, ascending. Raises ValueError: a vector of `dim` coordinates has too few blocks."""
         index = (self._rows(dim)[:, None] * self.block + torch.arange(self.block)).view(-1)
         return index[: self.size(dim)]  # ascending: what a short last block lacks is at the end
 
@@ -146,11 +146,11 @@ class Blocks(Support):
         return _added(self, x, values)
 
     def _rows(self, dim: int) -> Tensor:
-        """(count,) int64 on the CPU: the block numbers, ascending."""
+        """Return (count,) int64, on the CPU: the block numbers, ascending."""
         return torch.from_numpy(np.sort(self._some(blocks_in(dim, self.block))))
 
     def _some(self, blocks: int) -> npt.NDArray[np.int64]:
-        """(count,) the block numbers, in the permutation's order."""
+        """Return (count,), the block numbers, in the permutation's order."""
         if self.start >= blocks or self.count > blocks:
             raise ValueError(f"start {self.start} and count {self.count} do not fit {blocks} blocks")
         order, end = permutation(self.seed, blocks), self.start + self.count
@@ -179,7 +179,7 @@ class Fragment(Support):
         return FRAGMENT.pack(self.part, self.parts)
 
     def take(self, x: Tensor) -> Tensor:
-        """(d,) -> (k,), a copy."""
+        """Map (d,) -> (k,), a copy."""
         return Full().take(x[self.index(x.numel())])
 
     def size(self, dim: int) -> int:
@@ -187,7 +187,7 @@ class Fragment(Support):
         return len(range(*self.index(dim).indices(dim)))
 
     def index(self, dim: int) -> slice:
-        """The stretch. Raises ValueError: a vector of `dim` coordinates has fewer than `parts`."""
+        """Return the stretch. Raises ValueError: a vector of `dim` coordinates has fewer than `parts`."""
         if self.parts > dim:
             raise ValueError(f"{dim} coordinates do not make {self.parts} parts")
         return slice(self.part * dim // self.parts, (self.part + 1) * dim // self.parts)
@@ -198,7 +198,7 @@ class Fragment(Support):
 
     @classmethod
     def parse(cls, data: Data, dim: int, agreed: int) -> tuple[Fragment, Data]:
-        """A support in (dim,) from a peer's bytes, and what follows it. `agreed` is how many parts there are.
+        """Return a support in (dim,) from a peer's bytes, and what follows it. `agreed` is how many parts there are.
 
         Raises ValueError: bad_length, bad_support.
         """
@@ -230,12 +230,12 @@ class Indices(Support):
     __hash__ = None  # type: ignore[assignment]
 
     def describe(self, dim: int) -> bytes:
-        """A listing."""
+        """Return a listing."""
         coded = coding.encode(self.indices.numpy(), dim)
         return LISTING.pack(self.size(dim), len(coded)) + coded
 
     def take(self, x: Tensor) -> Tensor:
-        """(d,) -> (k,), a copy."""
+        """Map (d,) -> (k,), a copy."""
         return self.read(x)
 
     def size(self, dim: int) -> int:
@@ -243,11 +243,11 @@ class Indices(Support):
         return self.indices.numel()
 
     def index(self, dim: int) -> Tensor:
-        """(k,) int64, ascending."""
+        """Return (k,) int64, ascending."""
         return self.indices
 
     def everywhere(self, dim: int) -> Listed:
-        """The indices."""
+        """Return the indices."""
         return Listed(slice(0, self.size(dim)), self.indices)
 
     def add(self, x: Tensor, values: Tensor) -> Tensor:
@@ -274,7 +274,7 @@ def most_blocks(dim: int) -> int:
 
 @lru_cache(maxsize=16)  # a node visits its few edges in turn; 16 bound the memory at 16/block int64 vectors
 def permutation(seed: int, blocks: int) -> npt.NDArray[np.int64]:
-    """(blocks,) read-only: a stable sort of raw Philox words, which numpy promises never to change.
+    """Return (blocks,) read-only: a stable sort of raw Philox words, which numpy promises never to change.
 
     By torch, whose stable sort takes a third of the time of numpy's and sorts signed numbers.
     """

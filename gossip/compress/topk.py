@@ -88,7 +88,7 @@ class Magnitudes:
         return torch.cat(places), torch.cat(values)
 
     def equal(self, value: float, wanted: int) -> Tensor:
-        """The first places of just this magnitude, as many as wanted."""
+        """Return the first places of just this magnitude, as many as wanted."""
         places: list[Tensor] = []
         for start, chunk in self.chunks():
             places.append(_where(chunk == value)[:wanted].add_(start))
@@ -99,7 +99,7 @@ class Magnitudes:
 
 
 def _guess(vector: Magnitudes, count: int) -> float:
-    """What somewhat more than k magnitudes exceed, most probably; −1 to take all."""
+    """Return a threshold that probably somewhat more than k magnitudes exceed; −1 to take all."""
     dim = vector.x.numel()
     stride = max(count // _ABOVE, dim // _SAMPLE) | 1  # odd: layer widths are even, so no column is sampled alone
     sample = vector.part(slice(None, None, stride))
@@ -109,7 +109,7 @@ def _guess(vector: Magnitudes, count: int) -> float:
 
 
 def _kth(vector: Magnitudes, count: int, guess: float) -> float:
-    """The k-th largest, exactly: the largest value that at least k magnitudes reach.
+    """Return the k-th largest, exactly: the largest value that at least k magnitudes reach.
 
     Positive floats are ordered like their bits, so the search is one over integers; the guess and its successor are tried first.
     """
@@ -133,14 +133,14 @@ def _float(bits: int, dtype: torch.dtype) -> float:
 
 
 def _kth_of(values: Tensor, count: int) -> float:
-    """The count-th largest of some."""
+    """Return the count-th largest of some."""
     if values.device.type == "cpu":  # in a quarter of the memory that topk takes
         return float(np.partition(values.numpy(), values.numel() - count)[values.numel() - count])
     return float(values.topk(count, sorted=False).values.min())
 
 
 def _where(mask: Any) -> Tensor:
-    """(n,) bool, of `_array` or a tensor -> places of True, ascending."""
+    """Map (n,) bool, of `_array` or a tensor -> places of True, ascending."""
     mask = _array(mask)
     return torch.from_numpy(np.flatnonzero(mask)) if isinstance(mask, np.ndarray) else mask.nonzero().view(-1)
 

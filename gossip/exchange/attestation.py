@@ -38,22 +38,22 @@ def digest(payload: bytes | memoryview) -> bytes:
 
 
 def body(swarm: str, peer: str, incarnation: int, round: int, digest: bytes) -> bytes:
-    """The signed bytes."""
+    """Return the signed bytes."""
     packed: bytes = msgpack.packb([swarm, peer, incarnation, round, digest], use_bin_type=True)
     return _DOMAIN + packed
 
 
 def attestation_of(swarm: str, peer: str, pulled: Pulled) -> Attestation:
-    """The attestation in an answer of `peer`; not verified yet."""
+    """Return the attestation in an answer of `peer`; not verified yet."""
     return Attestation(swarm, peer, pulled.incarnation, pulled.round, pulled.digest, pulled.signature)
 
 
 def genuine(it: Attestation, verify: Verify) -> bool:
-    """Whether the peer signed it."""
+    """Tell if the peer signed it."""
     return verify(it.peer, it.signature, body(it.swarm, it.peer, it.incarnation, it.round, it.digest))
 
 
 def contradicts(one: Attestation, other: Attestation, verify: Verify) -> bool:
-    """Whether two attestations prove that their peer published two vectors for one round. Symmetric; an honest peer never signs two."""
+    """Tell if two attestations prove that their peer published two vectors for one round. Symmetric; an honest peer never signs two."""
     same = replace(one, digest=b"", signature=b"") == replace(other, digest=b"", signature=b"")
     return same and one.digest != other.digest and genuine(one, verify) and genuine(other, verify)

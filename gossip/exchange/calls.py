@@ -127,7 +127,7 @@ class Done(Call, frozen=True, tag="done"):
 
 
 class Refused(Call, frozen=True, tag="refused"):
-    """It was not done and nothing changed."""
+    """The call was refused and nothing changed."""
 
     kind: str
     """One of "config" (the person's input), "peer" (its bytes are bad), "disk" (could not write), "state" (not now),

@@ -101,18 +101,18 @@ class Edge:
 
     @property
     def initiator(self) -> bool:
-        """Our role."""
+        """Tell if this end is the initiator."""
         return self.me < self.peer
 
     @property
     def state(self) -> str:
-        """Where our transaction is: a state in the table of docs/protocol.md."""
+        """State of the transaction, as in the table of docs/protocol.md."""
         it = self.outstanding or self.pending
         return "idle" if it is None else it.phase
 
     @property
     def ready(self) -> bool:
-        """`begin` is allowed."""
+        """Tell if `begin` is allowed."""
         return self.initiator and self.outstanding is None and not self.closing
 
     @property
@@ -127,7 +127,7 @@ class Edge:
 
     @property
     def solicits(self) -> bool:
-        """Nothing is under way, and it is the peer that begins: all that this end can do is ask it to."""
+        """Tell if there is no transaction and the peer is the initiator: this end can only ask it to begin."""
         return not (self.unresolved or self.initiator or self.closing)
 
     def begin(
@@ -220,7 +220,7 @@ class Edge:
         return commands + self._close()
 
     def offered(self, inc: int, seq: int, payload: bytes, gain: float, borne: float = 1.0) -> list[EdgeCommand]:
-        """The values are encoded: send the Request."""
+        """Send the Request with the encoded values."""
         out = self._outstanding(inc, seq, "offering")
         if out is None:
             return []
@@ -229,7 +229,7 @@ class Edge:
         return [SendMessage(self.peer, request)]
 
     def answered(self, inc: int, seq: int, payload: bytes, borne: float = 1.0, share: float = 1.0) -> list[EdgeCommand]:
-        """The difference is computed and kept: send the Response."""
+        """Store the computed difference and send the Response."""
         pending = self._pending(inc, seq, "answering")
         if pending is None:
             return []
@@ -239,7 +239,7 @@ class Edge:
         return [SendMessage(self.peer, response)]
 
     def applied(self, inc: int, seq: int) -> list[EdgeCommand]:
-        """The initiator's commit point."""
+        """Return the initiator's commit point."""
         out = self._outstanding(inc, seq, "applying")
         if out is None:
             return []
@@ -250,7 +250,7 @@ class Edge:
         return [SendMessage(self.peer, Ack(inc, seq)), ended, *self._close()]
 
     def failed(self, inc: int, seq: int, reason: str) -> list[EdgeCommand]:
-        """The engine refused to offer, answer or apply: nothing changed there."""
+        """Return the engine refused to offer, answer or apply: nothing changed there."""
         out, pending = self._outstanding(inc, seq), self._pending(inc, seq)
         if out is not None:
             self.outstanding = None
@@ -418,7 +418,7 @@ class Edge:
         return [*drop, self._ended(pending.round, pending.seq, "aborted", reason, "responder")]
 
     def _resolve(self, proof: int) -> list[EdgeCommand]:
-        """The initiator's last committed seq is known and it has given up what came after: end the pending transaction."""
+        """End the pending transaction: the initiator reported its last committed seq and abandoned the rest."""
         if self.pending is None:
             return []
         proven = self.pending.phase == "answered" and self.pending.seq == proof

@@ -61,7 +61,7 @@ class Deadline:
 
 @dataclass(slots=True)
 class TransferTimes:
-    """How long payloads of exchanges take to be sent, by the last one to each of TRANSFER_PEERS peers.
+    """Seconds to send payloads of exchanges, by the last one to each of TRANSFER_PEERS peers.
 
     Fewer than half of those peers, if they are slow, change nothing; a slow line, which all of them share, does. A request is several times
     as long as a response, so times are compared by the byte, and the longest payload counts.
@@ -87,7 +87,7 @@ class TransferTimes:
 
 @dataclass(slots=True)
 class CallTimes:
-    """How long this node's engine takes for a call of an exchange: the local step that the call waits for, and the work."""
+    """Seconds of an engine call in an exchange: the local step that the call waits for, and the work."""
 
     _took: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
@@ -102,7 +102,7 @@ class CallTimes:
 
 @dataclass(slots=True)
 class AnswerTimes:
-    """How long committed exchanges took since waiting for their links began."""
+    """Seconds of committed exchanges from the start of the wait."""
 
     quickest_s: dict[str, float] = field(default_factory=dict)
     """The quickest of the last answers, by peer."""

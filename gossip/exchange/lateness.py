@@ -1,4 +1,4 @@
-"""What is remembered of peers that were late: who missed its last link, who needs longer, and whose extended deadline is withdrawn."""
+"""Memory of late peers: missed exchanges, time needed, and withdrawn extensions of deadlines."""
 
 from __future__ import annotations
 

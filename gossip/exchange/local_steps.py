@@ -1,4 +1,4 @@
-"""How many of a round's local steps a node does, so that it keeps up with the swarm. No clock: seconds arrive as arguments."""
+"""Number of a round's local steps that a node does, so that it keeps up with the swarm. No clock: seconds arrive as arguments."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -24,7 +24,9 @@ class LocalSteps:
         self.now = self.most
 
     def passed(self, passed: int, elapsed_s: float, waited_s: float) -> int:
-        """A round of ours took `elapsed_s`, of which `waited_s` for peers beyond what is usual; the swarm did `passed` >= 1. -> `now`"""
+        """Return a round of ours took `elapsed_s`, of which `waited_s` for peers beyond what is usual; the swarm did `passed` >= 1. ->
+        `now`
+        """
         self._rounds.append((passed, elapsed_s, max(0.0, elapsed_s - waited_s)))
         behind = self._times_slower() if passed > 1 else 1.0
         if behind > SLOWER:
@@ -35,6 +37,6 @@ class LocalSteps:
         return self.now
 
     def _times_slower(self) -> float:
-        """What a round of ours would take without the waiting, in rounds of the swarm."""
+        """Return this node's seconds of a round without waiting, in rounds of the swarm."""
         passed, elapsed_s, own_s = (sum(column) for column in zip(*self._rounds, strict=True))
         return passed * own_s / (len(self._rounds) * elapsed_s) if elapsed_s > 0.0 else float(passed)

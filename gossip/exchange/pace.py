@@ -54,7 +54,7 @@ MAX_DEFERRED = (
 
 @dataclass(slots=True)
 class Pace:
-    """What both paces keep."""
+    """State that both paces share."""
 
     patience: Patience  # deadline and retries
     round: int = field(default=0, kw_only=True)  # of ours, or the current slot
@@ -82,7 +82,7 @@ class Pace:
         return "level"
 
     def until(self) -> dict[str, float]:
-        """When to give up each peer that is waited for; the peers are sorted."""
+        """Return the deadline of each awaited peer; the peers are sorted."""
         waiting = self.waiting
         return self.patience.deadlines(waiting, self.position) if waiting else {}
 
@@ -139,11 +139,10 @@ class Rounds(Pace):
         return self.progress.contradicts(peer, round)
 
     def said_late(self, peer: str, round: int) -> None:
-        """As `PeerProgress.said_late`."""
         self.progress.said_late(peer, round)
 
     def passed(self, peer: str) -> bool:
-        """The peer has done the open round."""
+        """Note that the peer has done the open round."""
         return self.progress.of(peer) > self.round
 
     def theta(self, peer: str) -> float:
@@ -166,14 +165,14 @@ class Rounds(Pace):
         return self._enter(round, links, view, now)
 
     def close(self) -> None:
-        """No exchange of the open round is answered any more."""
+        """Stop answering exchanges of the open round."""
         self._unlinked = 0 if self.links else self._unlinked + 1
         self.phase = "computing"
         self.patience.end()
         self.round, self.links, self.view = self.round + 1, {}, b""
 
     def forget(self, peer: str) -> None:
-        """A peer is gone."""
+        """Forget a lost peer."""
         Pace.forget(self, peer)
         self._deferred.pop(peer, None)
 
@@ -247,7 +246,7 @@ class Slots(Pace):
         return self.patience.longest_s + self.patience.deadline.max_wait_s
 
     def until(self) -> dict[str, float]:
-        """When to give up the visit: a slot later if its exchange is under way, as another would cost its payloads again.
+        """Return the deadline of the visit: a slot later if its exchange is running, as another would send its payloads again.
 
         Not with a peer that answers no probe, or that lately let visits expire.
         """
@@ -258,12 +257,12 @@ class Slots(Pace):
         }
 
     def next(self, edges: Iterable[str], unresolved: Collection[str]) -> str | None:
-        """The peer to visit: the one not visited for longest, new ones first."""
+        """Return the peer to visit: the one not visited for longest, new ones first."""
         eligible = [peer for peer in edges if peer not in unresolved]
         return min(eligible, key=lambda peer: (self._visited.get(peer, -1), peer), default=None)
 
     def enter(self, slot: int) -> None:
-        """A slot begins."""
+        """Begin a slot."""
         if slot != self.round:
             self.round, self._served = slot, 0
             self._entered.append(slot)
@@ -273,13 +272,13 @@ class Slots(Pace):
         return self._entered[-1 - before] if before < len(self._entered) else 0
 
     def visit(self, peer: str, now: float) -> None:
-        """A visit begins."""
+        """Begin a visit."""
         self.visiting, self.outcomes = peer, {}
         self.patience.begin(now)
         self._visited[peer] = self.round
 
     def forget(self, peer: str) -> None:
-        """A peer is gone."""
+        """Forget a lost peer."""
         Pace.forget(self, peer)
         self._visited.pop(peer, None)
 

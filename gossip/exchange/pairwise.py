@@ -96,7 +96,7 @@ class Pairwise:
 
     @property
     def deadline(self) -> float:
-        """When `tick` has something to do even if nothing happens; infinite if never."""
+        """Time of the next `tick` without an event; infinite if there is none."""
         until = self.pace.until()
         return min((min(expires, self._retry_at[peer]) for peer, expires in until.items()), default=math.inf)
 
@@ -150,7 +150,9 @@ class Pairwise:
         return self._flush()
 
     def end(self, now: float) -> list[Command]:
-        """What is left of the round or visit is a timeout; `outcomes` are final, and no exchange of the round is answered any more."""
+        """End the round or visit: what is left of it is a timeout; `outcomes` are final, and no exchange of the round is answered
+        any more.
+        """
         for peer in self.pace.waiting:
             self.pace.resolved(peer, self.pace.round, "timeout", now)
             self._give_up(peer, now)
@@ -194,7 +196,7 @@ class Pairwise:
         return self._flush()
 
     def left_behind(self, round: int, reach: int = 0) -> int:
-        """The round that peers have reached if they left us behind, else `round`: never on one voice.
+        """Return the round that peers have reached if they left us behind, else `round`: never on one voice.
 
         Those lately met move us by at most MAX_JUMP, all that were ever heard any way, two of them by `reach`: what we missed ourselves.
         """
@@ -263,18 +265,18 @@ class Pairwise:
             del self.edges[peer]
 
     def reset_all(self, now: float) -> list[Command]:
-        """The engine holds no flow any more, or none that is worth keeping: start every edge anew and notify the peers."""
+        """Return the engine holds no flow any more, or none that is worth keeping: start every edge anew and notify the peers."""
         self._reset_all(now)
         return self._flush()
 
     def take_clipped(self, peers: Iterable[str]) -> set[str]:
-        """Which of these committed a difference as long as the clip allows; each is returned once."""
+        """Return the peers that committed a difference as long as the clip allows; each is returned once."""
         clipped = self._clipped.intersection(peers)
         self._clipped -= clipped
         return clipped
 
     def unreachable(self, peer: str, now: float) -> list[Command]:
-        """A frame could not be sent."""
+        """Return a frame could not be sent."""
         edge = self.edges.get(peer)
         if edge is not None:
             self._do(peer, edge.abort("timeout", "unreachable"), now)
@@ -284,7 +286,7 @@ class Pairwise:
         return self._flush()
 
     def revoke(self, peer: str, now: float) -> list[Command]:
-        """The peer left, was banned or restarted: delete its flow, settled flows too. `release` it once that is done."""
+        """Forget a peer that left, was banned or restarted: delete its flow, settled flows too. `release` it once that is done."""
         self.pace.resolved(peer, self.pace.round, "aborted", now)
         self.pace.forget(peer)
         self._clipped.discard(peer)
@@ -343,13 +345,13 @@ class Pairwise:
                 pace.resolved(peer, pace.round, "busy", now)
 
     def _under_way(self, edge: Edge) -> bool:
-        """Whether a peer that has gone on may still end a transaction of this round. An answer that it has is proved or dropped later."""
+        """Tell if a peer that has gone on may still end a transaction of this round. An answer that it has is proved or dropped later."""
         out, pending, ours = edge.outstanding, edge.pending, self.pace.round
         asked = pending is not None and pending.round == ours and pending.phase != "answered"
         return asked or (out is not None and out.round == ours)
 
     def _exchanges(self, peer: str) -> bool:
-        """Whether an exchange with a peer has begun and not ended, or its request is on its way."""
+        """Tell if an exchange with a peer has begun and not ended, or its request is on its way."""
         edge = self.edges.get(peer)
         return (edge is not None and edge.begun) or self.receives(peer)
 

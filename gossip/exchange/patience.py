@@ -1,4 +1,4 @@
-"""How long to wait for a neighbor, when to try it again and when to give it up."""
+"""Deadlines of a neighbor: for its answer, for a retry, and for giving it up."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ class Patience:
 
     @property
     def stretch(self) -> float:
-        """How many times the deadline's upper bound an exchange is given because of payloads and engines, in [1, MAX_STRETCH]."""
+        """Factor of the deadline's upper bound because of payloads and engines, in [1, MAX_STRETCH]."""
         takes_s = self._payload_s + 2.0 * ENGINE_CALLS * self.calls.usual_s()
         return min(max(1.0, takes_s / self.deadline.max_wait_s), MAX_STRETCH)
 
@@ -67,7 +67,7 @@ class Patience:
 
     @property
     def exchange_s(self) -> float:
-        """What an exchange takes where both ends are ready; 0 before any answer."""
+        """Seconds of an exchange if both ends are ready; 0 before any answer."""
         return self._answers.exchange_s()
 
     @property
@@ -160,7 +160,7 @@ class Patience:
 
     @property
     def _in_time_s(self) -> float:
-        """What a peer is given that was in time the last time."""
+        """Deadline of a peer that was in time the last time."""
         return self._learned_s + 2.0 * self._lag_s + self._unlinked_s
 
     def _facts(self, peer: str) -> PeerFacts:

@@ -23,7 +23,7 @@ class PeerProgress:
         self.rounds[peer] = max(round, self.rounds.get(peer, 0))
 
     def of(self, peer: str) -> int:
-        """The peer's highest round, 0 without any report."""
+        """Return the peer's highest round, 0 without any report."""
         return self.rounds.get(peer, 0)
 
     def forget(self, peer: str) -> None:
@@ -36,7 +36,7 @@ class PeerProgress:
         self._late[peer] = round
 
     def contradicts(self, peer: str, round: int) -> bool:
-        """Whether a message that carries `round` shows that the peer was not where it was when it said that we are late; told once.
+        """Tell if a message that carries `round` shows that the peer was not where it was when it said that we are late; told once.
 
         Its round may go back by one, where its engine was lost and a round is repeated. From then on it is believed to be in `round`.
         """
@@ -52,7 +52,7 @@ class PeerProgress:
         self._met[peer] = round, passed
 
     def passed_to(self, round: int, reach: int) -> int:
-        """The round that enough of the peers lately met have gone on to, if they left us behind in `round`, else at most that.
+        """Return the round that enough of the peers lately met have gone on to, if they left us behind in `round`, else at most that.
 
         Claims beyond round + reach count for nothing here.
         """
@@ -62,7 +62,9 @@ class PeerProgress:
         )
 
     def claimed(self, round: int, reach: int) -> int:
-        """The furthest round up to round + reach that two peers claim, else `round`: for a node that knows that it was away for so long."""
+        """Return the furthest round up to round + reach that two peers claim, else `round`: for a node that knows that it was away for
+        so long.
+        """
         within = sorted((at for at in self.rounds.values() if round < at <= round + reach), reverse=True)
         return within[1] if len(within) > 1 else round
 

@@ -108,7 +108,7 @@ class Pulls:
 
     @property
     def deadline(self) -> float:
-        """When `tick` has something to do; infinite if never."""
+        """Time of the next `tick`; infinite if there is none."""
         return min((min(self._until(peer), self._again[peer]) for peer in self._open), default=inf)
 
     @property
@@ -130,7 +130,7 @@ class Pulls:
         self.patience.end()
 
     def publishable(self, round: int) -> bool:
-        """Whether a vector of `round` may be published: none of it or of a later one was."""
+        """Tell if a vector of `round` may be published: none of it or of a later one was."""
         return round > self._newest
 
     def publish(self, published: Pulled, now: float) -> list[SendMessage]:
@@ -149,7 +149,7 @@ class Pulls:
         return [message for peer, pull in waiting for message in self._decide(peer, pull, now)]
 
     def withhold(self, round: int) -> list[SendMessage]:
-        """There will be no vector of `round`. -> answers to deferred questions"""
+        """Announce that there is no vector of `round` -> answers to deferred requests."""
         return [SendMessage(peer, NotNow(pull.nonce, self.round, "engine")) for peer, pull in self._due(round)]
 
     def ask(self, round: int, peers: Iterable[str], now: float, steps_s: float = 0.0) -> list[SendMessage]:
@@ -189,7 +189,7 @@ class Pulls:
         return []
 
     def unreachable(self, peer: str, now: float) -> list[Command]:
-        """A message could not be sent."""
+        """Return a message could not be sent."""
         if peer in self._open:
             self._resolve(peer, "timeout", now)
         return []
@@ -252,7 +252,7 @@ class Pulls:
         return [call]
 
     def _answers(self, peer: str, nonce: int) -> bool:
-        """Whether this is the answer to an open question. A fault if we never asked."""
+        """Tell if this is the answer to an open question. A fault if we never asked."""
         if self.questions.get(peer) == nonce and peer in self._open:
             return True
         if self._remembered.get(nonce) != peer:
@@ -267,7 +267,7 @@ class Pulls:
             raise RemoteProtocolError(peer, "asked_too_often")
 
     def _decide(self, peer: str, pull: Pull, now: float) -> list[SendMessage]:
-        """The answer to a question; none yet if it follows when the round is published."""
+        """Return the answer to a question; none yet if it follows when the round is published."""
         if pull.round <= self._newest:
             return [SendMessage(peer, self._vector(peer, pull, now))]
         if pull.round > self.round + self.max_lead:
@@ -289,13 +289,13 @@ class Pulls:
         return msgspec.structs.replace(it, nonce=pull.nonce)
 
     def _due(self, round: int) -> list[tuple[str, Pull]]:
-        """The questions for rounds up to this one, by peer; deferred no more."""
+        """Return the questions for rounds up to this one, by peer; deferred no more."""
         due = sorted(peer for peer, pull in self._deferred.items() if pull.round <= round)
         return [(peer, self._deferred.pop(peer)) for peer in due]
 
     @property
     def newest(self) -> Pulled:
-        """What was published last; the caller has published something."""
+        """Return the last published vector; the caller has published one."""
         return self._published[self._newest]
 
     @property
@@ -314,11 +314,11 @@ class Pulls:
         return sorted(self._reports.values()) if 2 * len(self._reports) >= len(self.questions) else []
 
     def _until(self, peer: str) -> float:
-        """When to give a peer up: one that is not yet at our round has longer if most are not."""
+        """Return a peer's deadline, which is later for a peer that has not reached our round if most have not."""
         return self.patience.until(peer) + (self.ahead * self._round_s if self._is_behind(peer) else 0.0)
 
     def _is_behind(self, peer: str) -> bool:
-        """The peer has reported that it has not reached our round."""
+        """Note a peer's report that it has not reached our round."""
         return self._reports.get(peer, self.round) < self.round
 
     def _question(self, peer: str) -> SendMessage:

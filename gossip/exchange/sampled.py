@@ -55,7 +55,7 @@ FRESHEST = 64  # turns by which the holders of fresh models are put before those
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Who does a turn, and when the next may begin. Raises ValueError: names the key and its bound.
+    """Rules of who takes part in a step of sampled rounds, and when the next may begin. Raises ValueError: names the key and its bound.
 
     Args:
         sample: members that train in a round, >= 2.
@@ -82,7 +82,7 @@ class Sampling:
 
     @property
     def stride(self) -> int:
-        """Turns of a round."""
+        """Number of steps (local steps or averagings) of a round."""
         return 2 if self.aggregators else 1
 
     @property
@@ -91,15 +91,15 @@ class Sampling:
         return self.stride * self.rounds or math.inf
 
     def trains(self, turn: int) -> bool:
-        """Whether local steps are done in it."""
+        """Tell if local steps are done in it."""
         return turn % self.stride == 0
 
     def round(self, turn: int) -> int:
-        """The round it belongs to."""
+        """Return the round it belongs to."""
         return turn // self.stride
 
     def size(self, turn: int) -> int:
-        """Members that do it."""
+        """Return the number of members that take part."""
         return self.sample if self.trains(turn) else self.aggregators
 
     def needed(self, turn: int) -> int:
@@ -176,14 +176,14 @@ class Sampled:
 
     @property
     def tick_at(self) -> float:
-        """When `tick` has something to do; infinite if never."""
+        """Time of the next `tick`; infinite if there is none."""
         asks = math.inf if self._done else self._heard_s + GUARD * self.max_wait_s
         over = self._over
         return asks if over is None or self._content(over) else min(asks, over.at)
 
     @property
     def due_at(self) -> float:
-        """When `due` may have something to do without a message; infinite if never."""
+        """Time of the next `due` without a message; infinite if there is none."""
         if self._done:
             return math.inf
         moments = [self._last_s, self._stuck_at]
@@ -196,7 +196,7 @@ class Sampled:
         return min(moments)
 
     def due(self, now: float) -> Due | None:
-        """What this node is to do now, if anything."""
+        """Return what this node has to do now, if anything."""
         sampling = self.sampling
         if self._done or now < self._began:
             return None
@@ -306,7 +306,7 @@ class Sampled:
         return [SendMessage(peer, Wake(0, yours=False, claims=())) for peer in others[:ASKED]]
 
     def _checked(self, peer: str, wake: Wake) -> Wake:
-        """With the claims that count: those of members."""
+        """Return the message with the claims of members only."""
         earlier = self._told.get(peer)
         if earlier is not None and wake.claims == earlier.claims and wake.turn == earlier.turn:
             return wake
@@ -354,7 +354,7 @@ class Sampled:
         return [SendMessage(peer, message) for peer in chosen if peer != self.me]
 
     def _patience_s(self, turn: int) -> float:
-        """How long those who were woken for a turn have before others are."""
+        """Return the seconds that woken members have before others are woken."""
         took = self._took[self.sampling.trains(turn)]
         if len(took) < ENOUGH:
             return max([self.max_wait_s, *took])
@@ -394,12 +394,12 @@ class Sampled:
 
     @property
     def _grace_s(self) -> float:
-        """How long the rest of a sample is waited for: as long again as enough of it took."""
+        """Seconds to wait for the rest of a sample: as long again as enough of it took."""
         return min(max(self._ready_s - self._first[1], self.min_wait_s), self.max_wait_s)
 
     @property
     def _stuck_at(self) -> float:
-        """When the chain counts as broken, if nothing new is heard; earlier where the own model is of a later turn."""
+        """Time at which the chain counts as broken without news; earlier if the own model is newer."""
         if self.resting or self.known < 0 or self.known >= self.sampling.turns - 1:
             return math.inf
         after_s = max(STUCK * GUARD * self.max_wait_s, SLOWER * self._turn_s)
@@ -407,13 +407,13 @@ class Sampled:
 
     @property
     def _alone_at(self) -> float:
-        """When the first turn is begun unasked."""
+        """Time at which the first step begins without a request."""
         order = list(self.order(0))
         place = order.index(self.me) // self.sampling.sample if self.me in order else math.inf
         return self._began + self.min_wait_s + place * self.max_wait_s
 
     def _claims(self, turn: int) -> dict[str, Claim]:
-        """What members have signed for a turn."""
+        """Return what members have signed for a step."""
         return {it.peer: it for wake in self._told.values() for it in wake.claims if it.round == turn}
 
     def _believed(self, turn: int) -> bool:

@@ -1,4 +1,5 @@
-"""What became slow: an edge against its own past, never against other edges, since volunteers' lines are not equal and slow is no fault.
+"""Detect what became slow: an edge compared with its own past, never against other edges, since volunteers' lines are not equal
+and slow is no fault.
 
 Of each edge and kind (sending a payload, in seconds a byte; waiting for an answer, in seconds) the logarithms of OLD past values are
 compared with those of the NEW last:
@@ -35,7 +36,7 @@ MAX_EDGES = 256
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What became slow: this node's line or all answers (`peer` is ""), or those of one peer."""
+    """A slowdown: of this node's link or of all answers (`peer` is ""), or those of one peer."""
 
     kind: Kind
     peer: str
@@ -83,17 +84,17 @@ class Slowness:
     _pasts: dict[tuple[Kind, str], _Past] = field(default_factory=dict)
 
     def sent(self, peer: str, count: int, seconds: float) -> bool:
-        """The network took a payload of `count` > 0 bytes in so long, > 0. -> whether `named` may have changed"""
+        """Return the network took a payload of `count` > 0 bytes in so long, > 0. -> whether `named` may have changed"""
         assert count > 0 < seconds < math.inf
         return self._of("send", peer).add(math.log(seconds / count), seconds)
 
     def answered(self, peer: str, seconds: float) -> bool:
-        """A peer answered so long after it had been asked, > 0. -> whether `named` may have changed"""
+        """Return a peer answered so long after it had been asked, > 0. -> whether `named` may have changed"""
         assert 0 < seconds < math.inf
         return self._of("answer", peer).add(math.log(seconds), seconds)
 
     def named(self) -> tuple[Named, ...]:
-        """What is slower than it was."""
+        """Return what is slower than before."""
         found: list[Named] = []
         for kind in KINDS:
             pasts = {peer: past for (each, peer), past in self._pasts.items() if each == kind and len(past.old) == OLD}

@@ -1,4 +1,4 @@
-"""How long each peer of a round is waited for: rules in order of precedence, of which the first that answers decides.
+"""Deadlines of the peers of a round: rules in order of precedence, of which the first that answers decides.
 
 A rule is a function `(peer, context) -> seconds | None` of facts alone; `gossip/exchange/patience.py` keeps the facts. All times are
 seconds since exchanges of the round began. docs/explanation/waiting.md lists the rules with all other deadlines of a node.
@@ -22,7 +22,7 @@ come as far (ahead).
 
 @dataclass(frozen=True, slots=True)
 class PeerFacts:
-    """What this node knows of one peer that it waits for."""
+    """Facts about an awaited peer."""
 
     usual_s: float
     """In which answers of the other peers are usual."""
@@ -42,7 +42,7 @@ class PeerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What this node knows of the round, or visit, that it waits in."""
+    """Facts about the round or visit."""
 
     learned_s: float
     """The learned deadline, or what payloads and engines need where that is longer."""

@@ -1,1 +1,1 @@
-"""Who is in the swarm: signed records, failure detector, anti-entropy; torch-free."""
+"""Membership of a swarm: signed records, failure detector, anti-entropy; torch-free."""

@@ -24,7 +24,7 @@ class Absences:
         self._until[peer] = max(until, self._until.get(peer, until))
 
     def lately(self, peer: str, others: int, now: float) -> bool:
-        """Whether `peer`, one of so many others, counts."""
+        """Tell if `peer`, one of so many others, counts."""
         if now >= self._until.get(peer, now):
             return False
         return sum(now < until for until in self._until.values()) <= tolerable(max(others, 1))

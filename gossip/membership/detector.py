@@ -73,7 +73,7 @@ class Detector:
 
     @property
     def own(self) -> wire.Record:
-        """Our current record."""
+        """This node's current record."""
         return self.local.record
 
     @property

@@ -9,7 +9,7 @@ from starling.gossip.wire.schema import Message
 
 @dataclass(frozen=True, slots=True)
 class MemberEvent:
-    """What happened to one member."""
+    """An event of one member."""
 
     peer: str
 

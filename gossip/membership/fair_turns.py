@@ -21,19 +21,19 @@ class FairTurns(Generic[T]):
 
     @property
     def deadline(self) -> float:
-        """When to call `take`; infinite if nobody asked."""
+        """Time of the next `take`; infinite without requests."""
         return self._free_at if self._asked else inf
 
     def ask(self, peer: str, what: T) -> None:
-        """A peer asks."""
+        """Add a peer's request."""
         self._asked[peer] = what
 
     def withdraw(self, peer: str) -> None:
-        """It needs no answer any more."""
+        """Remove a peer's request."""
         self._asked.pop(peer, None)
 
     def take(self, now: float) -> tuple[str, T] | None:
-        """Who is answered now, and what it said; None if nobody."""
+        """Return the peer to answer now, and its request; None if there is none."""
         if not self._asked or now < self._free_at:
             return None
         peer = min(self._asked, key=lambda each: self._last.get(each, -inf))

@@ -13,7 +13,7 @@ class Gate(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether members need a credential; if so, non-members are sent no records."""
+        """Tell if members need a credential; if so, non-members are sent no records."""
 
     @property
     def revoked(self) -> Sequence[Revocation]:
@@ -24,10 +24,10 @@ class Gate(Protocol):
         """Digest of `revoked`, 16 bytes."""
 
     def fault(self, record: Record) -> str:
-        """The fault of a record that no honest member forwards, in snake_case; "" if it has none."""
+        """Return the fault of a record that no honest member forwards, in snake_case; "" if it has none."""
 
     def admits(self, record: Record) -> bool:
-        """Whether the peer may be a member now. A second valid record with one invitation changes the answer for the first."""
+        """Tell if the peer may be a member now. A second valid record with one invitation changes the answer for the first."""
 
     def answer(self, record: Record) -> Revocation | Record | None:
         """Proof against a rejected peer for those that list it: its revocation, or another record with the same invitation."""
@@ -36,4 +36,4 @@ class Gate(Protocol):
         """Store revocations -> those that are new. Raises ValueError: one is invalid, with the reason in snake_case; none was stored."""
 
     def changed(self) -> bool:
-        """Whether a result of `admits` may have changed since the last call of this method."""
+        """Tell if a result of `admits` may have changed since the last call of this method."""

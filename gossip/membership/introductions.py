@@ -25,7 +25,7 @@ class Introductions:
     _told: dict[str, bool] = field(default_factory=dict)
 
     def hold(self, events: Iterable[MemberEvent], *, met: bool) -> list[MemberEvent]:
-        """What is to be told of these events of one record; `met`: its peer is."""
+        """Return the events of one record to report; `met`: its peer was met."""
         events = list(events)
         joined = next((event.peer for event in events if isinstance(event, Joined)), None)
         if joined is not None and not met:
@@ -35,7 +35,7 @@ class Introductions:
         return self.known(events)
 
     def known(self, events: Iterable[MemberEvent]) -> list[MemberEvent]:
-        """Those of these events that are not about a peer that others only told of; new addresses of one are told again."""
+        """Return the events about peers that are not known from reports only; new addresses of such a peer are reported again."""
         out: list[MemberEvent] = []
         for event in events:
             if event.peer not in self._told:
@@ -47,6 +47,6 @@ class Introductions:
         return out
 
     def meet(self, peer: str) -> list[MemberEvent]:
-        """The peer is there -> what this says of it."""
+        """Note that a peer was met -> events that follow."""
         reborn = self._told.pop(peer, None)
         return [] if reborn is None else [*([Reborn(peer)] if reborn else ()), Joined(peer)]

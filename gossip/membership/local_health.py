@@ -1,4 +1,4 @@
-"""How long a node waits for each member: longer for one that is far or slow, and longer for all while it doubts itself.
+"""Waits of a node for each member: longer for a far or slow one, and for all while the node suspects itself.
 
 Theory of operation. Every wait of the detector is a multiple of `timeout_s` or `suspicion_s`. All of them stretch by one factor for each
 member, 1 <= stretch <= MOST, the larger of two:
@@ -54,11 +54,11 @@ class LocalHealth:
         return max(1.0 + self.doubt, self._trip_s(peer) / self.timeout_s)
 
     def wait_s(self, peer: str) -> float:
-        """How long an answer of this member may take."""
+        """Return the seconds that an answer of this member may take."""
         return self.timeout_s * self.stretch(peer)
 
     def usual_s(self, peer: str) -> float:
-        """How long an answer of this member takes at most while it is there: less than `wait_s`, which a few late ones lengthen."""
+        """Return the longest usual seconds of an answer of this member: less than `wait_s`, which a few late ones lengthen."""
         trips = self._trips.get(peer, (0.0,))
         return max(self.timeout_s * (1 + self.doubt), 2.0 * median(trips))
 
@@ -73,7 +73,9 @@ class LocalHealth:
         self._raise(self.doubt + silence)
 
     def late(self, nonce: int, peer: str, now: float) -> float | None:
-        """An acknowledgement came from a member for a probe that is not open -> how many seconds it took; None: not of this member."""
+        """Return an acknowledgement came from a member for a probe that is not open -> how many seconds it took; None: not of this
+        member.
+        """
         probed, sent = self._given_up.get(nonce, ("", 0.0))
         if probed != peer:
             return None
@@ -82,7 +84,7 @@ class LocalHealth:
         return now - sent
 
     def lagged(self, lag_s: float) -> bool:
-        """A timer fired so late -> whether this node was held up, so that what it waits for may have come already."""
+        """Return a timer fired so late -> whether this node was held up, so that what it waits for may have come already."""
         if lag_s <= self.timeout_s / 2:
             return False
         self._raise(max(self.doubt, math.ceil(min(lag_s / self.timeout_s, MOST))))

@@ -48,12 +48,12 @@ class Member:
 
     @property
     def present(self) -> bool:
-        """Whether it is in the alive set."""
+        """Tell if it is in the alive set."""
         return self.status in {"alive", "suspect"}
 
 
 def version_of(record: Record) -> tuple[int, int]:
-    """(incarnation, version) of a record, which orders the records of one peer."""
+    """Return (incarnation, version) of a record, which orders the records of one peer."""
     return record.incarnation, record.version
 
 
@@ -105,7 +105,7 @@ class MemberList:
 
     @property
     def full(self) -> bool:
-        """Whether it has no room for a newcomer; dead and left members make room."""
+        """Tell if it has no room for a newcomer; dead and left members make room."""
         return self.size >= self.max_members
 
     @property
@@ -121,7 +121,7 @@ class MemberList:
         return tuple(member.record for _, member in sorted(self._members.items()) if member.status != "dead")
 
     def is_news(self, record: Record) -> bool:
-        """Whether a record is newer than the stored one of its peer."""
+        """Tell if a record is newer than the stored one of its peer."""
         known = self._members.get(record.peer)
         return known is None or order_of(record) > order_of(known.record)
 

@@ -1,4 +1,4 @@
-"""How often a member's record may change here: of the records beyond that the newest waits for its turn, the others are forgotten.
+"""Rate limit of a member's record changes: of the records beyond it the newest waits, the others are dropped.
 
 Each accepted record is stored, told to the overlay and spread to others, so a peer that signs new ones all the time would have all members
 do so. An honest one signs a few in a life, and one in `Timing.timeout_s` while it is accused.
@@ -27,11 +27,11 @@ class Pacing:
 
     @property
     def deadline(self) -> float:
-        """When the next turn of a record that waits has come; infinite if none waits."""
+        """Time of the next waiting record; infinite if there is none."""
         return min(map(self._turn, self._waiting), default=inf)
 
     def accepts(self, record: Record, now: float) -> bool:
-        """Whether a new record may be merged now, which counts as done; else it waits, if it is the newest."""
+        """Tell if a new record may be merged now, which counts as done; else it waits, if it is the newest."""
         peer = record.peer
         if now >= self._turn(peer):
             self._paid[peer] = max(now, self._paid.get(peer, now)) + self.every_s

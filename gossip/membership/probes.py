@@ -39,7 +39,7 @@ class Probes:
         return min((probe.until for probe in self._open.values()), default=math.inf)
 
     def may_relay(self, asker: str) -> bool:
-        """Whether a probe on behalf of this peer may be opened."""
+        """Tell if a probe on behalf of this peer may be opened."""
         askers = [probe.asker[0] for probe in self._open.values() if probe.asker is not None]
         return len(askers) < MAX_RELAYS and askers.count(asker) < MAX_RELAYS_OF_ONE
 
@@ -59,7 +59,7 @@ class Probes:
             probe.until = max(probe.until, until)
 
     def find(self, peer: str) -> OpenProbe | None:
-        """Our own oldest open probe of a peer, or None."""
+        """Return our own oldest open probe of a peer, or None."""
         return next((probe for probe in self._open.values() if probe.peer == peer and probe.asker is None), None)
 
     def drop(self, probe: OpenProbe) -> None:
@@ -74,7 +74,7 @@ class Probes:
         return self._open.pop(nonce)
 
     def next_target(self, others: Sequence[str]) -> str | None:
-        """The member to probe next: each once per lap, in a new random order for every lap; None without members."""
+        """Return the member to probe next: each once per lap, in a new random order for every lap; None without members."""
         present = set(others)
         for _ in range(2):
             while self._lap:

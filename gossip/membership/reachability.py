@@ -1,4 +1,4 @@
-"""Whether others can dial a node, from what they saw when they tried. No clock, no messages.
+"""Reachability of a node, from the results of other members' dials. No clock, no messages.
 
 Theory of operation. A node cannot see its own router. It asks members to dial it, each at the address where that member sees it, and counts
 one vote of each source: a public address prefix, or else a peer. A connection that a peer opened is a vote too.
@@ -36,7 +36,7 @@ class _Vote(NamedTuple):
 
 @dataclass(slots=True)
 class Reachability:
-    """What a node knows of its own reachability."""
+    """A node's knowledge of its own reachability."""
 
     state: State = "unknown"
     _votes: dict[str, _Vote] = field(default_factory=dict)  # by source
@@ -69,7 +69,7 @@ class Reachability:
         self._asked.clear()
 
     def look(self, sources: int, now: float) -> State:
-        """The state now, with so many sources among the members."""
+        """Return the state now, with so many sources among the members."""
         self._votes = {source: vote for source, vote in self._votes.items() if now - vote.at < VALID_S}
         need = max(1, min(NEED, sources))
         yes = sum(vote.reached for vote in self._votes.values())

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Revocations:
-    """What one node tells others of the members that its gate rejects."""
+    """Reports of one node about the members that its gate rejects."""
 
     view: SwarmView
     _lists: FairTurns[tuple[bytes, bool]] = field(init=False)

@@ -1,4 +1,4 @@
-"""Who counts in a round: the members that are alive, but for those that come and go.
+"""Members that count in a round: those alive, except flapping ones.
 
 Nodes compute the links of a round from their rosters, and two with different ones do not exchange. Every change is a moment in which some
 differ, so nobody may change the roster often:
@@ -51,7 +51,7 @@ class Roster:
     _until: float = -inf  # when the list changes of itself
 
     def observe(self, event: MemberEvent, now: float) -> None:
-        """A member changed."""
+        """Record a member's change."""
         peer = event.peer
         match event:
             case Joined():
@@ -69,7 +69,7 @@ class Roster:
         self._until = -inf
 
     def members(self, now: float) -> tuple[str, ...]:
-        """Those that count, sorted."""
+        """Return the members that count, sorted."""
         return self._list(now)[0]
 
     def view(self, now: float) -> bytes:

@@ -1,4 +1,4 @@
-"""When a swarm stops because it no longer learns: each member votes by its own evaluations, and two thirds decide.
+"""Early stopping of a swarm that no longer learns: each member votes by its own evaluations, and two thirds decide.
 
 A member votes to stop while its best value is `patience` rounds old or older, and takes the vote back when a better one comes. Votes come
 from their members directly and are never passed on, so a member has one, whatever it says; the last one counts. Only electors' votes count

@@ -1,4 +1,4 @@
-"""Who accuses each suspect of the same record, and how long it has to answer: the more members found it silent themselves, the shorter.
+"""Accusers of each suspect, and its time to answer, which is shorter the more members found it silent themselves.
 
     time of a suspect = suspicion_s · stretch · (LONE - (LONE - 1) · log(a) / log(k + 1)),   between 1 and LONE
 
@@ -43,7 +43,7 @@ class Suspicions:
             accusers.add(accuser)
 
     def by(self, peer: str, accuser: str) -> bool:
-        """Whether `accuser` has accused `peer`."""
+        """Tell if `accuser` has accused `peer`."""
         return accuser in self._accusers.get(peer, ())
 
     def share(self, peer: str, n: int) -> float:

@@ -1,4 +1,4 @@
-"""What the parts of one node's detector share: its record, its member list, and whose frames have come."""
+"""State that the parts of one node's detector share: its record, member list, and last frames per peer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Timing:
 
 @dataclass(slots=True)
 class SwarmView:
-    """What one node knows of the swarm."""
+    """One node's view of the swarm."""
 
     local: LocalRecord
     member_list: MemberList
@@ -38,7 +38,7 @@ class SwarmView:
 
     @property
     def own(self) -> wire.Record:
-        """Our current record."""
+        """This node's current record."""
         return self.local.record
 
     def present(self, peer: str) -> bool:

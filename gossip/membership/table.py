@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def key_of(peer: str) -> bytes:
-    """Where a peer's entry is."""
+    """Return the key of a peer's entry."""
     return hashlib.blake2b(peer.encode(), digest_size=KEY_BYTES).digest()
 
 
@@ -56,7 +56,7 @@ def entry_of(record: Record) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What to send to the peer whose Compare was read."""
+    """Messages to the peer whose Compare was read."""
 
     compare: Compare  # what is below branches that differ; perhaps empty
     missing: tuple[str, ...] = ()  # peers whose records it lacks or has in another version
@@ -73,16 +73,16 @@ class Table:
         self._peers = [peer for _, peer in pairs]
 
     def opening(self, *, differs: bool) -> Compare:
-        """The first message of a comparison; `differs`: it is known already that the whole tables do."""
+        """Return the first message of a comparison; `differs`: it is known already that the whole tables do."""
         return self._below([""]) if differs else Compare((self._branch(""),))
 
     def peer_of(self, key: bytes) -> str | None:
-        """Whose entry a key names."""
+        """Return the peer of a key's entry."""
         at = bisect_left(self._entries, key)
         return self._peers[at] if at < len(self._entries) and self._entries[at].startswith(key) else None
 
     def answer(self, message: Compare, start: int) -> Difference:
-        """What a peer's message calls for.
+        """Return the answer to a peer's message.
 
         Args:
             message: whose leaves are `well_formed`.
@@ -103,7 +103,7 @@ class Table:
         return Difference(self._below(differing), tuple(missing), tuple(wanted[:MAX_KEYS]))
 
     def _below(self, prefixes: Sequence[str]) -> Compare:
-        """The branches below these, or the entries of those that are small, as far as they go into one message."""
+        """Return the branches below these, or the entries of those that are small, as far as they go into one message."""
         branches, leaves = list[Branch](), list[Leaf]()
         for prefix in prefixes:
             low, high = self._span(prefix)
@@ -124,12 +124,12 @@ class Table:
 
 
 def entries_in(leaf: Leaf) -> list[bytes]:
-    """The entries of a leaf."""
+    """Return the entries of a leaf."""
     return [leaf.entries[at : at + _ENTRY_BYTES] for at in range(0, len(leaf.entries), _ENTRY_BYTES)]
 
 
 def well_formed(message: Compare) -> bool:
-    """Whether leaves hold whole entries, sorted, each once, with the prefix they name."""
+    """Tell if leaves hold whole entries, sorted, each once, with the prefix they name."""
     for leaf in message.leaves:
         keys = [entry[:KEY_BYTES] for entry in entries_in(leaf)]
         if (

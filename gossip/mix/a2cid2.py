@@ -65,10 +65,10 @@ class A2Cid2(MixerBase):
         return Lead(torch.zeros_like(x))
 
     def publish(self, state: Lead, x: Tensor, phase: Phase) -> tuple[Tensor, Lead]:
-        """The copies have pulled at each other for as long as the local steps took."""
+        """Mix the two copies for the duration of the local steps."""
         lead = state.lead * math.exp(-2.0 * self.eta * phase.local_steps)
         return x + (state.lead - lead) / 2.0, Lead(lead)
 
     def absorb(self, state: Lead, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Lead]:
-        """The averaged model; the copy moves further than it."""
+        """Return the averaged model; the copy moves further than it."""
         return shared, Lead(state.lead + (self.ahead - 1.0) * (shared - x))

@@ -21,7 +21,7 @@ _PARAMETERS = {"ef21_sgdm": "beta", "econtrol": "control", "dgc": "momentum"}  #
 
 @dataclass(frozen=True, slots=True)
 class Uncontrolled(Origin):
-    """What a node without control variates keeps."""
+    """State of a node without control variates."""
 
     published: Tensor  # (…, d) the model after the local steps that messages are about
 
@@ -31,7 +31,7 @@ class Uncontrolled(Origin):
         return cls(x.clone(), x.clone())
 
     def corrected(self, gradient: Tensor) -> Tensor:
-        """What local steps go along."""
+        """Return the direction of local steps."""
         return gradient
 
     def stepped(self, x: Tensor, _phase: Phase) -> Self:
@@ -39,7 +39,7 @@ class Uncontrolled(Origin):
         return replace(self, published=x.clone())
 
     def update(self) -> Tensor:
-        """How far the local steps went down along gradients."""
+        """Return the update of the local steps, positive along gradients."""
         return self.origin - self.published
 
     def compared(self, _difference: Tensor) -> Self:
@@ -47,13 +47,13 @@ class Uncontrolled(Origin):
         return self
 
     def mixed(self, origin: Tensor, _phase: Phase) -> Self:
-        """A round ends with the model `origin`, at all nodes."""
+        """End a round with the model `origin`, at all nodes."""
         return replace(self, origin=origin)
 
 
 @dataclass(frozen=True, slots=True)
 class Controlled(Uncontrolled):
-    """What a node with control variates keeps, in units of updates but for `variate`."""
+    """State of a node with control variates, in units of updates but for `variate`."""
 
     difference: Tensor  # (…, d) h̄ − h_i, of the mean of all estimates and the own one
     variate: Tensor  # (…, d) the same a unit of rate and local step: what local steps add to the gradient
@@ -65,7 +65,7 @@ class Controlled(Uncontrolled):
         return cls(x.clone(), x.clone(), torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x))
 
     def corrected(self, gradient: Tensor) -> Tensor:
-        """With the control variate."""
+        """Add the control variate."""
         return gradient + self.variate
 
     def stepped(self, x: Tensor, phase: Phase) -> Self:
@@ -81,7 +81,7 @@ class Controlled(Uncontrolled):
         return replace(self, difference=difference)
 
     def mixed(self, origin: Tensor, phase: Phase) -> Self:
-        """The next round has the variate of the difference; where no step was done it stays."""
+        """Set the next round's variate from the difference; without local steps it stays."""
         steps = phase.local_steps * phase.lr
         variate = self.difference / steps if steps else self.variate
         return replace(self, origin=origin, variate=variate, added=torch.zeros_like(origin))
@@ -99,7 +99,7 @@ class Messages:
         return torch.zeros_like(origin).repeat(*(1 for _ in origin.shape[:-1]), self.scheme.vectors + 2)
 
     def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
-        """The target of the feedback scheme."""
+        """Return the target of the feedback scheme."""
         return self.scheme.target(_open(kept, mine)[0], mine)
 
     def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -110,21 +110,21 @@ class Messages:
         return torch.cat((*state, own, theirs), dim=-1), give / (1.0 - give) * change
 
     def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
-        """The peer's estimate, weighted."""
+        """Return the peer's estimate, weighted."""
         state, own, theirs = _open(kept, mine)
         theirs = self.scheme.receive(theirs, message)
         return torch.cat((*state, own, theirs), dim=-1), take * theirs
 
     def settled(self, state: Uncontrolled) -> Tensor:
-        """The model that all move by the mean, without what local steps have done since."""
+        """Return the model that all move by the mean, without what local steps have done since."""
         return state.origin
 
     def base(self, mine: Tensor) -> Tensor:
-        """Our own update; for signs nothing."""
+        """Return our own update; for signs nothing."""
         return torch.zeros_like(mine) if self.signs else mine
 
     def estimates(self, kept: Tensor) -> tuple[Tensor, Tensor]:
-        """Ours as the peers have it, and the peer's."""
+        """Return this node's estimate as the peers have it, and the peer's."""
         _, own, theirs = _open(kept, kept[..., : kept.shape[-1] // (self.scheme.vectors + 2)])
         return own, theirs
 
@@ -134,10 +134,10 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Estimates(Messages):
-    """The same, with estimates of all updates that correct local steps. Satisfies `starling.gossip.api.Controlling`."""
+    """Messages with estimates of all updates that correct local steps. Satisfies `starling.gossip.api.Controlling`."""
 
     def flows(self, kept: Tensor) -> Tensor:
-        """What is kept of k edges (…, k, E) -> (…, d), Σ_j (h_i − h_j)/(k + 1): the flows of a node sum to h_i − h̄."""
+        """Map states of k edges (…, k, E) -> (…, d), Σ_j (h_i − h_j)/(k + 1): the flows of a node sum to h_i − h̄."""
         own, theirs = self.estimates(kept)
         return (own - theirs).sum(-2) / (kept.shape[-2] + 1)
 
@@ -214,7 +214,7 @@ class Psgd(MixerBase):
 
     @property
     def scheme(self) -> NoFeedback:
-        """What happens to the part of an update that the exchange drops."""
+        """Error feedback of the part of an update that the exchange drops."""
         parameter = _PARAMETERS.get(self.feedback)
         given = {parameter: getattr(self, f"feedback_{parameter}")} if parameter else {}
         return FEEDBACKS[self.feedback](**given)
@@ -226,23 +226,23 @@ class Psgd(MixerBase):
         return kind(self.scheme, signs=self.feedback == "demo")
 
     def start(self, x: Tensor) -> Uncontrolled:
-        """Where the first round's update begins."""
+        """Return the state before the first round's update."""
         return Controlled.at(x) if self.control_variate else Uncontrolled.at(x)
 
     def correct(self, state: Uncontrolled, gradient: Tensor) -> tuple[Tensor, Uncontrolled]:
-        """The gradient, and the control variate if there is one."""
+        """Return the gradient, and the control variate if there is one."""
         return state.corrected(gradient), state
 
     def publish(self, state: Uncontrolled, x: Tensor, phase: Phase) -> tuple[Tensor, Uncontrolled]:
-        """The model as it is."""
+        """Return the model as it is."""
         return x, state.stepped(x, phase)
 
     def shared(self, state: Uncontrolled, x: Tensor) -> Tensor:
-        """The update, of the local steps done when it was published."""
+        """Return the update, of the local steps done when it was published."""
         return state.update()
 
     def absorb(self, state: Uncontrolled, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Uncontrolled]:
-        """The mean of all updates instead of our own; local steps done since that was published stay."""
+        """Return the mean of all updates instead of our own; local steps done since that was published stay."""
         step = phase.lr * shared.sign() if self.feedback == "demo" else shared
         origin = state.origin - step
         return origin + (x - state.published), state.mixed(origin, phase)
@@ -253,6 +253,6 @@ class Psgd(MixerBase):
 
 
 def _open(kept: Tensor, mine: Tensor) -> tuple[State, Tensor, Tensor]:
-    """The sender's state, our own estimate, the peer's."""
+    """Return the sender's state, our own estimate, the peer's."""
     *state, own, theirs = kept.tensor_split(kept.shape[-1] // mine.shape[-1], dim=-1)
     return tuple(state), own, theirs

@@ -17,23 +17,23 @@ class PlainAveraging:
     """x_i + θ·v and x_j − θ·v, without flows. Satisfies `starling.gossip.api.Averaging`."""
 
     def size(self, shared: int) -> int:
-        """No state per edge."""
+        """Return 0: there is no state per edge."""
         return 0
 
     def gain(self, theta: float, ratio: float, phase: Phase) -> float:
-        """No flows."""
+        """Return 0: there are no flows."""
         return 0.0
 
     def flow(self, kept: Tensor, moved: Tensor, share: float | Tensor = 1.0) -> Tensor:
-        """Unchanged."""
+        """Return the state unchanged."""
         return kept
 
     def stored(self, dtype: torch.dtype) -> torch.dtype:
-        """The same."""
+        """Return the same."""
         return dtype
 
     def borne(self, state: Any) -> Tensor | None:
-        """Nothing is corrected."""
+        """Return None: nothing is corrected."""
         return None
 
 
@@ -49,27 +49,27 @@ class MixerBase:
         return PlainAveraging()
 
     def start(self, x: Tensor) -> Any:
-        """No state."""
+        """Return None: there is no state."""
         return None
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
-        """The gradient itself."""
+        """Return the gradient itself."""
         return gradient, state
 
     def publish(self, state: Any, x: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """The model as it is."""
+        """Return the model as it is."""
         return x, state
 
     def shared(self, state: Any, x: Tensor) -> Tensor:
-        """The model."""
+        """Return the model."""
         return x
 
     def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """The averaged model."""
+        """Return the averaged model."""
         return shared, state
 
     def corrected(self, state: Any, flows: Tensor) -> Any:
-        """No flows."""
+        """Return the state unchanged: there are no flows."""
         return state
 
 
@@ -81,5 +81,5 @@ class Origin:
 
 
 def origin(mixer: Mixer, x: Tensor) -> Tensor:
-    """The shared vector (…, D) of a node that starts with the model x (…, d): a copy."""
+    """Return the shared vector (…, D) of a node that starts with the model x (…, d): a copy."""
     return mixer.shared(mixer.start(x), x).clone()

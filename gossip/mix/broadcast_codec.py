@@ -23,19 +23,19 @@ ANCHOR_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class BroadcastCodec:
-    """What the swarm agreed on for every message."""
+    """The swarm's codec of every message."""
 
     selector: Selector
     quantizer: Quantizer
     _counts: dict[int, int] = field(init=False, compare=False, default_factory=dict)  # by d, once they are known
 
     def encode(self, vector: Tensor, anchor: bytes) -> bytes:
-        """The message of `vector` (d,), finite, from a node whose anchor has this digest. Raises ValueError: "not_finite"."""
+        """Return the message of `vector` (d,), finite, from a node whose anchor has this digest. Raises ValueError: "not_finite"."""
         support = self.selector.select(vector, None, 0, 0)
         return anchor + codec.encode_from(vector, support, self.quantizer, torch.Generator())
 
     def decode(self, message: bytes, dim: int, dtype: torch.dtype) -> tuple[bytes, Tensor]:
-        """The anchor's digest, and what a message of as many coordinates as ours adds: (dim,), 0 off its support, on the CPU.
+        """Return the anchor's digest, and what a message of as many coordinates as ours adds: (dim,), 0 off its support, on the CPU.
 
         Raises ValueError: a snake_case reason; "bad_support" for other coordinates than a listing or all.
         """
@@ -51,7 +51,7 @@ class BroadcastCodec:
         return anchor, support.add(torch.zeros(dim, dtype=dtype), values)
 
     def rounded(self, vector: Tensor) -> Tensor:
-        """What `decode` gives of the message of `vector` (d,), bit for bit. Raises ValueError: "not_finite"."""
+        """Return the `vector` (d,) as `decode` gives it, bit for bit. Raises ValueError: "not_finite"."""
         return self.decode(self.encode(vector, bytes(ANCHOR_BYTES)), vector.numel(), vector.dtype)[1].to(vector.device)
 
     def longest(self, dim: int) -> int:

@@ -44,41 +44,35 @@ class Carried:
 
     @property
     def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
-        """That of `inner`."""
         return self.inner.edge
 
     @property
     def asynchronous(self) -> bool:
-        """As `inner`."""
         return self.inner.asynchronous
 
     @property
     def replaces(self) -> bool:
-        """As `inner`."""
         return isinstance(self.inner, Replacing) and self.inner.replaces
 
     def start(self, x: Tensor) -> Any:
-        """As `inner`, of the parameters."""
         return self.inner.start(x[..., : self.trained])
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
-        """As `inner`, of a gradient (…, t)."""
         return self.inner.correct(state, gradient)
 
     def publish(self, state: Any, x: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """As `inner`, of the parameters."""
         own = x[..., : self.trained]
         published, state = self.inner.publish(state, own, phase)
         return (x if published is own else self._joined(published, x)), state
 
     def shared(self, state: Any, x: Tensor) -> Tensor:
-        """(…, D + b) as `inner`, and the rest."""
+        """Return (…, D + b) as `inner`, and the rest."""
         own = x[..., : self.trained]
         shared = self.inner.shared(state, own)
         return x if shared is own else self._joined(shared, x)
 
     def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """As `inner`; the rest is what came of it."""
+        """Mix the parameters by `inner`; the rest is copied from `shared`."""
         of_inner = shared[..., : shared.shape[-1] - self.rest]
         mixed, state = self.inner.absorb(state, x[..., : self.trained], of_inner, phase)
         if mixed is of_inner:
@@ -86,7 +80,6 @@ class Carried:
         return torch.cat((mixed, shared[..., of_inner.shape[-1] :]), dim=-1), state
 
     def corrected(self, state: Any, flows: Tensor) -> Any:
-        """As `inner`, of the flows of parameters."""
         return self.inner.corrected(state, flows[..., : self.trained])
 
     def _joined(self, own: Tensor, x: Tensor) -> Tensor:
@@ -95,9 +88,8 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class CarriedInPlace(Carried):
-    """The same of an algorithm that corrects gradients in their memory. Satisfies `starling.gossip.api.CorrectsInPlace`."""
+    """`Carried` for an algorithm that corrects gradients in their memory. Satisfies `starling.gossip.api.CorrectsInPlace`."""
 
     def correct_in_place(self, state: Any, gradient: Tensor, step: int) -> tuple[Tensor, Any]:
-        """As `inner`, of a gradient (t,)."""
         assert isinstance(self.inner, CorrectsInPlace)
         return self.inner.correct_in_place(state, gradient, step)

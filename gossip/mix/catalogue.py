@@ -24,7 +24,7 @@ class MixerFacts:
 
     @property
     def overlaps(self) -> bool:
-        """Whether local steps may go on beside the exchanges of a round."""
+        """Tell if local steps may go on beside the exchanges of a round."""
         return self.common or (self.asynchronous and not self.swaps)
 
 

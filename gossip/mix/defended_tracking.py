@@ -33,11 +33,11 @@ class Bounded:
         return origin[..., :0]
 
     def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
-        """The shared vector itself."""
+        """Return the shared vector itself."""
         return mine
 
     def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
-        """No change."""
+        """Change nothing."""
         return kept, torch.zeros_like(mine)
 
     def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -52,13 +52,13 @@ class Bounded:
         return kept, torch.cat((take * x, take * y, torch.zeros_like(rest)), dim=-1)
 
     def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor:
-        """Of the shared vectors, before anything is clipped."""
+        """Return the difference of the shared vectors, before clipping."""
         return message - mine
 
 
 @dataclass(frozen=True, slots=True)
 class Defended:
-    """What a node keeps between rounds."""
+    """State of a node between rounds."""
 
     y: Tensor  # (…, d) the tracker
     previous: Tensor  # (…, d) the last gradient in it
@@ -98,7 +98,7 @@ class DefendedTracking(MixerBase):
 
     @property
     def edge(self) -> Bounded:
-        """The clipped swaps."""
+        """Clipped swaps."""
         return Bounded(self.tracker_clip, self.step_clip)
 
     def start(self, x: Tensor) -> Defended:
@@ -107,23 +107,23 @@ class DefendedTracking(MixerBase):
         return Defended(torch.zeros_like(x), torch.zeros_like(x), x.clone(), norm, norm)
 
     def correct(self, state: Defended, gradient: Tensor) -> tuple[Tensor, Defended]:
-        """The new y = y + g − (g before)."""
+        """Return the new y = y + g − (g before)."""
         y = state.y + (gradient - state.previous)
         return y, Defended(y, gradient.clone(), state.origin, _running(state.gradient, gradient), state.step)
 
     def publish(self, state: Defended, x: Tensor, phase: Phase) -> tuple[Tensor, Defended]:
-        """As it is; local steps are measured, where there were any."""
+        """Return the model unchanged, and measure the local steps if there were any."""
         if not phase.local_steps:
             return x, state
         step = _running(state.step, x - state.origin)
         return x, Defended(state.y, state.previous, state.origin, state.gradient, step)
 
     def shared(self, state: Defended, x: Tensor) -> Tensor:
-        """(…, 2d + 2): x, y, the running means."""
+        """Return (…, 2d + 2): x, y, the running means."""
         return torch.cat((x, state.y, state.gradient, state.step), dim=-1)
 
     def absorb(self, state: Defended, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Defended]:
-        """The averaged model, and a tracker whose correction has leaked and is no longer than it may be."""
+        """Return the averaged model, and a tracker whose correction has leaked and is no longer than it may be."""
         dim = x.shape[-1]
         mixed, y = shared[..., :dim].clone(), shared[..., dim : 2 * dim].clone()
         if self.tracker_leak or self.tracker_cap:
@@ -144,6 +144,6 @@ def shortened(v: Tensor, tau: Tensor) -> Tensor:
 
 
 def _running(kept: Tensor, vector: Tensor) -> Tensor:
-    """The running mean of norms (…, 1) after one more vector (…, d); the first counts whole."""
+    """Return the running mean of norms (…, 1) after one more vector (…, d); the first counts whole."""
     norm = torch.linalg.vector_norm(vector, dim=-1, keepdim=True)
     return torch.where(kept == 0.0, norm, _MEMORY * kept + (1.0 - _MEMORY) * norm)

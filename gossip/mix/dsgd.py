@@ -45,11 +45,11 @@ class Dsgd(MixerBase):
         return Origin(x.clone()) if self.order == "awc" else None
 
     def shared(self, state: Origin | None, x: Tensor) -> Tensor:
-        """The model, after or before its local steps."""
+        """Return the model, after or before its local steps."""
         return x if state is None else state.origin
 
     def absorb(self, state: Origin | None, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Origin | None]:
-        """The averaged model; or the new model plus what averaging changed in the old one."""
+        """Return the averaged model; or the new model plus what averaging changed in the old one."""
         if state is None:
             return shared, None
         mixed = x + (shared - state.origin)

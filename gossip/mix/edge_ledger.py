@@ -29,7 +29,7 @@ class Ledger:
 
 
 def opened(like: Tensor) -> Ledger:
-    """No edges. `like` (D,) has the shared vector's length, dtype and device."""
+    """Return a ledger without edges. `like` (D,) has the shared vector's length, dtype and device."""
     return Ledger(zeros(like), blank(like.numel(), like), {}, {})
 
 
@@ -73,7 +73,7 @@ def average(
 
 
 def _covers(one: Support, other: Support, dim: int) -> bool:
-    """Whether both are the same coordinates, as far as that is known without listing them."""
+    """Tell if both are the same coordinates, as far as that is known without listing them."""
     listed = isinstance(one, Blocks | Indices) or isinstance(other, Blocks | Indices)
     return not listed and one.index(dim) == other.index(dim)
 
@@ -91,7 +91,7 @@ class Moving(Protocol):
 
 
 def moves(effect: Moving) -> bool:
-    """Whether it changes a flow."""
+    """Tell if it changes a flow."""
     return effect.gain != 0.0 or effect.keeps != 1.0
 
 
@@ -115,7 +115,7 @@ def swap(
 def swap_common(
     edge: Common, kept: Mapping[str, Tensor], shared: Tensor, origin: Tensor, swaps: Sequence[Swapped]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """As `swap`, where all send all the same: the mean of all estimates, if every peer's swap is about `shared`.
+    """Swap where all send the same to all: the mean of all estimates, if every peer's swap is about `shared`.
 
     What is committed late, of an earlier round, is added to that.
     """
@@ -134,12 +134,12 @@ def swap_common(
 
 
 def _of_all(members: int, done: Swapped) -> bool:
-    """Whether both messages of a swap went through, and the peer's counts for its share of so many members."""
+    """Tell if both messages of a swap went through, and the peer's counts for its share of so many members."""
     return done.sent is not None and done.received is not None and round(1.0 / done.take) == members
 
 
 def mean_of(estimates: Sequence[Tensor]) -> Tensor:
-    """The mean of some (…, D), added in this order."""
+    """Return the mean of some (…, D), added in this order."""
     total = estimates[0]
     for estimate in estimates[1:]:
         total = total + estimate
@@ -147,7 +147,7 @@ def mean_of(estimates: Sequence[Tensor]) -> Tensor:
 
 
 def settle(ledger: Ledger, peer: str, most: int) -> Ledger:
-    """The edge was closed in order: its flow stays, revocable until `most` later ones were settled."""
+    """Close an edge: its flow stays, revocable until `most` later edges were closed."""
     if peer not in ledger.flows:
         return ledger
     flows, settled, rest = dict(ledger.flows), dict(ledger.settled), ledger.rest
@@ -168,7 +168,7 @@ def revoke(ledger: Ledger, peer: str) -> Ledger:
 
 
 def dominated(before: Ledger, after: Ledger) -> bool:
-    """Whether the revoked flow was far longer than the whole correction: the remaining flows were compensating for it.
+    """Tell if the revoked flow was far longer than the whole correction: the remaining flows were compensating for it.
 
     They would now push as hard the other way; starting all edges again, without correction, errs by less.
     """
@@ -184,7 +184,7 @@ def _ledger(rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Ten
 def _sum(
     rest: Tensor, flows: Mapping[str, Tensor], settled: Mapping[str, Tensor], read: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Of what `read` takes of each, a new vector."""
+    """Return the sum of what `read` takes of each, a new vector."""
     total = read(rest).clone()
     for peer in sorted(flows.keys() | settled.keys()):
         for part in (settled, flows):

@@ -33,15 +33,15 @@ class ExactDiffusion(MixerBase):
     lazy: ClassVar[bool] = True
 
     def start(self, x: Tensor) -> Steps:
-        """As if the round before had done nothing, so that the first φ is ψ."""
+        """Return the state after a round without change, so that the first φ is ψ."""
         return Steps(x.clone(), x.clone())
 
     def publish(self, state: Steps, x: Tensor, phase: Phase) -> tuple[Tensor, Steps]:
-        """The corrected model φ."""
+        """Return the corrected model φ."""
         return x + (state.origin - state.psi), Steps(x.clone(), state.origin)
 
     def absorb(self, state: Steps, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Steps]:
-        """The averaged model, or half-way there."""
+        """Return the averaged model, or half-way there."""
         mixed = x + (shared - x) / 2.0 if self.lazy else shared
         return mixed, Steps(state.psi, mixed.clone())
 

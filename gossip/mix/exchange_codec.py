@@ -33,7 +33,7 @@ _LARGEST = 1e30  # number in a message that is swapped, which nothing clips: sum
 
 @dataclass(frozen=True, slots=True)
 class ExchangeCodec:
-    """What the swarm agreed on for every exchange."""
+    """The swarm's codec of every exchange."""
 
     request: Quantizer  # quantizer of the initiator's values
     response: Quantizer  # quantizer of the difference
@@ -44,7 +44,7 @@ class ExchangeCodec:
     parts: int = 0  # that vectors travel in; 0: there are no fragments
 
     def encode_request(self, shared: Tensor, support: Support, generator: Generator) -> bytes:
-        """The request's payload: the values of `shared` (d,) on the support."""
+        """Return the request's payload: the values of `shared` (d,) on the support."""
         return codec.encode_from(shared, support, self.request, generator)
 
     def decode_request(self, payload: bytes, dim: int, dtype: torch.dtype) -> tuple[Support, Tensor]:
@@ -65,7 +65,7 @@ class ExchangeCodec:
     def encode_difference(
         self, difference: Tensor, dim: int, generator: Generator, wish: Indices | None = None
     ) -> tuple[bytes, Tensor]:
-        """As `encode_response`, given own values less theirs (k,), which are changed: to what was encoded."""
+        """Encode a response from own minus remote values (k,), which are overwritten by the encoded ones."""
         clipped, longer = self.clip(difference, self.clip_norm)
         if longer:
             difference.copy_(clipped)
@@ -81,7 +81,7 @@ class ExchangeCodec:
     def decode_response(
         self, payload: bytes, support: Support, dim: int, dtype: torch.dtype, wish_limit: int = 0
     ) -> tuple[Tensor, Indices | None]:
-        """The v (k,) of a response, and the responder's wish.
+        """Return the v (k,) of a response, and the responder's wish.
 
         Raises ValueError: a snake_case reason; "clip_norm_exceeded" where an honest responder would have clipped.
         """
@@ -91,13 +91,13 @@ class ExchangeCodec:
         return v, wish
 
     def encode_message(self, message: Tensor | None, support: Support, generator: Generator) -> bytes:
-        """The payload of a message (D,) that is swapped: its values on the support; nothing at all for None."""
+        """Return the payload of a message (D,) that is swapped: its values on the support; nothing at all for None."""
         if message is None:
             return b""
         return codec.encode_from(message, support, self.response, generator)
 
     def decode_message(self, payload: bytes, dim: int, dtype: torch.dtype) -> Tensor | None:
-        """The message (dim,) of a payload, zero off its support, or None for nothing.
+        """Return the message (dim,) of a payload, zero off its support, or None for nothing.
 
         Raises ValueError: a snake_case reason; "too_large" for numbers that soon would add up to infinity.
         """
@@ -113,5 +113,5 @@ class ExchangeCodec:
 
 
 def edge(a: str, b: str) -> str:
-    """What the edge between two peers is called, by both."""
+    """Return the name of the edge between two peers, equal at both."""
     return f"{min(a, b)} {max(a, b)}"

@@ -24,7 +24,8 @@ def chosen_kappa(members: int = 1) -> float:
 
 
 def steady_kappa(members: int) -> float:
-    """The least κ at which flows of n nodes no longer die out in directions in which the loss is flat, 1/⌈log2 n⌉; infinite for one node.
+    """Return the least κ at which flows of n nodes no longer die out in directions in which the loss is flat, 1/⌈log2 n⌉; infinite for
+    one node.
 
     One-peer overlays average in ⌈log2 n⌉ exchanges of a node. A flow acts in each of these rounds before its edge is used again, and by
     then the difference that it makes is 1 − 2κ⌈log2 n⌉ times the one before.
@@ -34,7 +35,7 @@ def steady_kappa(members: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What becomes of a flow that was moved: an odd function, one rounding at a time."""
+    """Bound of a flow after a move: an odd function, one rounding at a time."""
 
     limit: float  # of every coordinate, > 0
     leak: float = 0.0  # share that a move forgets, in [0, 1)

@@ -17,7 +17,7 @@ from starling.gossip.seeds import derive
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What a node keeps between rounds."""
+    """State of a node between rounds."""
 
     origin: Tensor  # (…, d) the model before the local steps of this round
     kept: Tensor  # (…, s) what the rule remembers
@@ -62,11 +62,11 @@ class Gather(MixerBase):
         return self
 
     def start(self, x: Tensor) -> Gathered:
-        """Where the first round's local steps begin."""
+        """Return the state before the first round's local steps."""
         return Gathered(x.clone(), self.rule.start(x))
 
     def absorb(self, state: Gathered, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Gathered]:
-        """What came out of `combine` is the model now."""
+        """Replace the model by the result of `combine`."""
         return shared, Gathered(shared.clone(), state.kept)
 
     def combine(
@@ -78,8 +78,8 @@ class Gather(MixerBase):
         losses: Losses | None = None,
         slots: Tensor | None = None,
     ) -> tuple[Tensor, Gathered, Tensor | None]:
-        """The shared vector (…, D) combined with those `received` (…, k, D), the new state, and (…, k) bool: clipped or excluded, or None
-        where the rule does not say. Comes before `absorb`; arguments as in `Rule.combine`.
+        """Return the shared vector (…, D) combined with those `received` (…, k, D), the new state, and (…, k) bool: clipped or
+        excluded, or None where the rule does not say. Comes before `absorb`; arguments as in `Rule.combine`.
 
         With fewer peers than the rule needs, or a result that is not finite, the own vector stays: a weaker rule would not protect it.
         """

@@ -53,12 +53,12 @@ class GradientTracking(MixerBase):
         return Tracker(torch.zeros_like(x), torch.zeros_like(x))
 
     def correct(self, state: Tracker, gradient: Tensor) -> tuple[Tensor, Tracker]:
-        """The new y = y + g − (g before)."""
+        """Return the new y = y + g − (g before)."""
         y = state.y + (gradient - state.previous)
         return y, Tracker(y, gradient.clone())
 
     def shared(self, state: Tracker, x: Tensor) -> Tensor:
-        """(…, 2d): x, then y."""
+        """Return (…, 2d): x, then y."""
         return torch.cat((x, state.y), dim=-1)
 
     def absorb(self, state: Tracker, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Tracker]:

@@ -13,7 +13,7 @@ from starling.gossip.mix.base import MixerBase
 
 @dataclass(frozen=True, slots=True)
 class Tracking:
-    """All (…, d)."""
+    """State of a node, all (…, d)."""
 
     c: Tensor  # correction, gradient units
     origin: Tensor  # the model at the end of the last round
@@ -39,11 +39,11 @@ class KGt(MixerBase):
     eta_s: Positive = 1.0
 
     def start(self, x: Tensor) -> Tracking:
-        """No correction."""
+        """Start without a correction."""
         return Tracking(torch.zeros_like(x), x.clone(), torch.zeros_like(x))
 
     def correct(self, state: Tracking, gradient: Tensor) -> tuple[Tensor, Tracking]:
-        """The direction g + c."""
+        """Return the direction g + c."""
         return gradient + state.c, state
 
     def publish(self, state: Tracking, x: Tensor, phase: Phase) -> tuple[Tensor, Tracking]:
@@ -56,10 +56,10 @@ class KGt(MixerBase):
         return x, Tracking(state.c, state.origin, v)
 
     def shared(self, state: Tracking, x: Tensor) -> Tensor:
-        """(…, 2d): x, then v."""
+        """Return (…, 2d): x, then v."""
         return torch.cat((x, state.v), dim=-1)
 
     def absorb(self, state: Tracking, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Tracking]:
-        """The averaged model; c moves by what mixing changed in v."""
+        """Return the averaged model; c moves by what mixing changed in v."""
         mixed, v = shared.tensor_split(2, dim=-1)
         return mixed.clone(), Tracking(state.c + (v - state.v), mixed.clone(), v.clone())

@@ -21,7 +21,7 @@ from starling.gossip.mix.base import MixerBase
 
 
 class EdgeKind(Enum):
-    """What two ends of an edge do in an exchange."""
+    """Kinds of exchange between two ends of an edge."""
 
     DIFFERENCES = "differences"  # both apply one difference of their models, with opposite signs
     SWAPS = "swaps"  # each sends a message of its own
@@ -58,7 +58,7 @@ def kind_of(edge: Averaging | Swapping | Gathering | Broadcasting) -> EdgeKind:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a mixing algorithm can do, looked at once."""
+    """Abilities of a mixing algorithm, determined once."""
 
     kind: EdgeKind
     corrects: bool  # local steps may go along something else than the gradient

@@ -44,7 +44,7 @@ LARGEST = 4.0  # times Σ of our v/w2, that another's may be
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """How fast some coordinates of a memory forget: m by `mean` a step, v by `square`; None: they have no v."""
+    """Decay of some coordinates of a memory: m by `mean` a step, v by `square`; None: they have no v."""
 
     where: slice
     mean: float
@@ -52,7 +52,7 @@ class Decay:
 
 
 class Memory(Protocol):
-    """What one node's optimiser remembers of the shared vector's coordinates.
+    """State of one node's optimiser for the shared vector's coordinates.
 
     Attributes:
         decays: of all D coordinates, in order, without gaps.
@@ -72,7 +72,7 @@ class Memory(Protocol):
 
     @property
     def life(self) -> object:
-        """What is another object after the memory was deleted."""
+        """Object that changes identity when the memory is deleted."""
 
     def read(self) -> tuple[Tensor, Tensor]:
         """Return m (D,) and v (D,), 0 where there is none, of no gradient if it is empty; perhaps its own memory."""
@@ -83,7 +83,7 @@ class Memory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemoryCodec:
-    """What a swarm agreed on for memories.
+    """The swarm's codec of memories.
 
     Args:
         mean: quantizer of m and of differences of m.
@@ -102,7 +102,7 @@ class MemoryCodec:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What one end says of its memory.
+    """Message of one end about its memory.
 
     Args:
         age: in local steps, 0: it is empty.
@@ -142,7 +142,7 @@ def parted(payload: bytes) -> tuple[bytes, bytes, float]:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What an exchange does to the memory of this end, kept as the bytes that crossed the wire."""
+    """Effect of an exchange on this end's memory, stored as the received bytes."""
 
     support: Support
     theta: float
@@ -376,7 +376,7 @@ def _weight(beta: float, age: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Ages:
-    """How old a memory is before and after an exchange, and the factors that follow from it."""
+    """Age of a memory before and after an exchange, and the factors that follow."""
 
     own: int  # before
     other: Learned

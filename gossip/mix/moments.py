@@ -49,7 +49,7 @@ class Moments(MixerBase):
 
     @property
     def replaces(self) -> bool:
-        """Whether a model may be mixed in its own memory: always."""
+        """Tell if a model may be mixed in its own memory: always."""
         return True
 
     def shared(self, state: None, x: Tensor) -> Tensor:

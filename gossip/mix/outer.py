@@ -22,7 +22,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Anchored:
-    """Where a node's outer optimiser is."""
+    """State of a node's outer optimiser."""
 
     anchor: Tensor  # φ (…, d), the model after the last outer step
     momentum: Tensor  # m (…, d), in units of the model
@@ -95,7 +95,7 @@ class Outer(MixerBase):
         return warnings
 
     def start(self, x: Tensor) -> Anchored:
-        """Anchored at x."""
+        """Return the state with outer parameters x."""
         first = self._cut(x, 0)
         turn = torch.zeros((*x.shape[:-1], 1), dtype=torch.int64, device=x.device)
         return Anchored(x.clone(), torch.zeros_like(x), first, first.clone(), first.clone(), turn)
@@ -111,7 +111,7 @@ class Outer(MixerBase):
         )  # fmt: skip
 
     def shared(self, state: Anchored, x: Tensor) -> Tensor:
-        """The copies as averaged so far."""
+        """Return the copies as averaged so far."""
         return torch.cat((state.mean, state.mean_anchor), dim=-1) if self.pull else state.mean
 
     def absorb(self, state: Anchored, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Anchored]:
@@ -143,7 +143,7 @@ class Outer(MixerBase):
         )
 
     def _cut(self, x: Tensor, turn: int) -> Tensor:
-        """(…, d) -> (…, D): every F-th coordinate from turn mod F on, zeros where there is none."""
+        """Map (…, d) -> (…, D): every F-th coordinate from turn mod F on, zeros where there is none."""
         return self._table(x)[..., turn % self.fragments].clone()
 
     def _put(self, x: Tensor, values: Tensor, turn: int) -> Tensor:

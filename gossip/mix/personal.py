@@ -33,50 +33,45 @@ class Personal:
     spans: Spans  # of the coordinates that are shared
 
     def part(self, x: Tensor) -> Tensor:
-        """(…, s) what of x (…, d) is shared, a copy."""
+        """Return (…, s): what of x (…, d) is shared, a copy."""
         return take(x, self.spans)
 
     def put(self, x: Tensor, shared: Tensor) -> Tensor:
-        """A copy of x (…, d) with this shared part (…, s)."""
+        """Return a copy of x (…, d) with this shared part (…, s)."""
         return put(x, shared, self.spans)
 
     @property
     def edge(self) -> Averaging | Swapping | Gathering | Broadcasting:
-        """That of `inner`."""
         return self.inner.edge
 
     @property
     def asynchronous(self) -> bool:
-        """As `inner`."""
         return self.inner.asynchronous
 
     def start(self, x: Tensor) -> Any:
-        """As `inner`, of the shared part."""
         return self.inner.start(self.part(x))
 
     def correct(self, state: Any, gradient: Tensor) -> tuple[Tensor, Any]:
-        """The shared part of the gradient corrected, the rest as it is."""
+        """Return the shared part of the gradient corrected, the rest as it is."""
         own = self.part(gradient)
         direction, state = self.inner.correct(state, own)
         return gradient if direction is own else self.put(gradient, direction), state
 
     def publish(self, state: Any, x: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """As `inner`, of the shared part."""
         own = self.part(x)
         published, state = self.inner.publish(state, own, phase)
         return x if published is own else self.put(x, published), state
 
     def shared(self, state: Any, x: Tensor) -> Tensor:
-        """(…, D) as `inner`, of the shared part."""
+        """Return (…, D) as `inner`, of the shared part."""
         return self.inner.shared(state, self.part(x))
 
     def absorb(self, state: Any, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Any]:
-        """As `inner`; what is at home stays."""
+        """Mix the shared part by `inner`; personal parameters stay."""
         mixed, state = self.inner.absorb(state, self.part(x), shared, phase)
         return self.put(x, mixed), state
 
     def corrected(self, state: Any, flows: Tensor) -> Any:
-        """As `inner`."""
         return self.inner.corrected(state, flows)
 
 
@@ -99,13 +94,13 @@ def at_home(layout: Layout, patterns: Sequence[str]) -> frozenset[str]:
 
 
 def shared_layout(layout: Layout, home: frozenset[str]) -> Layout:
-    """Of the vector of all parameters but those at `home`."""
+    """Return the layout of the vector without the personal parameters `home`."""
     kept = [(name, shape) for name, shape in zip(layout.names, layout.shapes, strict=True) if name not in home]
     return Layout(tuple(name for name, _ in kept), tuple(shape for _, shape in kept), layout.dtype)
 
 
 def shared_spans(layout: Layout, home: frozenset[str]) -> Spans:
-    """Where in a model's flat vector the parameters not at `home` lie."""
+    """Return the places of the parameters that are not in `home` in a model's flat vector."""
     return spans_of(layout, {*layout.names} - home)
 
 

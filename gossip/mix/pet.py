@@ -106,7 +106,7 @@ class Pet(MixerBase):
         return borne.correct(state, gradient)
 
     def correct_in_place(self, state: Total, gradient: Tensor, step: int) -> tuple[Tensor, Total]:
-        """As `correct`, of one node, in the place of the gradient (d,), as `starling.gossip.api.CorrectsInPlace`."""
+        """Correct the gradient (d,) of one node in its memory, as `starling.gossip.api.CorrectsInPlace`."""
         return borne.correct_in_place(state, gradient)
 
     def publish(self, state: Total, x: Tensor, phase: Phase) -> tuple[Tensor, Total]:

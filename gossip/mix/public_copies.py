@@ -33,16 +33,16 @@ class PublicCopies:
         return mine - kept.tensor_split(2, dim=-1)[0]
 
     def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Our copy moves, our vector does not."""
+        """Return our copy moves, our vector does not."""
         ours, theirs = kept.tensor_split(2, dim=-1)
         return torch.cat((ours + message, theirs), dim=-1), torch.zeros_like(mine)
 
     def received(self, kept: Tensor, message: Tensor, mine: Tensor, take: float | Tensor) -> tuple[Tensor, Tensor]:
-        """The peer's copy moves, and our vector by the difference of the copies."""
+        """Return the peer's copy moves, and our vector by the difference of the copies."""
         ours, theirs = kept.tensor_split(2, dim=-1)
         theirs = theirs + message
         return torch.cat((ours, theirs), dim=-1), self.gamma * take * (theirs - ours)
 
     def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor:
-        """From our vector to the peer's copy."""
+        """Return the difference from this node's vector to the peer's copy."""
         return kept.tensor_split(2, dim=-1)[1] + message - mine

@@ -16,7 +16,7 @@ FLOOR = 1e-3  # weight below which a node waits: it was 1 in the beginning
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """Of a node with numerator m = w·z + rest and model z."""
+    """State of a node with numerator m = w·z + rest and model z."""
 
     w: Tensor  # (…, 1) push-sum weight; 1 in the beginning
     rest: Tensor  # (…, d) what the model does not show of the numerator: zeros unless w is below the floor
@@ -44,7 +44,7 @@ class PushSum(MixerBase):
     asynchronous: ClassVar[bool] = True
 
     def start(self, x: Tensor) -> Weighted:
-        """Weight 1."""
+        """Start with weight 1."""
         return Weighted(torch.ones_like(x[..., :1]), torch.zeros_like(x))
 
     def correct(self, state: Weighted, gradient: Tensor) -> tuple[Tensor, Weighted]:
@@ -52,11 +52,11 @@ class PushSum(MixerBase):
         return torch.where(state.w < FLOOR, 0.0, gradient / state.w), state
 
     def shared(self, state: Weighted, x: Tensor) -> Tensor:
-        """(…, d + 1): numerator, then weight."""
+        """Return (…, d + 1): numerator, then weight."""
         return torch.cat((x * state.w + state.rest, state.w), dim=-1)
 
     def absorb(self, state: Weighted, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Weighted]:
-        """The quotient; below the floor the model stays and the rest waits."""
+        """Return the quotient; below the floor the model stays and the rest waits."""
         m, w = shared[..., :-1], shared[..., -1:].clone()
         wait = w < FLOOR
         z = torch.where(wait, x, m / torch.where(wait, 1.0, w))

@@ -50,15 +50,15 @@ class QuasiGlobal(MixerBase):
         return []
 
     def start(self, x: Tensor) -> Moving:
-        """No momentum."""
+        """Start without momentum."""
         return Moving(torch.zeros_like(x), x.clone())
 
     def correct(self, state: Moving, gradient: Tensor) -> tuple[Tensor, Moving]:
-        """The direction g + β·m."""
+        """Return the direction g + β·m."""
         return gradient + self.beta * state.m, state
 
     def absorb(self, state: Moving, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Moving]:
-        """The averaged model; the momentum takes up how far it is from the round's beginning."""
+        """Return the averaged model; the momentum takes up how far it is from the round's beginning."""
         if phase.local_steps == 0.0:
             return shared, Moving(state.m, shared.clone())
         went = (state.origin - shared) / (phase.local_steps * phase.lr)

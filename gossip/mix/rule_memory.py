@@ -35,7 +35,7 @@ def assign_slots(
 
 
 def cleared(kept: Tensor, slots: int, which: Iterable[int]) -> Tensor:
-    """A copy of the memory (…, s) with some slots empty."""
+    """Return a copy of the memory (…, s) with some slots empty."""
     kept = kept.clone()
     for slot in which:
         slot_of(kept, slots, slot).zero_()
@@ -43,6 +43,6 @@ def cleared(kept: Tensor, slots: int, which: Iterable[int]) -> Tensor:
 
 
 def slot_of(kept: Tensor, slots: int, slot: int) -> Tensor:
-    """(…, s/slots) one slot of the memory, a view."""
+    """Return (…, s/slots), one slot of the memory, a view."""
     size = kept.shape[-1] // slots
     return kept[..., slot * size : (slot + 1) * size]

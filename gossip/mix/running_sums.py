@@ -24,11 +24,11 @@ class RunningSums:
     floor: float | None = None
 
     def begin(self, origin: Tensor) -> Tensor:
-        """Zeros."""
+        """Return zeros."""
         return torch.zeros_like(torch.cat((origin, origin), dim=-1))
 
     def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
-        """All given so far, and a share of our vector."""
+        """Return all that was given so far, plus a share of this node's vector."""
         given, _ = kept.tensor_split(2, dim=-1)
         share = give * mine
         if self.floor is not None:
@@ -56,7 +56,7 @@ class RunningSums:
 
 @dataclass(frozen=True, slots=True)
 class PullPush:
-    """Of a shared vector of two halves the first is pulled and the second pushed. Satisfies `starling.gossip.api.Swapping`.
+    """Pull the first half of a shared vector and push the second. Satisfies `starling.gossip.api.Swapping`.
 
         x_i += Σ_j w_ij·(x_j − x_i)                         x_j as received
         z_i  = (1 − Σ_j w_ji)·z_i + Σ_j (new in j's sum)    as `RunningSums`
@@ -72,12 +72,12 @@ class PullPush:
         return _SUMS.begin(z)
 
     def message(self, kept: Tensor, mine: Tensor, give: float | Tensor) -> Tensor:
-        """(…, D): the model, and the sum given of the other half."""
+        """Return (…, D): the model, and the sum given of the other half."""
         x, z = mine.tensor_split(2, dim=-1)
         return torch.cat((x, _SUMS.message(kept, z, give)), dim=-1)
 
     def sent(self, kept: Tensor, message: Tensor, mine: Tensor, give: float | Tensor) -> tuple[Tensor, Tensor]:
-        """The model stays."""
+        """Leave the model unchanged."""
         (_, pushed), (x, z) = message.tensor_split(2, dim=-1), mine.tensor_split(2, dim=-1)
         kept, change = _SUMS.sent(kept, pushed, z, give)
         return kept, torch.cat((torch.zeros_like(x), change), dim=-1)
@@ -89,7 +89,7 @@ class PullPush:
         return kept, torch.cat((take * (pulled - x), change), dim=-1)
 
     def difference(self, kept: Tensor, message: Tensor, mine: Tensor) -> Tensor:
-        """Of the models."""
+        """Return the difference of the models."""
         return message.tensor_split(2, dim=-1)[0] - mine.tensor_split(2, dim=-1)[0]
 
 

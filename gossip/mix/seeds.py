@@ -25,7 +25,7 @@ MOST_NUMBERS = 10**8
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a node keeps between rounds."""
+    """State of a node between rounds."""
 
     anchor: Tensor  # φ (…, d), equal at all nodes; local steps begin there
     scalars: Tensor  # (…, K) of the local steps of this round, 0 for those not done
@@ -95,19 +95,19 @@ class Seeds(MixerBase):
         return gradient, Told(state.anchor, torch.where(place, gradient, state.scalars), state.done + 1)
 
     def shared(self, state: Told, x: Tensor) -> Tensor:
-        """The scalars (…, K) of this round."""
+        """Return the scalars (…, K) of this round."""
         return state.scalars
 
     def settled(self, state: Told) -> Tensor:
-        """φ (…, d)."""
+        """Return φ (…, d)."""
         return state.anchor
 
     def kept(self, state: Told) -> dict[str, Tensor]:
-        """Nothing: scalars are of one round."""
+        """Return nothing: scalars are of one round."""
         return {}
 
     def resumed(self, state: Told, kept: Mapping[str, Tensor]) -> tuple[Tensor, Told]:
-        """Begin at the anchor."""
+        """Begin at the outer parameters."""
         return state.anchor, state
 
     def advance(
@@ -126,7 +126,7 @@ class Seeds(MixerBase):
         return self._from(anchor), present & (factors < 1.0)
 
     def absorb(self, state: Told, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Told]:
-        """Begin at the anchor."""
+        """Begin at the outer parameters."""
         return state.anchor, self._from(state.anchor)
 
     def direction(self, peer: str, round: int, step: int, like: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ _FINENESS = 256.0  # a limited message is multiplied by a multiple of 1/256, whi
 
 @dataclass(frozen=True, slots=True)
 class Anchored:
-    """What a node keeps between rounds."""
+    """State of a node between rounds."""
 
     anchor: Tensor  # φ (…, d), equal at all nodes
     owed: Tensor  # e (…, d), progress that was not sent, each node's own
@@ -109,19 +109,19 @@ class SparseOuter(MixerBase):
         return Anchored(x.clone(), torch.zeros_like(x))
 
     def shared(self, state: Anchored, x: Tensor) -> Tensor:
-        """What there is to send: decay·e + (x − s). From φ instead of s residual·e would be counted twice."""
+        """Return what is to be sent: decay·e + (x − s). From φ instead of s residual·e would be counted twice."""
         return self.decay * state.owed + (x - self.begun(state))
 
     def begun(self, state: Anchored) -> Tensor:
-        """The model s (…, d) from which local steps of the next round begin, to the same bits whenever it is asked for."""
+        """Return the model s (…, d) from which local steps of the next round begin, to the same bits whenever it is asked for."""
         return state.anchor + self.residual * state.owed if self.residual else state.anchor
 
     def settled(self, state: Anchored) -> Tensor:
-        """φ (…, d)."""
+        """Return φ (…, d)."""
         return state.anchor
 
     def kept(self, state: Anchored) -> dict[str, Tensor]:
-        """What was not sent, (…, d)."""
+        """Return the residual that was not sent, (…, d)."""
         return {"owed": state.owed}
 
     def resumed(self, state: Anchored, kept: Mapping[str, Tensor]) -> tuple[Tensor, Anchored]:
@@ -135,7 +135,7 @@ class SparseOuter(MixerBase):
     def advance(
         self, state: Anchored, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str] = (), round: int = 0
     ) -> tuple[Anchored, Tensor]:  # fmt: skip
-        """The round's outer step -> the new state, and (…, n) bool whose messages were shortened.
+        """Return the round's outer step -> the new state, and (…, n) bool whose messages were shortened.
 
         Args:
             state: before the round.
@@ -160,7 +160,7 @@ class SparseOuter(MixerBase):
 
 
 def shortening(messages: Tensor, present: Tensor, bound: float) -> Tensor:
-    """(…, n) by what each of messages (…, n, D) is multiplied, in [0, 1], so that none is longer than `bound` medians; 0 is off."""
+    """Return (…, n) by what each of messages (…, n, D) is multiplied, in [0, 1], so that none is longer than `bound` medians; 0 is off."""
     factors = torch.ones(present.shape, dtype=messages.dtype, device=messages.device)
     if not bound:
         return factors

@@ -23,7 +23,7 @@ UNKNOWN = -1.0
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """What a node keeps."""
+    """State of a node."""
 
     before: Tensor  # (…, d) the model at the end of the last round
     live: Tensor  # (…, 1) number of the block that trains now, or `UNKNOWN`
@@ -56,29 +56,29 @@ class Turns:
         return PlainAveraging()
 
     def start(self, x: Tensor) -> Resting:
-        """At rest."""
+        """Start without a block in exchange."""
         return Resting(x.clone(), x.new_full((*x.shape[:-1], 1), UNKNOWN))
 
     def correct(self, state: Resting, gradient: Tensor) -> tuple[Tensor, Resting]:
-        """The gradient of the block that trains, zeros elsewhere."""
+        """Return the gradient of the block that trains, zeros elsewhere."""
         if _number(state) < 0:
             return gradient, state
         return self._put(torch.zeros_like(gradient), gradient, self.blocks[_number(state)]), state
 
     def publish(self, state: Resting, x: Tensor, phase: Phase) -> tuple[Tensor, Resting]:
-        """The others as they were."""
+        """Return the others as they were."""
         live = phase.turn % len(self.blocks)
         return self._put(state.before.clone(), x, self.blocks[live]), _at(state, state.before, live)
 
     def shared(self, state: Resting, x: Tensor) -> Tensor:
-        """(…, D) the block of this round."""
+        """Return (…, D), the block of this round."""
         out = x.new_zeros(*x.shape[:-1], self.width)
         part = take(x, self.blocks[max(0, _number(state))])
         out[..., : part.shape[-1]] = part
         return out
 
     def absorb(self, state: Resting, x: Tensor, shared: Tensor, phase: Phase) -> tuple[Tensor, Resting]:
-        """The averaged block; the next trains once its average is complete."""
+        """Return the averaged block; the next trains once its average is complete."""
         mixed = put(x, shared, self.blocks[phase.turn % len(self.blocks)])
         live = (phase.turn + phase.last) % len(self.blocks)
         return mixed, _at(state, mixed.clone(), live)
@@ -108,7 +108,7 @@ def _at(state: Resting, before: Tensor, live: int) -> Resting:
 
 
 def blocks_of(layout: Layout, patterns: Sequence[str]) -> tuple[Spans, ...]:
-    """The coordinates of the parameters that match each of `patterns`, as *lora_A*.
+    """Return the coordinates of the parameters that match each of `patterns`, as *lora_A*.
 
     Raises ConfigError: a parameter matches none of them, or several, or a pattern matches nothing.
     """
@@ -130,5 +130,5 @@ def blocks_of(layout: Layout, patterns: Sequence[str]) -> tuple[Spans, ...]:
 
 
 def shared_layout(turns: Turns, layout: Layout) -> Layout:
-    """Of the shared vector: one block is like another."""
+    """Return the layout of the shared vector: all blocks have the same."""
     return Layout(("block",), ((turns.width,),), layout.dtype)

@@ -41,7 +41,7 @@ class LastingEdges(Protocol):
         """-> peers to open an edge to, most wanted first, and peers whose edge to close in order"""
 
     def accept(self, peer: str) -> bool:
-        """A peer that is alive opened an edge to us -> whether we hold it from now on."""
+        """Return a peer that is alive opened an edge to us -> whether we hold it from now on."""
 
     def drop(self, peer: str) -> None:
         """The other end refused or closed the edge."""

@@ -82,7 +82,7 @@ class HyperHypercube(BaseK):
 
 
 def _clique(position: int, factors: tuple[int, ...], digit: int, unit: int = 1) -> dict[int, float]:
-    """The others that share all but one digit with `position`; digits in the radices `factors`, the lowest worth `unit`."""
+    """Return the others that share all but one digit with `position`; digits in the radices `factors`, the lowest worth `unit`."""
     stride = unit * prod(factors[:digit])
     size = factors[digit]
     first = position - position // stride % size * stride
@@ -160,7 +160,7 @@ def _shifted(row: dict[int, float], start: int) -> dict[int, float]:
 
 @lru_cache(maxsize=64)
 def _shorter(n: int, k: int) -> _Simple | _Full:
-    """The shorter schedule; the simple one if equal."""
+    """Return the shorter schedule; the simple one if equal."""
     simple = _simple(n, k)
     q = _rough_part(n, k)
     if q in (1, n):

@@ -30,13 +30,13 @@ _DOMAIN = b"starling/beacon/1\0"
 
 
 def body(swarm: str, epoch: int) -> bytes:
-    """What the creator signs."""
+    """Return the bytes that the creator signs."""
     packed: bytes = msgpack.packb([swarm, epoch], use_bin_type=True)
     return _DOMAIN + packed
 
 
 def signed(swarm: str, epoch: int, sign: Callable[[bytes], bytes]) -> Beacon:
-    """The creator's beacon of an epoch >= 1 of a swarm; `sign` is the creator's Ed25519."""
+    """Return the creator's beacon of an epoch >= 1 of a swarm; `sign` is the creator's Ed25519."""
     return Beacon(epoch, sign(body(swarm, epoch)))
 
 
@@ -63,12 +63,12 @@ class Beacons:
         return epoch in self._held
 
     def salt(self, salt: bytes, epoch: int) -> bytes:
-        """The salt of an epoch's ranks, from the swarm's; without the epoch's beacon the predictable one."""
+        """Return the salt of an epoch's ranks, from the swarm's; without the epoch's beacon the predictable one."""
         beacon = self._held.get(epoch)
         return salt_of(salt, epoch, b"" if beacon is None else value(beacon))
 
     def wants(self, beacon: Beacon, now: int) -> bool:
-        """Whether a beacon is worth verifying: not stored yet, of an epoch that may be stored while ours is `now`."""
+        """Tell if a beacon is worth verifying: not stored yet, of an epoch that may be stored while ours is `now`."""
         if not 1 <= beacon.epoch <= now + AHEAD or self._held.get(beacon.epoch) == beacon:
             return False
         return beacon.epoch in self._held or len(self._held) < self.limit or beacon.epoch > min(self._held)
@@ -90,5 +90,5 @@ class Beacons:
         return True
 
     def since(self, epoch: int) -> tuple[Beacon, ...]:
-        """The known ones of an epoch and of the AHEAD after it, in order."""
+        """Return the known ones of an epoch and of the AHEAD after it, in order."""
         return tuple(self._held[at] for at in range(epoch, epoch + AHEAD + 1) if at in self._held)

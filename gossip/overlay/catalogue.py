@@ -59,7 +59,7 @@ def overlay(
     kind: str, k: int, seed: int, *, average_every: int = 0, average_k: int | None = None, overlap: bool = False,
     gossips: int = 1, weights: str | None = None, trusted: bool = False, **params: Any,
 ) -> Overlay:  # fmt: skip
-    """The overlay of a manifest; the arguments are the keys of its section `overlay`, and `pace.gossips`, None is the default.
+    """Return the overlay of a manifest; the arguments are the keys of its section `overlay`, and `pace.gossips`, None is the default.
 
     Of `k` and `seed`, the swarm's root seed, a kind gets what it takes; it must take those of `params`, e.g. factor, basis or eta.
     `trusted`: the machine's owner agrees to import what "module:Class" names. Raises ConfigError: unknown kind, a parameter it does

@@ -101,7 +101,7 @@ class ChosenEdges:
         return opened, (*closed, *away)
 
     def accept(self, peer: str) -> bool:
-        """A peer that is alive opened an edge to us -> whether we hold it from now on."""
+        """Return a peer that is alive opened an edge to us -> whether we hold it from now on."""
         if peer in self.peers:
             return True
         if peer in self._drawn.targets:

@@ -10,7 +10,7 @@ from starling.gossip.overlay.api import Circulant, Overlay
 
 
 def links(overlay: Overlay, ranked: Sequence[str], me: str, round: int) -> tuple[tuple[str, float], ...]:
-    """(peer, theta) for every link of `me`, sorted by peer id; both ends compute the same bits. Arguments as in `directions`."""
+    """Return (peer, theta), for every link of `me`, sorted by peer id; both ends compute the same bits. Arguments as in `directions`."""
     both = directions(overlay, ranked, me, round)
     return tuple(sorted((peer, (give + take) / 2.0) for peer, (give, take) in both.items()))
 

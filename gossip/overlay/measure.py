@@ -56,7 +56,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Degree:
-    """How many others a node receives from."""
+    """Number of peers that a node receives from."""
 
     largest: int
     mean: float
@@ -85,7 +85,7 @@ def matrix(overlay: Overlay, n: int, round: int) -> Matrix:
 
 
 def symmetrised(W: Matrix) -> Matrix:
-    """(W + Wᵀ)/2: doubly stochastic if W is, and usable by pairwise exchanges."""
+    """Return (W + Wᵀ)/2: doubly stochastic if W is, and usable by pairwise exchanges."""
     return (W + W.T) / 2.0
 
 
@@ -120,7 +120,7 @@ def messages(overlay: Overlay, n: int, count: int) -> float:
 
 
 def start(seed: int, n: int) -> Values:
-    """(n,) Gaussian values with mean 0 and variance 1 exactly, n >= 2."""
+    """Return (n,) Gaussian values with mean 0 and variance 1 exactly, n >= 2."""
     u = (np.random.Philox(key=derive(seed, "start", n)).random_raw(2 * n) / 2.0**64).reshape(2, n)
     x = np.sqrt(-2.0 * np.log1p(-u[0])) * np.cos(2.0 * np.pi * u[1])
     x -= x.mean()

@@ -85,7 +85,7 @@ class RandomMatching(Aperiodic):
 
 @lru_cache(maxsize=8)
 def _partners(seed: int, n: int, round: int) -> NDArray[np.int64]:
-    """(n,) partner of each rank, itself when idle. Sorting hash output gives the same shuffle in every version of every library."""
+    """Return (n,), partner of each rank, itself when idle. Sorting hash output gives the same shuffle in every version of every library."""
     stream = hashlib.shake_256(derive(seed, "matching", n, round).to_bytes(8, "little")).digest(8 * n)
     order = np.argsort(np.frombuffer(stream, dtype="<u8"), kind="stable")
     partners = np.arange(n)
@@ -123,7 +123,7 @@ def _nearest(seed: int, n: int, round: int) -> dict[int, int]:
 
 
 def matching(seed: int, names: Collection[Name], round: int) -> dict[Name, Name]:
-    """The matching {a: b, b: a, …} of `Rendezvous` by permanent names, without idle members.
+    """Return the matching {a: b, b: a, …} of `Rendezvous` by permanent names, without idle members.
 
     Without member m the result is the same but for m's pair, which is gone, and at most one pair more.
     """

@@ -40,7 +40,7 @@ class Periodic:
 
     @property
     def symmetric(self) -> bool:
-        """Whether `inner` is symmetric; sweeps always are."""
+        """Tell if `inner` is symmetric; sweeps always are."""
         return self.inner.symmetric
 
     def cycle(self, n: int) -> int:

@@ -89,7 +89,7 @@ def _row(graph: _Graph, rank: int, weights: str) -> dict[int, float]:
 
 @lru_cache(maxsize=4)
 def _graph(seed: int, n: int, share: int) -> _Graph:
-    """The first connected draw."""
+    """Return the first connected draw."""
     return next(graph for attempt in itertools.count() if _connected(graph := _draw(seed, n, share, attempt)))
 
 

@@ -20,7 +20,7 @@ def ranked(members: Iterable[str], salt: bytes) -> tuple[str, ...]:
 
 
 def ranked_at(members: Iterable[str], salt: bytes, round: int, every: int) -> tuple[str, ...]:
-    """The order of `round` where members are reranked every `every` rounds, 0: never. It bounds how long any two stay neighbors."""
+    """Return the order of `round` where members are reranked every `every` rounds, 0: never. It bounds how long any two stay neighbors."""
     return ranked(members, salt_of(salt, epoch_of(round, every)))
 
 
@@ -30,7 +30,9 @@ def epoch_of(round: int, every: int) -> int:
 
 
 def salt_of(salt: bytes, epoch: int, value: bytes = b"") -> bytes:
-    """The salt of an epoch, from the swarm's, which is that of epoch 0, and the `value` of its beacon; without it the salt is public."""
+    """Return the salt of an epoch, from the swarm's, which is that of epoch 0, and the `value` of its beacon; without it the salt is
+    public.
+    """
     return hashlib.blake2b(epoch.to_bytes(8, "little") + value + salt, digest_size=16).digest() if epoch else salt
 
 

@@ -42,6 +42,6 @@ class Repeated:
         return self.times
 
     def stage(self, n: int, round: int) -> Stage:
-        """The first round of a phase has its local steps, the last leaves what was averaged."""
+        """Run local steps in a phase's first round, and install the average in its last."""
         position = round % self.times
         return Stage(local=position == 0, first=position == 0, last=position == self.times - 1)

@@ -74,7 +74,7 @@ class Alone(Static):
 
 @lru_cache(maxsize=64)
 def sides(n: int) -> tuple[int, int]:
-    """(r, c): r · c = n, r <= c, as near to each other as n allows; (1, n) for a prime n."""
+    """Return (r, c): r · c = n, r <= c, as near to each other as n allows; (1, n) for a prime n."""
     r = math.isqrt(n)
     while n % r:
         r -= 1

@@ -155,7 +155,7 @@ class StickyEdges:
         return opened, closed
 
     def accept(self, peer: str) -> bool:
-        """A peer that is alive opened an edge to us -> whether we hold it from now on."""
+        """Return a peer that is alive opened an edge to us -> whether we hold it from now on."""
         if peer in self._edges or peer in self.targets or len(self._edges) < self.degree + SPARE_EDGES:
             self._edges.add(peer)
             return True

@@ -56,7 +56,7 @@ class Lazy:
         return self.overlay.symmetric
 
     def row(self, rank: int, n: int, round: int) -> Mapping[int, float]:
-        """The weights of W, halved."""
+        """Return the weights of W, halved."""
         return {other: weight / 2.0 for other, weight in self.overlay.row(rank, n, round).items()}
 
     def period(self, n: int) -> int | None:

@@ -22,12 +22,12 @@ _MAX_TEXT_BYTES = 4096
 
 
 def encode(message: Message) -> bytes:
-    """The frame of a message; equal messages give equal bytes. A payload is copied once."""
+    """Return the frame of a message; equal messages give equal bytes. A payload is copied once."""
     return _ENCODER.encode(message)
 
 
 def decode(lane: Lane, peer: str, frame: bytes | memoryview) -> Any:
-    """The message in a frame of `peer`; RemoteProtocolError if it is not msgpack, beyond the bounds, or no message of this lane."""
+    """Return the message in a frame of `peer`; RemoteProtocolError if it is not msgpack, beyond the bounds, or no message of this lane."""
     limit = MAX_FRAME_BYTES[lane]
     if len(frame) > limit:
         raise RemoteProtocolError(peer, "frame_too_long")

@@ -72,7 +72,7 @@ class Terms:
 
 
 def terms_of(manifest: Manifest, swarm: str) -> Terms:
-    """What a swarm agreed on about invitations."""
+    """Return a swarm's terms of invitations."""
     admission = manifest.admission
     agreed = Invitations(**admission.params()) if admission.kind == "invite" else Invitations()
     return Terms(swarm, manifest.founder, agreed.depth, agreed.quota)
@@ -81,7 +81,7 @@ def terms_of(manifest: Manifest, swarm: str) -> Terms:
 def invite(
     inviter: Identity, above: Chain, terms: Terms, *, invitee: str, number: int, not_after_ms: int, quota: int | None = None
 ) -> Chain:  # fmt: skip
-    """A chain with one more invitation, by the creator or the holder of `above`, which is empty for the creator.
+    """Return a chain with one more invitation, by the creator or the holder of `above`, which is empty for the creator.
 
     `invitee` is a peer id, or that of a bearer key; `number` not used before, from 0, below the quota unless the creator invites; `quota`
     how many the invitee may invite, None: the swarm's. Raises ValueError: in snake_case: the chain would not be one.
@@ -95,7 +95,9 @@ def invite(
 
 
 def bind(chain: Chain, bearer: bytes, holder: str, swarm: str) -> Chain:
-    """The chain with its last invitation, of a key whose private half is `bearer`, 32 bytes, bound to the node that uses it, `holder`."""
+    """Return the chain with its last invitation, of a key whose private half is `bearer`, 32 bytes, bound to the node that uses it,
+    `holder`.
+    """
     *above, last = chain
     key = public_key_of(holder)
     signature = Identity.from_seed(bearer).sign(_binding(swarm, last.invitee, key))
@@ -129,7 +131,7 @@ def check(chain: Chain, terms: Terms) -> None:
 
 
 def slots(chain: Chain, creator: str) -> tuple[Slot, ...]:
-    """The invitations of the chain."""
+    """Return the invitations of the chain."""
     holders = (creator, *(link.holder for link in chain))
     return tuple((inviter, link.number) for inviter, link in zip(holders, chain, strict=False))
 
@@ -140,12 +142,12 @@ def inviters(chain: Chain, creator: str) -> tuple[str, ...]:
 
 
 def not_after_ms(chain: Chain) -> int:
-    """When the chain ends."""
+    """Return the time at which the chain expires, in milliseconds."""
     return min(link.not_after_ms for link in chain)
 
 
 def from_bytes(raw: bytes) -> Chain:
-    """The chain in bytes. Raises ValueError: "chain_malformed": these are not the bytes of one."""
+    """Return the chain in bytes. Raises ValueError: "chain_malformed": these are not the bytes of one."""
     try:
         return decode(raw, Chain)
     except ValueError as error:
@@ -153,12 +155,12 @@ def from_bytes(raw: bytes) -> Chain:
 
 
 def encode(plain: object) -> bytes:
-    """The canonical encoding (msgpack) of plain values and structs."""
+    """Return the canonical encoding (msgpack) of plain values and structs."""
     return msgspec.msgpack.encode(plain)
 
 
 def decode(raw: bytes, kind: type[T]) -> T:
-    """What `encode` made, checked against its type. Raises ValueError: not the canonical encoding of a `kind`."""
+    """Decode what `encode` made, checked against its type. Raises ValueError: not the canonical encoding of a `kind`."""
     if len(raw) > MAX_CREDENTIAL_BYTES:
         raise ValueError("too long")
     try:

@@ -27,7 +27,7 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Credential(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Everything that a peer presents."""
+    """Proofs that a peer presents for admission."""
 
     operator: Annotated[str, Meta(max_length=MAX_OPERATOR)] = ""  # who runs the node, unverified
     ticket: Ticket | None = None  # a proof of work
@@ -38,7 +38,7 @@ NOTHING = Credential()
 
 
 def encode(credential: Credential) -> bytes:
-    """The bytes for a record; b"" for nothing. Raises ValueError: an operator that is not printable, or too many bytes."""
+    """Return the bytes for a record; b"" for nothing. Raises ValueError: an operator that is not printable, or too many bytes."""
     if credential == NOTHING:
         return b""
     if len(credential.operator) > MAX_OPERATOR or not credential.operator.isprintable():
@@ -52,7 +52,7 @@ def encode(credential: Credential) -> bytes:
 
 
 def decode(raw: bytes) -> Credential:
-    """The credential in a record. Raises ValueError: "credential_malformed": not the encoding of one."""
+    """Return the credential in a record. Raises ValueError: "credential_malformed": not the encoding of one."""
     if not raw:
         return NOTHING
     try:

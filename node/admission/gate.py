@@ -86,17 +86,17 @@ class Gatekeeper:
 
     @property
     def closed(self) -> bool:
-        """Whether members need a credential."""
+        """Tell if members need a credential."""
         return self.manifest.admission.kind != "open" or self._puzzle is not None
 
     @property
     def revoked(self) -> tuple[Revocation, ...]:
-        """All revocations known."""
+        """All known revocations."""
         return self.revocations.listed
 
     @property
     def digest(self) -> bytes:
-        """Of `revoked`."""
+        """Digest of `revoked`."""
         return self.revocations.digest
 
     def fault(self, record: Record) -> str:
@@ -105,7 +105,7 @@ class Gatekeeper:
         return standing.reason if standing.state == "false" else ""
 
     def admits(self, record: Record) -> bool:
-        """Whether the peer may be a member now."""
+        """Tell if the peer may be a member now."""
         if record.peer == self.me:
             return True
         standing = self.standing(record)
@@ -132,7 +132,7 @@ class Gatekeeper:
         return new
 
     def changed(self) -> bool:
-        """Whether an answer of `admits` may have changed since this was asked last, by anything but time."""
+        """Tell if an answer of `admits` may have changed since this was asked last, by anything but time."""
         changed, self._changed = self._changed, False
         return changed
 
@@ -160,7 +160,7 @@ class Gatekeeper:
         return self.standing(record) == GOOD and self._rival(record) is not None
 
     def credential(self, record: Record) -> Credential:
-        """The credential of a record; an empty one if that is malformed."""
+        """Return the credential of a record; an empty one if that is malformed."""
         parsed = self._parse(record)
         return NOTHING if isinstance(parsed, str) else parsed
 
@@ -255,7 +255,7 @@ class Gatekeeper:
 
 
 def puzzle_of(manifest: Manifest, swarm: str) -> Puzzle | None:
-    """The proof of work that the swarm requires, if any."""
+    """Return the proof of work that the swarm requires, if any."""
     admission = manifest.admission
     if admission.kind != "open" or not admission.bits:
         return None

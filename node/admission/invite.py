@@ -30,7 +30,7 @@ _KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """Where to go, and which swarm must be found there."""
+    """Addresses of members, and the id of their swarm."""
 
     swarm: str  # its id
     bootstrap: tuple[str, ...]  # 1 to 8 multiaddrs with /p2p/ID of members
@@ -51,7 +51,7 @@ class Invite:
 
 
 def encode(invite: Invite) -> str:
-    """The string to hand on."""
+    """Return the string to hand on."""
     plain: list[object] = [invite.swarm, list(invite.bootstrap)]
     prefix = PREFIX
     if invite.chain:
@@ -63,7 +63,7 @@ def encode(invite: Invite) -> str:
 
 
 def decode(text: str) -> Invite:
-    """The invite in a string. Raises ConfigError: in one line: not an invite, damaged, or of a newer version."""
+    """Return the invite in a string. Raises ConfigError: in one line: not an invite, damaged, or of a newer version."""
     text = text.strip()
     version = _ANY_VERSION.match(text)
     if version is None or len(text) > _MAX_TEXT:

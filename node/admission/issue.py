@@ -29,12 +29,12 @@ class Issued:
 
     @property
     def until(self) -> datetime:
-        """When it ends."""
+        """Time at which the invitation expires."""
         return datetime.fromtimestamp(chains.not_after_ms(self.invite.chain) / 1000, UTC)
 
 
 def take_up(invite: Invite | None, identity: Identity) -> Chain:
-    """The invitation in an invite, bound to this node; empty if there is none. Raises ConfigError: it is for another peer."""
+    """Return the invitation in an invite, bound to this node; empty if there is none. Raises ConfigError: it is for another peer."""
     if invite is None or not invite.chain:
         return ()
     if invite.bearer:
@@ -49,7 +49,8 @@ def take_up(invite: Invite | None, identity: Identity) -> Chain:
 def give(
     folder: Path, terms: Terms, inviter: Identity, above: Chain, bootstrap: tuple[str, ...], *, days: float, now_s: float, peer: str = ""
 ) -> Issued:  # fmt: skip
-    """A new invitation for `days` > 0 from unix time `now_s` on, recorded in `folder`, which is `issued` of the inviter's run directory.
+    """Return a new invitation for `days` > 0 from unix time `now_s` on, recorded in `folder`, which is `issued` of the inviter's run
+    directory.
 
     The inviter is the creator, or the holder of `above`, which is empty for the creator; `peer` is the invitee, "" the first node that uses
     the invite. Raises ConfigError: the inviter has no more to give, `peer` is no peer id, or the folder cannot be written.
@@ -85,7 +86,7 @@ def give(
 
 
 def _free_number(folder: Path, quota: int, now_s: float) -> tuple[int, Path]:
-    """A number that no invitation in force has, with its file."""
+    """Return a number that no invitation in force has, with its file."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         given = sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())

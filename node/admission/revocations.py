@@ -86,7 +86,7 @@ class Revocations:
         return [each.revocation for each in fresh if self._held.get(each.slot) is each]
 
     def voids(self, chain: Chain) -> Revocation | None:
-        """The revocation of one of a chain's invitations, the one nearest to the creator; None if all are valid."""
+        """Return the revocation of one of a chain's invitations, the one nearest to the creator; None if all are valid."""
         held = (self._held.get(slot) for slot in chains.slots(chain, self.terms.creator))
         return next((each.revocation for each in held if each is not None), None)
 

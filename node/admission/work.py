@@ -33,7 +33,7 @@ class Puzzle:
     epoch_s: float
 
     def epoch(self, unix_s: float) -> int:
-        """The epoch of a moment."""
+        """Return the epoch of a moment."""
         return int(unix_s // self.epoch_s)
 
     def begins_s(self, epoch: int) -> float:
@@ -41,7 +41,7 @@ class Puzzle:
         return epoch * self.epoch_s
 
     def is_current(self, ticket: Ticket, unix_s: float) -> bool:
-        """Whether a good ticket counts now."""
+        """Tell if a good ticket counts now."""
         return -0.5 <= unix_s / self.epoch_s - ticket.epoch < 1.5
 
     def digest(self, peer: str, ticket: Ticket) -> bytes:
@@ -51,15 +51,15 @@ class Puzzle:
         return function.derive(password)
 
     def solved_by(self, digest: bytes) -> bool:
-        """Whether a digest begins with enough zero bits."""
+        """Tell if a digest begins with enough zero bits."""
         return int.from_bytes(digest, "big") >> (8 * len(digest) - self.bits) == 0
 
     def is_solved(self, peer: str, ticket: Ticket) -> bool:
-        """Whether a ticket is good, by one evaluation."""
+        """Tell if a ticket is good, by one evaluation."""
         return self.solved_by(self.digest(peer, ticket))
 
 
 def search(puzzle: Puzzle, peer: str, epoch: int, nonces: range) -> Ticket | None:
-    """The first good ticket of a peer and an epoch among some nonces, at one evaluation each; None if there is none."""
+    """Return the first good ticket of a peer and an epoch among some nonces, at one evaluation each; None if there is none."""
     tickets = (Ticket(epoch, nonce) for nonce in nonces)
     return next((ticket for ticket in tickets if puzzle.is_solved(peer, ticket)), None)

@@ -1,4 +1,4 @@
-"""What a demo found, as `starling demo --json` prints it. A leaf."""
+"""Results of a demo, as `starling demo --json` prints it. A leaf."""
 
 from typing import Literal
 

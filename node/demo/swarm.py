@@ -51,7 +51,7 @@ WHY_BANNED = "a demo bans its Byzantine nodes"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run. `join_late` and `ban_at` are fractions of the run."""
+    """Plan of a demo. `join_late` and `ban_at` are fractions of the run."""
 
     manifest: Manifest  # task, algorithm and pace; `rounds` = 0 with `seconds` set
     nodes: int = 8  # >= 2
@@ -78,12 +78,12 @@ class Member(Node):
 
     @property
     def finished(self) -> bool:
-        """It has done all of its rounds."""
+        """Tell if the node has done all of its rounds."""
         return self.snapshot is not None and self.snapshot.state == "finished"
 
     @property
     def down(self) -> bool:
-        """Its process has ended."""
+        """Tell if the process has ended."""
         return self.process is None or self.process.poll() is not None
 
     def poll(self) -> None:
@@ -101,13 +101,13 @@ class Member(Node):
         return True
 
     def ban(self, peer: str) -> None:
-        """What `starling ban` does, as soon as it is possible: a node that does not listen yet has no connections to refuse."""
+        """Ban a peer as `starling ban` does, as soon as possible: a node that does not listen yet has no connections to refuse."""
         listening = self.snapshot is not None and bool(self.snapshot.addresses)
         if listening and peer not in self.banned and self.does("ban", peer=peer, why=WHY_BANNED):
             self.banned.add(peer)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         assert self.process is not None
         self.process.kill()
         self.stop()
@@ -190,7 +190,7 @@ class Demo:
         self.bootstrap = creator.start().wait_until_up(START_S).addresses
 
     def _join(self, index: int) -> None:
-        """With an invitation by the creator, if the swarm asks for one."""
+        """Join with an invitation by the creator, if the swarm requires one."""
         line = attach.make_invite(RunDir(self.members[0].run_dir), self.swarm, self.bootstrap).invite
         member = self._member(index)
         operate.join(member.run_dir, invites.decode(line), self._config(index))
@@ -206,7 +206,7 @@ class Demo:
             self.alone.start()
 
     def _wait_for_alone(self, progress: Callable[[float, str], None]) -> None:
-        """It waits for nobody, so it is seldom later than the swarm; what it shows is no reason to fail."""
+        """Wait for the lone node, which is seldom later than the swarm; its failure is not the demo's."""
         if (alone := self.alone) is None:
             return
         deadline = time.monotonic() + ALONE_S
@@ -226,7 +226,7 @@ class Demo:
         return member
 
     def _config(self, index: int, manifest: Manifest | None = None) -> NodeConfig:
-        """Of a node of the demo's swarm, or of another."""
+        """Return the settings of a node of the demo's swarm, or of another."""
         plan, connections = self.plan, 4 * (self.plan.nodes + 2)
         manifest = manifest or plan.manifest
         stages = manifest.crew.stages
@@ -241,7 +241,7 @@ class Demo:
         )  # fmt: skip
 
     def _peer(self, index: int) -> str:
-        """A node's peer id; it gets its key if it has none yet."""
+        """Return a node's peer id; it gets its key if it has none yet."""
         return Identity.load_or_create(RunDir.create(demo_folder.place(self.folder, index)).key).peer_id
 
     @property
@@ -413,7 +413,7 @@ class Demo:
 
 
 def _statuses(members: Iterable[Member]) -> list[StatusSnapshot]:
-    """Of those that run."""
+    """Return the statuses of running nodes."""
     return [member.snapshot for member in members if member.snapshot is not None and not member.down]
 
 

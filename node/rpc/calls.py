@@ -104,7 +104,7 @@ class Train(Call, frozen=True, tag="train"):
 
 
 class Trained(Call, frozen=True, tag="trained"):
-    """Local steps done."""
+    """The local steps are done."""
 
     round: int  # theirs
     figures: EngineFigures  # after them; the distance in clock pace only, in steps pace it is in Done
@@ -190,7 +190,7 @@ class ReadChunk(Call, frozen=True, tag="read"):
 
 
 class ChunkRead(Call, frozen=True, tag="chunk"):
-    """The bytes."""
+    """Bytes of a chunk."""
 
     data: bytes
     size: int = 0  # of all
@@ -230,7 +230,7 @@ class Advance(Call, frozen=True, tag="advance"):
 
 
 class Advanced(Call, frozen=True, tag="advanced"):
-    """For the next stage; of the last one nothing."""
+    """Output for the next stage; empty from the last one."""
 
     payload: bytes
     labels: bytes
@@ -250,7 +250,7 @@ class Summary(Call, frozen=True, tag="summary"):
 
 
 class Summed(Call, frozen=True, tag="summed"):
-    """As `starling.gossip.pipeline.stage.Part`."""
+    """One stage's part of a step, as `starling.gossip.pipeline.stage.Part`."""
 
     squares: float
     loss: float

@@ -44,7 +44,7 @@ _REPLIES = msgspec.msgpack.Decoder(tuple[int, Reply | Failed])
 
 
 def encode(call_id: int, message: Call) -> bytearray:
-    """A whole frame, its length in front; a payload is copied once. Raises LocalProtocolError: longer than MAX_FRAME_BYTES."""
+    """Return a whole frame, its length in front; a payload is copied once. Raises LocalProtocolError: longer than MAX_FRAME_BYTES."""
     frame = bytearray(HEADER.size)
     _ENCODER.encode_into((call_id, message), frame, HEADER.size)
     count = len(frame) - HEADER.size
@@ -55,7 +55,7 @@ def encode(call_id: int, message: Call) -> bytearray:
 
 
 def body_bytes(header: bytes | bytearray) -> int:
-    """How many bytes follow a header. Raises LocalProtocolError: more than MAX_FRAME_BYTES."""
+    """Return the number of bytes that follow a header. Raises LocalProtocolError: more than MAX_FRAME_BYTES."""
     length: int = HEADER.unpack(header)[0]
     if length > MAX_FRAME_BYTES:
         raise LocalProtocolError(f"a frame of {length} bytes exceeds {MAX_FRAME_BYTES}")

@@ -38,7 +38,7 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind"):
 
 
 class Decay(msgspec.Struct, frozen=True, array_like=True):
-    """As `starling.gossip.mix.memories.Decay`: coordinates from `start` to `stop`."""
+    """Decay of the coordinates from `start` to `stop`, as `starling.gossip.mix.memories.Decay`."""
 
     start: int
     stop: int
@@ -47,7 +47,7 @@ class Decay(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """A script is here."""
+    """A script has connected."""
 
     version: int
     pid: int

@@ -22,7 +22,7 @@ _LINE = 64  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """What one end writes.
+    """Vectors that one end writes.
 
     Attributes:
         x: (d,) parameters.

@@ -70,7 +70,7 @@ class Client:
 
     @property
     def ready(self) -> bool:
-        """Whether `receive` would not wait."""
+        """Tell if `receive` would not wait."""
         return platform.readable(self._socket)
 
     def receive(self) -> messages.Grant | messages.Measure:

@@ -1,4 +1,4 @@
-"""What a mixing algorithm does to the gradients of a user's own loop (`starling.node.script.hooks`).
+"""Corrections of the gradients of a user's own loop (`starling.node.script.hooks`).
 
 Shapes: d parameters, n of a stretch of them.
 """
@@ -13,7 +13,7 @@ class Correction(Protocol):
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to change now; while there is not, gradients are not gathered."""
+        """Tell if there is anything to change now; while there is not, gradients are not gathered."""
 
     def take(self, gradient: Tensor, start: int) -> None:
         """Correct part of a gradient in place.
@@ -34,7 +34,7 @@ class Nowhere:
     active = False
 
     def take(self, gradient: Tensor, start: int) -> None:
-        """Leave it as it is."""
+        """Leave the gradient unchanged."""
 
     def stepped(self) -> None:
         """Do nothing."""

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What tells models apart."""
+    """Metric by which models are compared."""
 
     name: str
     higher_is_better: bool

@@ -1,4 +1,4 @@
-"""How a script gives its values to the engine after local steps, and takes over mixed ones: by `Replacing` or `Moving`, chosen once.
+"""Hand a script's values to the engine after local steps, and install mixed ones: by `Replacing` or `Moving`, chosen once.
 
     Replacing   the script waits for its engine, whose values replace the script's
     Moving      the script goes on meanwhile, and what exchanges changed is added to the values that it has by then
@@ -23,7 +23,7 @@ from starling.node.script.parameters import Parameters
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is said to the engine of the vectors in the script's half, as in `starling.node.rpc.script.Stepped`."""
+    """Report to the engine about the vectors in the script's half, as in `starling.node.rpc.script.Stepped`."""
 
     age: int = 0
     decays: tuple[messages.Decay, ...] | None = None
@@ -32,7 +32,7 @@ class Report:
 
 @dataclass(slots=True)
 class Exchanged:
-    """All of a script that is exchanged.
+    """Parts of a script that are exchanged.
 
     Args:
         parameters: of its model.

@@ -1,4 +1,4 @@
-"""What a script keeps beside its node's checkpoint: the state of its optimisers, schedulers and whatever else has a `state_dict`.
+"""State that a script stores next to its node's checkpoint: the state of its optimisers, schedulers and whatever else has a `state_dict`.
 
 Written by the script into its own run directory, and read with torch's loader of plain tensors alone, which runs no code of the file.
 """
@@ -17,7 +17,7 @@ _NAME = "script-{}.state"
 
 
 class KeptState:
-    """Of the objects given by name."""
+    """State of the objects given by name."""
 
     def __init__(self, folder: Path, objects: Mapping[str, Any] | None) -> None:
         """Raises ConfigError: one has no state."""

@@ -1,4 +1,4 @@
-"""How good a script's model is, when the swarm asks: by the script's function, or what it logged last."""
+"""Evaluate a script's model on the swarm's request: by the script's function, or its last logged value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOSS = "loss"
 
 
 class Measuring:
-    """Of one model.
+    """Evaluates one model.
 
     Attributes:
         is_asked: there is a function.

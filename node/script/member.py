@@ -107,7 +107,6 @@ class Member:
         return self._grant is not None and self._grant.finished
 
     def step(self, loss: Tensor | float | None) -> bool:
-        """As `Swarm.step`."""
         stepped = self.hooks.took_step()
         if self._grant is None:  # a step before the swarm's parameters were here does not count
             _ = self.grant
@@ -122,12 +121,10 @@ class Member:
         return self._tally.steps >= self._grant.steps and self._end_round(self._grant)
 
     def state_dict(self) -> dict[str, Any]:
-        """As `Swarm.state_dict`."""
         place = {"round": self.grant.round, "steps": self._tally.steps}
         return place if self._exchanged.flows is None else {**place, "known": [*self._exchanged.flows.known]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As `Swarm.load_state_dict`."""
         if self._grant is not None:
             raise ConfigError(
                 "load_state_dict: call it before the first step and before swarm.finished, swarm.round and swarm.lr()"

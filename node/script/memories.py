@@ -1,4 +1,4 @@
-"""What a user's optimisers remember of gradients, as flat vectors, by the names that torch's optimisers give it (`KNOWN`).
+"""State of a user's optimisers as flat vectors, by the names of torch's optimisers (`KNOWN`).
 
 Exchanges of memories (`starling.gossip.mix.memories`) see of them what they see of the engine's optimiser of one vector
 (`starling.node.engine.memories`): m, v, their age, and how fast they forget.
@@ -23,7 +23,7 @@ from starling.node.script.parameters import Parameters
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What is remembered of one parameter.
+    """State of one parameter.
 
     Args:
         owner: the optimiser that steps it.
@@ -59,7 +59,7 @@ class OptimizerMemories:
 
     @property
     def known(self) -> bool:
-        """Whether all that is remembered is known by name: nothing need be there before the first local step, but after it."""
+        """Tell if all that is remembered is known by name: nothing need be there before the first local step, but after it."""
         pieces = self._pieces()
         return pieces is not None and (self.steps == 0 or any(piece.state for piece in pieces))
 

@@ -120,7 +120,7 @@ class Parameters:
         self.move_whole(own, other)
 
     def move_whole(self, own: Tensor, other: Tensor) -> None:
-        """As `move`, by `read` and `write`."""
+        """Move the parameters by `read` and `write`."""
         with quiet():
             moved = torch.sub(other, own)
             self.read(own)

@@ -1,4 +1,4 @@
-"""What a script gives to its node: its model and optimisers, and what is counted of a round.
+"""Parts of a script that its node uses: the model, optimisers, and counts of a round.
 
 Shapes: d parameters.
 """
@@ -34,7 +34,7 @@ class Life(Protocol):
 
 @dataclass(slots=True)
 class Parts:
-    """Of a script.
+    """Parts of a script.
 
     Args:
         model: what it trains.

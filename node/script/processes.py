@@ -1,4 +1,6 @@
-"""Which process of a user's script may be a member: the one that joined, not its forks, no worker that imports it, and no rank alone."""
+"""Decide which process of a user's script may be a member: the one that joined, not its forks, no worker that imports it, and no
+rank alone.
+"""
 
 import multiprocessing
 import os
@@ -35,7 +37,7 @@ class Joined:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether this is another process, a fork."""
+        """Tell if this is another process, a fork."""
         return os.getpid() != self._process
 
     def refuse_forks(self) -> None:

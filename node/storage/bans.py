@@ -21,7 +21,7 @@ class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def encode(decisions: Iterable[Decision]) -> str:
-    """The file's text; an end that never comes is left out."""
+    """Return the file's text; an end that never comes is left out."""
     stored = [
         _Stored(it.peer, it.kind, it.until if math.isfinite(it.until) else None, it.bans, it.why[:300])
         for it in decisions
@@ -30,7 +30,7 @@ def encode(decisions: Iterable[Decision]) -> str:
 
 
 def decode(text: str) -> tuple[Decision, ...]:
-    """The decisions in a file's text. Raises ValueError: it is not a file of decisions."""
+    """Return the decisions in a file's text. Raises ValueError: it is not a file of decisions."""
     try:
         stored = msgspec.json.decode(text, type=Annotated[list[_Stored], Meta(max_length=MAX_DECISIONS)])
     except (msgspec.DecodeError, RecursionError) as error:

@@ -112,5 +112,5 @@ class _Libraries(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one."""
+        """Write a record of a library."""
         self._log.write(record.levelname.lower(), "library", library=record.name, text=record.getMessage())

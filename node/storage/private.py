@@ -11,7 +11,9 @@ _KEPT = os.O_CREAT | platform.ONLY_HERE
 
 
 def create(path: Path) -> int:
-    """A descriptor that writes a new file of mode 0600, in the place of whatever has that name, e.g. since a crash. Raises OSError."""
+    """Return a descriptor that writes a new file of mode 0600, in the place of whatever has that name, e.g. since a crash. Raises
+    OSError.
+    """
     path.unlink(missing_ok=True)
     return os.open(path, _NEW, 0o600)
 
@@ -25,7 +27,8 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def keep(path: Path, access: int) -> int:
-    """A descriptor of a file that grows, made with mode 0600 if it is missing, which it has from then on. Raises OSError: also for a link.
+    """Return a descriptor of a file that grows, made with mode 0600 if it is missing, which it has from then on. Raises OSError: also
+    for a link.
 
     `access`: os.O_RDWR, or os.O_WRONLY | os.O_APPEND.
     """

@@ -45,7 +45,7 @@ from starling.robust.reputation import Decision
 
 
 def check_holds_node(path: Path, key: str = "--dir", *, or_demo: bool = False) -> None:
-    """Whether a path is the run directory of a node, whatever its version; with `or_demo` the folder of a demo will do.
+    """Check that a path is the run directory of a node, whatever its version; with `or_demo` the folder of a demo will do.
 
     Raises:
         ConfigError: it is not; one line that names `key`, what is there instead and the next command.
@@ -107,7 +107,7 @@ class RunDir:
 
     @classmethod
     def existing(cls, path: Path) -> Self:
-        """A directory that holds a node. Raises ConfigError: it does not, or a later version wrote it."""
+        """Return a directory that holds a node. Raises ConfigError: it does not, or a later version wrote it."""
         check_holds_node(path)
         run_dir = cls(path.resolve())
         run_dir.check_format()
@@ -187,7 +187,7 @@ class RunDir:
             self._write(self._ticket_file, f"{ticket.epoch} {ticket.nonce}\n")
 
     def known_ticket(self) -> Ticket | None:
-        """The last proof of work; it is checked again before it is shown."""
+        """Return the last proof of work; it is checked again before it is shown."""
         try:
             epoch, nonce = self._ticket_file.read_text()[:64].split()
             return msgspec.convert((int(epoch), int(nonce)), type=Ticket)
@@ -213,7 +213,7 @@ class RunDir:
         self.write_config(msgspec.structs.replace(self.read_config(), stage=stage))
 
     def read_config(self) -> NodeConfig:
-        """The volunteer's settings. Raises ConfigError: the file is missing or wrong."""
+        """Return the volunteer's settings. Raises ConfigError: the file is missing or wrong."""
         return toml.load(self.config_file, NodeConfig)
 
     def write_manifest(self, manifest: Manifest) -> str:
@@ -222,7 +222,7 @@ class RunDir:
         return manifests.swarm_id(manifest)
 
     def read_manifest(self) -> Manifest | None:
-        """The manifest, verified; None if it is not here yet. Raises ConfigError: the file is wrong or its signature is."""
+        """Return the manifest, verified; None if it is not here yet. Raises ConfigError: the file is wrong or its signature is."""
         if not self.manifest_file.exists():
             return None
         manifest = toml.load(self.manifest_file, Manifest)
@@ -234,7 +234,7 @@ class RunDir:
         self._write(self.invite_file, invites.encode(invite) + "\n")
 
     def read_invite(self) -> Invite | None:
-        """The invite; None for the creator. Raises ConfigError: it is damaged or cannot be read."""
+        """Return the invite; None for the creator. Raises ConfigError: it is damaged or cannot be read."""
         try:
             text = self.invite_file.read_text()
         except FileNotFoundError:
@@ -247,7 +247,7 @@ class RunDir:
         return invites.decode(text.strip())
 
     def swarm(self) -> str:
-        """The id of the swarm this node belongs to, "" if none is written down.
+        """Return the id of the swarm this node belongs to, "" if none is written down.
 
         Raises ConfigError: the manifest or the invite is damaged.
         """
@@ -258,7 +258,7 @@ class RunDir:
         return invite.swarm if invite is not None else ""
 
     def last_words(self) -> str:
-        """The last line the node printed, for an error message."""
+        """Return the last line the node printed, for an error message."""
         try:
             lines = self.output.read_text(errors="replace").strip().splitlines()
         except OSError:

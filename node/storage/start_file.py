@@ -99,7 +99,7 @@ class Received:
         self._part.replace(self._target)
 
     def discard(self) -> None:
-        """What was received is not needed."""
+        """Delete what was received."""
         self._part.unlink(missing_ok=True)
 
 

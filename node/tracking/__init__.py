@@ -1,1 +1,1 @@
-"""Where the figures of a node go besides its own status: files, and trackers of experiments."""
+"""Outputs of a node's figures besides its own status: files, and experiment trackers."""

@@ -11,7 +11,7 @@ from starling.node.status.snapshot import StatusSnapshot
 
 
 class Run(NamedTuple):
-    """Whose figures they are."""
+    """The node whose figures they are."""
 
     peer: str
     swarm: str
@@ -30,11 +30,11 @@ class Tracker(Protocol):
         """One point; of each tag in order of time."""
 
     def close(self) -> None:
-        """No more points come."""
+        """Close: there are no more points."""
 
 
 def run_of(status: StatusSnapshot) -> Run:
-    """Of a node's snapshot."""
+    """Return the run of a node's snapshot."""
     return Run(status.peer, status.swarm, status.name, status.task, status.algorithm, status.overlay)
 
 

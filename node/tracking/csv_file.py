@@ -19,7 +19,7 @@ class CsvFile:
         self._lines.writerow(("tag", "round", "time", "value"))
 
     def add(self, point: Scalar) -> None:
-        """One line."""
+        """Write a line."""
         self._lines.writerow((point.tag, point.round, f"{point.time_s:.3f}", repr(float(point.value))))
 
     def close(self) -> None:

@@ -25,13 +25,13 @@ class TensorBoard:
             raise ConfigError(f"TARGET: {target} cannot be written: {error.strerror}; name another folder") from error
 
     def add(self, point: Scalar) -> None:
-        """One event."""
+        """Write an event."""
         value = self._summary.Value(tag=point.tag, simple_value=point.value)
         summary = self._summary(value=[value])
         self._writer.add_event(self._event(wall_time=point.time_s, step=point.round, summary=summary))
 
     def close(self) -> None:
-        """Write what waits."""
+        """Flush and close."""
         self._writer.close()
 
 

@@ -64,6 +64,6 @@ def unpack(packed: Tensor, width: int, spare: Tensor, out: Tensor) -> None:
 
 @lru_cache
 def _lanes(lane: int, offset: int, field: int) -> int:
-    """The word in which each `lane` bits have ones in `field` bits from `offset`, as a signed number."""
+    """Return the word in which each `lane` bits have ones in `field` bits from `offset`, as a signed number."""
     ones = sum(((1 << field) - 1) << offset + start for start in range(0, 64, lane))
     return ones - (1 << 64) if ones >> 63 else ones

@@ -89,11 +89,11 @@ class Bucketed:
         return int(self.grid.by_chance)
 
     def encode(self, values: Tensor, generator: Generator) -> bytes:
-        """(k,) finite -> bytes. Draws one word, or nothing without chance. Raises ValueError("not_finite")."""
+        """Map (k,) finite -> bytes. Draws one word, or nothing without chance. Raises ValueError("not_finite")."""
         return b"".join(self.pieces(values, generator))
 
     def pieces(self, values: Tensor, generator: Generator) -> tuple[memoryview, ...]:
-        """The parts of `encode`, for callers that add others: joining copies everything."""
+        """Return the parts of `encode`, for callers that add others: joining copies everything."""
         values, device, count = values.detach(), values.device, values.numel()
         buckets, per_bucket = self._buckets(count), self._code_bytes(self.bucket)
         word = dither.draw(generator, device) if self.grid.by_chance else None
@@ -196,7 +196,7 @@ class Bucketed:
 
 
 def _padded(values: Tensor, length: int) -> Tensor:
-    """(…, k) -> (n, length), contiguous, with zeros behind each row."""
+    """Map (…, k) -> (n, length), contiguous, with zeros behind each row."""
     rows = values.reshape(-1, values.shape[-1])
     if rows.shape[1] == length:
         return rows.contiguous()

@@ -22,12 +22,12 @@ UNIT = 2.0**-16
 
 
 def draw(generator: Generator, device: torch.device) -> Tensor:
-    """(1,) int64 on `device`: the random word of one vector."""
+    """Return (1,) int64, on `device`: the random word of one vector."""
     return torch.randint(2**62, (1,), generator=generator, device=generator.device).to(device)
 
 
 def dither(words: Tensor, bucket: Tensor, z: Tensor, t: Tensor) -> Tensor:
-    """(r, B) int16: the numbers of some buckets, times 65536; it shares the memory of z.
+    """Return (r, B) int16: the numbers of some buckets, times 65536; it shares the memory of z.
 
     `words` (r,) int64, or (1,) for all, is the word of chance of each bucket's vector, `bucket` (r,) int64 its number there; z and t (r,
     B/4) int64 are to work in.

@@ -54,11 +54,11 @@ class Float:
         return 0
 
     def encode(self, values: Tensor, generator: Generator) -> bytes:
-        """(k,) finite -> bytes. Draws nothing. Raises ValueError("not_finite")."""
+        """Map (k,) finite -> bytes. Draws nothing. Raises ValueError("not_finite")."""
         return b"".join(self.pieces(values, generator))
 
     def pieces(self, values: Tensor, generator: Generator) -> tuple[memoryview, ...]:
-        """The parts of `encode`, for callers that add others: joining copies everything."""
+        """Return the parts of `encode`, for callers that add others: joining copies everything."""
         values = values.detach()
         rounded = empty(values.numel(), values.device, self.layout)
         for start, end in _chunks(values.numel(), values.device):
@@ -101,7 +101,7 @@ Bf16 = partial(Float, torch.bfloat16)
 
 
 def identity(dtype: torch.dtype = torch.float32) -> Float:
-    """The quantizer that changes nothing in a vector of this dtype. Raises ValueError: neither float32 nor float64."""
+    """Return the quantizer that changes nothing in a vector of this dtype. Raises ValueError: neither float32 nor float64."""
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype must be float32 or float64, got {dtype}")
     return Float(dtype)

@@ -63,7 +63,7 @@ class Grid:
         return max(own / peak**2, *((own + others * error) / (peak**2 + others * value) for error, value in gaps))
 
     def measure(self, magnitude: Tensor, peak: Tensor, length: Tensor | int) -> Tensor:
-        """The t (r,) of each bucket: its step is the least with L·step >= t.
+        """Return the t (r,) of each bucket: its step is the least with L·step >= t.
 
         `magnitude` (r, B) |x| may be changed, `peak` (r,) is the largest, finite, `length` (r,) or one for all counts values that are no
         padding, >= 1.
@@ -82,7 +82,8 @@ class Grid:
         out.copy_(codes)
 
     def plausible(self, values: Tensor, peak: Tensor, steps: Tensor) -> Tensor:
-        """(r,) whether an encoder could have written numbers (r, B) with these steps (r,): the largest is L or L − 1, or 0 with step 0.
+        """Return (r,), whether an encoder could have written numbers (r, B) with these steps (r,): the largest is L or L − 1, or 0 with
+        step 0.
 
         `peak` (r,) is the largest magnitude of each bucket, NaN where one is NaN.
         """
@@ -100,7 +101,7 @@ class NormGrid(Grid):
         return root / s - 1 if 2 * s <= root else (root / (2 * s)) ** 2
 
     def measure(self, magnitude: Tensor, peak: Tensor, length: Tensor | int) -> Tensor:
-        """The norm; of shares of the peak, whose squares neither overflow nor vanish."""
+        """Return the norm; of shares of the peak, whose squares neither overflow nor vanish."""
         magnitude /= torch.where(peak > 0, peak, 1.0).unsqueeze(1)
         return (peak * magnitude.square_().sum(1).sqrt()).clamp_(max=torch.finfo(peak.dtype).max)
 
@@ -120,7 +121,7 @@ class SignGrid(Grid):
         return 1.0 - (1.0 - ROUNDING**2) / bucket
 
     def measure(self, magnitude: Tensor, peak: Tensor, length: Tensor | int) -> Tensor:
-        """The mean magnitude; of shares of the peak, whose sum does not overflow."""
+        """Return the mean magnitude; of shares of the peak, whose sum does not overflow."""
         magnitude /= torch.where(peak > 0, peak, 1.0).unsqueeze(1)
         return peak * (magnitude.sum(1) / length)
 
@@ -163,12 +164,12 @@ class FloatGrid(Grid):
         torch.index_select(table, 0, codes.view(-1).view(torch.uint8).to(torch.int32), out=out.view(-1))
 
     def plausible(self, values: Tensor, peak: Tensor, steps: Tensor) -> Tensor:
-        """The least step gives the largest value the largest number; step 0 leaves 0."""
+        """Return the steps by which the largest value gets the largest number; step 0 leaves 0."""
         return peak == torch.where(steps > 0, self.largest, 0.0)
 
 
 def float_grid(code: int, width: int, mantissa: int, lowest: int, top: int) -> FloatGrid:
-    """A float format of `width` bits whose largest code that is a number is `top`; other arguments as of `FloatGrid`."""
+    """Return a float format of `width` bits whose largest code that is a number is `top`; other arguments as of `FloatGrid`."""
 
     def number(code: int) -> float:
         exponent, bits = code >> mantissa, code & ((1 << mantissa) - 1)

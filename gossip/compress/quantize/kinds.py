@@ -84,7 +84,7 @@ def spread1(bucket: Bucket = BUCKET_OF_KEPT) -> Bucketed:
 
 
 def minifloat(format: str, bucket: Bucket = BUCKET) -> Bucketed:
-    """A float of 8 or 4 bits for each value, times a step for each bucket: the largest magnitude gets the largest number.
+    """Return a float of 8 or 4 bits for each value, times a step for each bucket: the largest magnitude gets the largest number.
 
     To the nearest: an odd function, so antisymmetry survives it. Of the 4-bit formats E2M1 is better for light tails and in buckets of up
     to 64, E3M0 for heavy tails in large buckets. Zero has one code.

@@ -50,7 +50,7 @@ class MultiStep:
         return self.steps * self.quantizer.draws(count)
 
     def encode(self, values: Tensor, generator: Generator) -> bytes:
-        """(k,) finite -> bytes of all steps. Raises ValueError("not_finite")."""
+        """Map (k,) finite -> bytes of all steps. Raises ValueError("not_finite")."""
         values, parts = values.detach(), list[bytes]()
         total = torch.zeros(values.shape, device=values.device)
         for _ in range(self.steps):

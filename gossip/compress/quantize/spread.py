@@ -68,7 +68,7 @@ class Spread2:
         return 0
 
     def encode(self, values: Tensor, generator: Generator) -> bytes:
-        """(k,) finite -> bytes. Draws nothing. Raises ValueError("not_finite")."""
+        """Map (k,) finite -> bytes. Draws nothing. Raises ValueError("not_finite")."""
         values, count = values.detach(), values.numel()
         buckets = self._buckets(count)
         levels = torch.empty(2, buckets, dtype=torch.int16, device=values.device)
@@ -129,7 +129,7 @@ class Spread2:
             raise ValueError("bad_code")
 
     def _rows(self, flat: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(n, k) -> buckets (n·m, B) float32 with zeros behind each row, and where those are; None: nowhere.
+        """Map (n, k) -> buckets (n·m, B) float32 with zeros behind each row, and where those are; None: nowhere.
 
         Raises ValueError: "not_finite".
         """
@@ -181,7 +181,7 @@ def _decoded(codes: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _bfloat16(magnitude: Tensor) -> Tensor:
-    """The nearest bfloat16 of (m,) float32 >= 0, of two the even one: finite, and 0 for what is not normal."""
+    """Return the nearest bfloat16 of (m,) float32 >= 0, of two the even one: finite, and 0 for what is not normal."""
     raw = magnitude.contiguous().view(torch.int32)
     upper = (raw + 0x7FFF + ((raw >> 16) & 1)) >> 16
     upper = upper.clamp(max=_LARGEST).masked_fill(raw < _SMALLEST << 16, 0)

@@ -19,8 +19,8 @@ _LARGEST = 2.0**120
 
 
 def bounds(least: float, largest: float) -> tuple[float, float]:
-    """The least and the largest step of a grid whose numbers go from `least`, a power of two, to `largest`: each product is 0, or normal
-    and finite.
+    """Return the least and the largest step of a grid whose numbers go from `least`, a power of two, to `largest`: each product is 0,
+    or normal and finite.
     """
     return _SMALLEST / min(1.0, least), min(_LARGEST, 2.0 ** (126 - math.floor(math.log2(largest))))
 
@@ -41,12 +41,12 @@ def least_steps(measured: Tensor, least: float, largest: float) -> tuple[Tensor,
 
 
 def to_wire(steps: Tensor) -> Tensor:
-    """(m,) float32 -> (m,) int16, the bits of the bfloat16."""
+    """Map (m,) float32 -> (m,) int16, the bits of the bfloat16."""
     return (steps.view(torch.int32) >> 16).to(torch.int16)
 
 
 def from_wire(raw: npt.NDArray[np.uint8], least: float, largest: float, device: torch.device) -> Tensor:
-    """(2m,) bytes -> (m,) float32 on `device`. Raises ValueError("bad_scale") for a step that is not 0 and out of bounds."""
+    """Map (2m,) bytes -> (m,) float32 on `device`. Raises ValueError("bad_scale") for a step that is not 0 and out of bounds."""
     upper = raw.view("<u2")
     smallest, limit = (int(np.float32(bound).view(np.uint32)) >> 16 for bound in bounds(least, largest))
     # positive floats are ordered like their bits; infinity, NaN and all with a sign come after them

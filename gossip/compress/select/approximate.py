@@ -98,7 +98,7 @@ class ChunkTopK(TopK):
 
 
 def least_share(ratio: float, chunk: int, dim: int) -> float:
-    """The least of the shares ⌈ratio·length⌉/length of the chunks of a (dim,) vector, the last of which may be short."""
+    """Return the least of the shares ⌈ratio·length⌉/length of the chunks of a (dim,) vector, the last of which may be short."""
     lengths = {min(chunk, dim), dim % chunk or chunk}
     return min(kept(ratio, length) / length for length in lengths)
 
@@ -118,7 +118,7 @@ def largest_of_chunks(x: Tensor, chunk: int, ratio: float) -> Tensor:
 
 
 def _largest_of_rows(magnitude: Tensor, k: int) -> Tensor:
-    """(r, c) -> flat places (r·k,) of each row's k largest, ascending."""
+    """Map (r, c) -> flat places (r·k,) of each row's k largest, ascending."""
     threshold = magnitude.topk(k, dim=1, sorted=False).values.amin(1, keepdim=True)
     chosen = magnitude >= threshold
     if int(chosen.sum()) > k * len(magnitude):  # ties

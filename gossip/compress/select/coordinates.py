@@ -173,7 +173,7 @@ class Cocktail:
 
 
 def with_wish(support: Indices, wish: Indices, limit: int) -> Indices:
-    """Our coordinates, at most `limit`, and those the other end asked for by its last response, at most `limit` in all.
+    """Return our coordinates, at most `limit`, and those the other end asked for by its last response, at most `limit` in all.
 
     Ours come first. If not all wished ones fit, they are thinned evenly: a list of indices has no order of importance.
     """
@@ -192,7 +192,7 @@ def kept(ratio: float, total: int) -> int:
 
 
 def largest(x: Tensor, count: int, reference: Tensor | None = None) -> Support:
-    """The `count` coordinates where |x − reference| (d,) is largest."""
+    """Return the `count` coordinates where |x − reference| (d,) is largest."""
     return Full() if count == x.numel() else Indices(topk.largest(x, count, reference).cpu())
 
 

@@ -52,7 +52,7 @@ class Atoms(Support):
             raise ValueError(f"chunk must be in [2, {MAX_CHUNK}], got {self.chunk}")
 
     def take(self, x: Tensor) -> Tensor:
-        """(d,) -> (k,): the chosen coefficients."""
+        """Map (d,) -> (k,): the chosen coefficients."""
         return self.chosen.take(dct(x, self.chunk))
 
     def spread(self, values: Tensor, dim: int) -> Tensor:
@@ -83,7 +83,8 @@ class Atoms(Support):
 
     @classmethod
     def parse(cls, data: Data, dim: int, agreed: int) -> tuple[Atoms, Data]:
-        """A support in (dim,) from a peer's bytes, and what follows it. `agreed` is the chunk: a peer cannot choose tables of cosines.
+        """Return a support in (dim,) from a peer's bytes, and what follows it. `agreed` is the chunk: a peer cannot choose tables of
+        cosines.
 
         Raises ValueError: bad_length, bad_support, bad_indices.
         """
@@ -130,7 +131,7 @@ class DctTopK(TopK):
 
 @lru_cache(maxsize=4)
 def _table(size: int) -> Tensor:
-    """(N, N) float64 on the CPU: row f is the cosine of frequency f. Not to be modified.
+    """Return (N, N) float64, on the CPU: row f is the cosine of frequency f. Not to be modified.
 
     One rounded cosine for each of the 4N angles that occur, from the C library: numpy's own differ between processors by more.
     """

@@ -92,7 +92,7 @@ class Layered:
         return best
 
     def _affordable(self, dim: int) -> int:
-        """A first guess of how many coordinates fit; layers make indices cheaper."""
+        """Return a first guess of how many coordinates fit; layers make indices cheaper."""
         fits, too_many = 1, dim
         while too_many - fits > 1:
             k = (fits + too_many) // 2

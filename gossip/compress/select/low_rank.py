@@ -52,12 +52,12 @@ class Matrix:
         return self.offset + self.rows * self.cols
 
     def of(self, x: Tensor) -> Tensor:
-        """(d,) -> (m, n), a view."""
+        """Map (d,) -> (m, n), a view."""
         return x[self.offset : self.end].view(self.rows, self.cols)
 
 
 def matrices_of(layout: Layout) -> tuple[Matrix, ...]:
-    """A model's parameters of two and more dimensions, as matrices of their first against all others."""
+    """Return a model's parameters of two and more dimensions, as matrices of their first against all others."""
     return tuple(
         Matrix(offset, shape[0], math.prod(shape[1:]))
         for offset, shape in zip(layout.offsets, layout.shapes, strict=False)  # offsets end with d
@@ -95,7 +95,7 @@ class Factors(Support):
     __hash__ = None  # type: ignore[assignment]
 
     def take(self, x: Tensor) -> Tensor:
-        """(d,) -> (k,): coefficients of the projection, P = M Q (QᵀQ)⁻¹."""
+        """Map (d,) -> (k,): coefficients of the projection, P = M Q (QᵀQ)⁻¹."""
         pieces = []
         for matrix, basis in zip(self.matrices, self.bases, strict=True):
             Q = basis.to(x)
@@ -138,7 +138,7 @@ class Factors(Support):
         return Factors(self.matrices, tuple(bases), not self.left)
 
     def turned(self, values: Tensor) -> Factors:
-        """The other side's basis, spanning the coefficients (k,): where the power iteration of what they were taken of goes on."""
+        """Return the other side's basis, spanning the coefficients (k,): where the power iteration of what they were taken of goes on."""
         bases, rest = [], values
         for matrix, basis in zip(self.matrices, self.bases, strict=True):
             coefficients, rest = self._unpack(matrix, basis, rest)
@@ -152,7 +152,7 @@ class Factors(Support):
         return FACTORS.pack(self.left) + b"".join(sides)
 
     def _unpack(self, matrix: Matrix, basis: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The coefficients (r, other side) of one matrix, and those after them."""
+        """Return the coefficients (r, other side) of one matrix, and those after them."""
         rank, side = basis.shape[1], matrix.cols if self.left else matrix.rows
         return values[: rank * side].view(rank, side), values[rank * side :]
 
@@ -205,7 +205,7 @@ class LowRank:
         return start.step(x if reference is None else x - reference) if start.matrices else Full()
 
     def parse(self, data: Data, dim: int) -> tuple[Factors, Data]:
-        """A support of this rank and these matrices from a peer's bytes, and what follows it.
+        """Return a support of this rank and these matrices from a peer's bytes, and what follows it.
 
         Raises ValueError: bad_length, bad_support, bad_basis; "wrong_dim" if the matrices do not fit a (dim,) vector.
         """
@@ -236,7 +236,7 @@ def _check_order(matrices: tuple[Matrix, ...]) -> None:
 
 
 def _outside(matrices: tuple[Matrix, ...], dim: int) -> Iterator[tuple[int, int]]:
-    """The stretches of a (dim,) vector that no matrix covers."""
+    """Yield the stretches of a (dim,) vector that no matrix covers."""
     start = 0
     for matrix in matrices:
         if matrix.offset > start:
@@ -247,7 +247,9 @@ def _outside(matrices: tuple[Matrix, ...], dim: int) -> Iterator[tuple[int, int]
 
 
 def _orthonormal(wide: Tensor) -> Tensor:
-    """(m, r) -> an orthonormal basis of at least what it spans (m, r), rounded to fp16. Householder, so a deficient rank does no harm."""
+    """Map (m, r) -> an orthonormal basis of at least what it spans (m, r), rounded to fp16. Householder, so a deficient rank does no
+    harm.
+    """
     basis: Tensor = torch.linalg.qr(wide).Q
     return basis.half().float()
 

@@ -168,7 +168,7 @@ class RelaySlots:
         return all(room)
 
     def is_open(self, circuit: Circuit) -> bool:
-        """Whether it was neither ended nor replaced."""
+        """Tell if it was neither ended nor replaced."""
         return circuit.number in self._circuits
 
     def passed(self, circuit: Circuit, amount: int, now: float) -> float | None:

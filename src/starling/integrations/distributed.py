@@ -51,7 +51,6 @@ class Watched:
         self.check, self.node, self.doing = running.check, running.node, running.doing
 
     def is_over(self) -> bool:
-        """As of `Running`."""
         with self._ranks.told_of_errors():
             over = self._running.is_over()
         if over:
@@ -60,7 +59,7 @@ class Watched:
 
 
 class Elsewhere:
-    """The same in another rank, which knows it from rank 0."""
+    """A node's life as another rank learns it from rank 0."""
 
     node = None
 
@@ -102,14 +101,13 @@ class Telling(Client):
 
     @property
     def ready(self) -> bool:
-        """As of `Client`; if not, the others do not wait either."""
+        """Tell if there is a message; if not, the other ranks do not wait either."""
         if super().ready:
             return True
         self._ranks.tell_to_go_on()
         return False
 
     def receive(self) -> Grant | Measure:
-        """As of `Client`."""
         while not platform.readable(self._socket, timeout_s=BEAT_S):
             self._ranks.tell_to_wait()
         message = super().receive()
@@ -138,12 +136,11 @@ class Hearing(Client):
 
     @property
     def ready(self) -> bool:
-        """Whether rank 0 had something to receive."""
+        """Tell if rank 0 had something to receive."""
         self._word = self._ranks.hear(self.vectors.engine)
         return self._word is not None
 
     def receive(self) -> Grant | Measure:
-        """As of `Client`."""
         word, self._word = self._word, None
         while word is None or isinstance(word, Welcome):  # rank 0 has met another engine of the node
             word = self._ranks.hear(self.vectors.engine)
@@ -157,14 +154,13 @@ class Hearing(Client):
 
 
 class ToldState(KeptState):
-    """What rank 0 keeps beside the node's checkpoints; the others hear what of it is restored."""
+    """State that rank 0 stores next to the node's checkpoints; it sends restored state to the other ranks."""
 
     def __init__(self, ranks: Ranks, folder: Path, objects: Mapping[str, Any] | None) -> None:
         self._ranks = ranks
         super().__init__(folder, objects)
 
     def restore(self, round: int) -> int | None:
-        """As of `KeptState`."""
         with self._ranks.told_of_errors():
             found = super().restore(round)
         file = io.BytesIO()
@@ -178,7 +174,7 @@ class ToldState(KeptState):
 
 
 class HeardState(KeptState):
-    """What another rank hears of it."""
+    """State that another rank receives from rank 0."""
 
     def __init__(self, ranks: Ranks, folder: Path, objects: Mapping[str, Any] | None) -> None:
         self._ranks = ranks
@@ -210,7 +206,7 @@ class Rank(Member):
             self._shard(parts.optimizers, parts.parameters)
 
     def close(self, *, part: bool = True) -> None:
-        """As of `Member`, without the steps of an unfinished round."""
+        """Close without the steps of an unfinished round."""
         super().close(part=False)
 
     def _shard(self, optimizers: Sequence[Optimizer], parameters: sharded.ShardedParameters) -> None:
@@ -224,7 +220,7 @@ class Rank(Member):
 
 
 class Leader(Rank):
-    """The member: rank 0."""
+    """Rank 0, which is the member."""
 
     def __init__(self, folder: Path, parts: Parts, life: Life, ranks: Ranks) -> None:
         super().__init__(folder, parts, life, ranks)
@@ -238,7 +234,7 @@ class Leader(Rank):
 
 
 class Follower(Rank):
-    """What does as the member does: another rank."""
+    """Another rank, which follows the member."""
 
     def __init__(self, folder: Path, parts: Parts, life: Life, ranks: Ranks) -> None:
         super().__init__(folder, parts, life, ranks)

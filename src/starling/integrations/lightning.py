@@ -50,11 +50,11 @@ class SwarmCallback(Callback):  # type: ignore[misc]  # Lightning's types are no
         trainer.should_stop |= self.swarm.finished
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave."""
+        """Leave the swarm."""
         self.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave."""
+        """Leave the swarm."""
         self.close()
 
     def state_dict(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What rank 0 of a training says to the others: words of its node's engine, with vectors.
+"""Messages of rank 0 to the other ranks: those of its node's engine, with vectors.
 
     >= 1    length of a word, which comes next; then the vectors that belong to it
     WAIT    there is nothing yet: rank 0 says so every BEAT_S
@@ -27,7 +27,7 @@ WAIT, GO_ON = 0, -1
 
 
 class Restored(msgspec.Struct, frozen=True, tag_field="kind", tag="restored"):
-    """What rank 0 has restored of the objects in `state`."""
+    """State that rank 0 has restored into the objects in `state`."""
 
     round: int | None  # None: nothing
     size: int = 0  # bytes of a file of torch.save, which are shared next

@@ -70,7 +70,7 @@ def here(tensor: Tensor) -> Tensor:
 
 
 class ShardedParameters(Parameters):
-    """As `Parameters`, of shards. `read` and `write` are called by all ranks together."""
+    """`Parameters` of shards. `read` and `write` are called by all ranks together."""
 
     move = Parameters.move_whole
 
@@ -86,7 +86,6 @@ class ShardedParameters(Parameters):
                 )
 
     def read(self, into: Tensor) -> None:
-        """As of `Parameters`."""
         reshard(self._model)
         with quiet():
             for number, (place, each) in enumerate(zip(self.cut(into), self.named.values(), strict=True)):
@@ -95,7 +94,6 @@ class ShardedParameters(Parameters):
                     place.add_(self.lost[number].to(place.device))
 
     def write(self, vector: Tensor) -> None:
-        """As of `Parameters`."""
         reshard(self._model)
         with quiet():
             copies: dict[int, list[Tensor]] = {}
@@ -112,16 +110,14 @@ class ShardedParameters(Parameters):
         reshard(self._model)
 
     def check_same(self) -> None:
-        """As of `Parameters`."""
         reshard(self._model)
         super().check_same()
 
 
 class ShardedMemories(OptimizerMemories):
-    """As `OptimizerMemories`, of shards. `read` and `write` are called by all ranks together."""
+    """`OptimizerMemories` of shards. `read` and `write` are called by all ranks together."""
 
     def read(self, mean: Tensor, square: Tensor) -> None:
-        """As of `OptimizerMemories`."""
         pieces = self._pieces() or []
         with quiet():
             mean.zero_()
@@ -132,7 +128,6 @@ class ShardedMemories(OptimizerMemories):
                         place.copy_(whole(kept))
 
     def write(self, mean: Tensor, square: Tensor, age: int) -> None:
-        """As of `OptimizerMemories`."""
         pieces = self._pieces() or []
         with quiet():
             for piece, m, v in zip(pieces, self._parameters.cut(mean), self._parameters.cut(square), strict=False):
@@ -153,7 +148,7 @@ class ShardedMemories(OptimizerMemories):
 
 
 class ShardedFlows(Flows):
-    """As `Flows`, of shards: `stepped` is called by all ranks together."""
+    """`Flows` of shards: `stepped` is called by all ranks together."""
 
     def __init__(self, parameters: ShardedParameters, add: Sum) -> None:
         super().__init__()
@@ -162,7 +157,6 @@ class ShardedFlows(Flows):
         self._dot = self._power = 0.0  # of this step and rank, as they are remembered
 
     def begin(self, c: Tensor, known: Sequence[float], *, active: bool) -> None:
-        """As of `Flows`."""
         super().begin(c, known, active=active)
         if active:
             shards = zip(self._parameters.cut(c), self._parameters.named.values(), strict=True)
@@ -178,7 +172,6 @@ class ShardedFlows(Flows):
         self._power += share * (after.power - REMEMBERED * before.power)
 
     def stepped(self) -> None:
-        """As of `Flows`."""
         super().stepped()
         if self.active:
             dot, power = self._add((self._dot, self._power))
@@ -187,7 +180,7 @@ class ShardedFlows(Flows):
 
 
 class ShardedGradients(Gradients):
-    """As `Gradients`, of shards."""
+    """`Gradients` of shards."""
 
     def __init__(self, parameters: ShardedParameters, ranks: int) -> None:
         super().__init__(parameters)
@@ -216,7 +209,7 @@ def _holders(tensor: Tensor, ranks: int) -> int:
 
 
 class ShardedHooks(Hooks):
-    """As `Hooks`, of shards."""
+    """`Hooks` of shards."""
 
     def __init__(
         self, optimizers: Sequence[Optimizer], parameters: ShardedParameters, correction: Correction, ranks: int

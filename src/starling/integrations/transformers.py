@@ -66,7 +66,7 @@ class SwarmCallback(TrainerCallback):  # type: ignore[misc]  # transformers' typ
         control.should_training_stop |= self.swarm.finished
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
-        """Leave."""
+        """Leave the swarm."""
         self.close()
 
     def close(self) -> None:
