@@ -63,31 +63,43 @@ class Computed:
 
 
 @dataclass(slots=True)
-class Progress:
-    """State and figures of one node's run."""
+class Evaluated:
+    """What evaluations gave: the last, and the best."""
 
-    changed: Callable[[], object] = lambda: None  # called when the state has changed
-    state: State = "starting"
-    round: int = 0  # rounds (slots) done
-    joined_late: bool = False  # training began with a model fetched from peers
-    figures: EngineFigures = field(default_factory=EngineFigures)
-    """The engine's latest; loss and distance are the last that were measured."""
     value: float | None = None
-    value_round: int | None = None
-    alone: float | None = (
-        None  # as `value`, before the exchanges of the round `value_round - 1`, where that was measured
-    )
+    round: int | None = None
+    """Rounds done at the last evaluation, or attempt at one."""
+    alone: float | None = None
+    """As `value`, before the exchanges of the round `round - 1`, where that was measured."""
     others: tuple[tuple[str, float], ...] = ()  # further metrics, measured with `value`
     best: float | None = None  # value of the best model so far
     best_round: int | None = None
-    computed: Computed = field(default_factory=Computed)
-    halted: str = ""  # why nothing more is learned from this node's data; "" while it is
-    few_steps: str = ""  # how few local steps were done in the rounds so far; "" where it was at least half
-    losses: Curve = field(default_factory=Curve)
-    values: Curve = field(default_factory=Curve)
-    current: int | None = None  # the round (slot) in progress; None before the first
-    distances: Curve = field(default_factory=Curve)
-    speed: Rate = field(default_factory=Rate)  # of local steps
+    curve: Curve = field(default_factory=Curve)  # of `value`
+
+
+class Progress:
+    """State and figures of one node's run; `changed` is called when the state has changed."""
+
+    def __init__(self, changed: Callable[[], object] = lambda: None) -> None:
+        self._changed = changed
+        self.state: State = "starting"
+        self.round = 0
+        """Rounds (slots) done."""
+        self.current: int | None = None
+        """The round (slot) in progress; None before the first."""
+        self.joined_late = False
+        """Training began with a model fetched from peers."""
+        self.figures = EngineFigures()
+        """The engine's latest; loss and distance are the last that were measured."""
+        self.evaluated = Evaluated()
+        self.computed = Computed()
+        self.halted = ""
+        """Why nothing more is learned from this node's data; "" while it is."""
+        self.few_steps = ""
+        """How few local steps were done in the rounds so far; "" where it was at least half."""
+        self.losses, self.distances = Curve(), Curve()
+        self.speed = Rate()
+        """Of local steps."""
 
     def measured(self, figures: EngineFigures) -> None:
         """Take over figures of the engine; a loss or a distance that they lack stays as it was."""
@@ -97,7 +109,7 @@ class Progress:
     def enter(self, state: State) -> None:
         """Change the state."""
         self.state = state
-        self.changed()
+        self._changed()
 
 
 def loss_told(loss: float | None) -> tuple[Level, str]:

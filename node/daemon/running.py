@@ -89,7 +89,7 @@ class RunningNode:
         engine.reset = self.exchange.reset_all
         context.network.expect("exchange", PAYLOAD_BYTES_PER_PARAMETER * opened.parameters + PAYLOAD_BYTES)
         progress.figures, progress.round = opened.figures, opened.round
-        progress.best, progress.best_round = opened.best, opened.best_round
+        progress.evaluated.best, progress.evaluated.best_round = opened.best, opened.best_round
         begun.transfer.expect(opened)
 
     async def serve(self, nursery: trio.Nursery) -> None:

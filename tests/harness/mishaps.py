@@ -185,10 +185,10 @@ async def accuracy(story: Story, seed: int, rounds: int) -> list[float]:
         play.begin()
         nursery.start_soon(play.happen)
         await until(
-            lambda: all(it.node.progress.value_round == rounds for it in play.swarm.nodes.values()), 10.0 * rounds
+            lambda: all(it.node.progress.evaluated.round == rounds for it in play.swarm.nodes.values()), 10.0 * rounds
         )
         nursery.cancel_scope.cancel()
-    return [it.node.progress.value for it in play.swarm.nodes.values()]
+    return [it.node.progress.evaluated.value for it in play.swarm.nodes.values()]
 
 
 async def play(story: Story, seed: int) -> Outcome:

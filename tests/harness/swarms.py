@@ -70,7 +70,7 @@ def agree(swarm: VirtualSwarm, *nodes: int) -> bool:
 
 def values(swarm: VirtualSwarm) -> list[float]:
     """Last values of the metric, by index."""
-    return [virtual.node.progress.value for virtual in swarm.nodes.values()]
+    return [virtual.node.progress.evaluated.value for virtual in swarm.nodes.values()]
 
 
 def flows_with(swarm: VirtualSwarm, peer: str) -> list[int]:

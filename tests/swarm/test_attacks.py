@@ -40,7 +40,7 @@ def told(rule: str, attack: str) -> tuple[float, list[str]]:
             values = []
             for index in honest:
                 await swarm.nodes[index].node.running.training.house.evaluation.evaluate()
-                values.append(swarm.nodes[index].node.progress.value)
+                values.append(swarm.nodes[index].node.progress.evaluated.value)
             return mean(values), events(swarm.nodes[0])
 
     return replayable(tale, 0)

@@ -45,7 +45,7 @@ def vouched(nodes: int = HONEST + 1, rounds: int = ROUNDS) -> Manifest:
 async def accuracy(swarm) -> list[float]:
     """Of the honest, at the end."""
     await swarm.finished()
-    return [swarm.nodes[index].node.progress.value for index in range(HONEST)]
+    return [swarm.nodes[index].node.progress.evaluated.value for index in range(HONEST)]
 
 
 @cache
@@ -100,7 +100,7 @@ async def test_a_hostile_member_is_banned_by_hand_and_the_others_recover():
         await swarm.finished()
         assert consensus(swarm) < 0.75 * hurt
         assert not flows_with(swarm, liar.peer_id)
-        values = [virtual.node.progress.value for virtual in swarm.nodes.values()]
+        values = [virtual.node.progress.evaluated.value for virtual in swarm.nodes.values()]
         assert min(values) > 0.85
         await drain(swarm)
         assert assert_flows_cancel(swarm) > 0.0
@@ -195,4 +195,4 @@ async def test_what_a_liar_pushed_for_long_does_not_strike_back_when_it_is_gone(
             assert consensus(swarm, 7) < pushed
         assert any("edges_anew" in events(virtual) for virtual in swarm.nodes.values())
         await swarm.finished()
-        assert min(virtual.node.progress.value for virtual in swarm.nodes.values()) > 0.9
+        assert min(virtual.node.progress.evaluated.value for virtual in swarm.nodes.values()) > 0.9

@@ -62,7 +62,7 @@ async def test_exact_clones_lose_their_weight_though_they_are_half_of_all(rule):
         await swarm.finished()
         liars = {swarm.nodes[index].peer_id for index in LIARS}
         honest = [virtual for index, virtual in swarm.nodes.items() if index not in LIARS]
-        worst, best = (f(virtual.node.progress.value for virtual in honest) for f in (min, max))
+        worst, best = (f(virtual.node.progress.evaluated.value for virtual in honest) for f in (min, max))
         successes = [named_as_wanted(virtual) for virtual in honest]
         assert not any(virtual.node.events.faults for virtual in honest), "nothing that they do is against the protocol"
         if rule == "mean":

@@ -87,7 +87,7 @@ async def test_survivors_of_a_crash_delete_its_flow_and_the_crashed_identity_com
             gone in v.node.running.exchange.edges and v.node.running.exchange.committed(gone)
             for v in swarm.nodes.values()
         )
-        assert abs(back.node.progress.value - mean(values(swarm))) <= POINTS
+        assert abs(back.node.progress.evaluated.value - mean(values(swarm))) <= POINTS
         assert min(values(swarm)) > LEARNED
         await drain(swarm)
         assert_flows_cancel(swarm)

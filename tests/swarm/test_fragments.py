@@ -36,4 +36,4 @@ async def test_what_travels_in_fragments_survives_a_crash_and_a_late_join(seed):
             flows = [one.engine.replica.memory.ledger.flows[other.peer_id] for one, other in (pair, pair[::-1])]
             quarter = len(flows[0]) // 4
             assert all(bool(flow[at : at + quarter].any()) for flow in flows for at in range(0, 4 * quarter, quarter))
-            assert min(virtual.node.progress.value for virtual in swarm.nodes.values()) > LEARNED
+            assert min(virtual.node.progress.evaluated.value for virtual in swarm.nodes.values()) > LEARNED

@@ -73,7 +73,7 @@ async def mixed(pace: str, seed: int, folder: Path | None, rounds: int = 90) -> 
         await until(lambda: agree(swarm))
         await drain(swarm)
         assert assert_flows_cancel(swarm) > 0.0
-        assert min(virtual.node.progress.value for virtual in swarm.nodes.values()) > 0.88
+        assert min(virtual.node.progress.evaluated.value for virtual in swarm.nodes.values()) > 0.88
         for virtual in swarm.nodes.values():
             assert {reason for counts in virtual.node.events.faults.values() for reason in counts} <= SOFT
 

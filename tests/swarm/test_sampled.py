@@ -56,7 +56,7 @@ async def test_if_four_fifths_of_forty_nodes_fall_silent_the_rest_lose_six_round
         await until(lambda: furthest() > before + 2)
         assert trio.current_time() - silent_s < 20.0
         await swarm.finished()
-        averaged = {point.round for each in everybody for point in each.node.progress.values.points}
+        averaged = {point.round for each in everybody for point in each.node.progress.evaluated.curve.points}
         assert len(set(range(1, rounds + 1)) - averaged) <= 6
         assert min(values(swarm)) > 0.7
         assert not faults(swarm)

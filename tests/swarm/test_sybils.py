@@ -171,5 +171,5 @@ async def test_an_army_without_credentials_gets_no_foothold_in_a_swarm_that_trai
         }
         assert inviters == {swarm.nodes[0].peer_id if kind == "invite" else ""}
         await swarm.finished()
-        assert all(virtual_node.node.progress.value > 0.8 for virtual_node in swarm.nodes.values())
+        assert all(virtual_node.node.progress.evaluated.value > 0.8 for virtual_node in swarm.nodes.values())
         nursery.cancel_scope.cancel()

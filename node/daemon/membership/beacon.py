@@ -39,17 +39,12 @@ class BeaconService:
     """The order in which the overlay ranks members: by salts that no member can predict more than an epoch ahead."""
 
     def __init__(self, context: NodeContext, members: Members) -> None:
-        self._me = context.me
-        self._report = context.report
-        self._swarm = context.swarm
-        self._creator = context.manifest.founder
-        self._sign = context.identity.sign
-        self._members = members
+        self._context, self._members = context, members
+        self._me, self._creator = context.me, context.manifest.founder
         overlay = context.manifest.overlay
         self._every = overlay.rerank_every if overlay.kind != "pull" else 0
-        self._sync_s = context.manifest.membership.sync_s
         self._sampler = Sampler(context.secret_seed("beacon"))
-        self._beacons = Beacons(self._swarm, self._creator, verify)
+        self._beacons = Beacons(context.swarm, self._creator, verify)
         self._rations = Rations(BURST, PER_S, MAX_SENDERS)
         self._epoch = 0
         self._entered = trio.Event()
@@ -60,11 +55,11 @@ class BeaconService:
     def salt(self, round: int) -> bytes:
         """The salt of the ranks in a round that is, or is about to be, under way here."""
         if not self._every:
-            return self._swarm.encode()
+            return self._context.swarm.encode()
         epoch = epoch_of(round, self._every)
         if epoch > self._epoch or not self._began:
             self._enter(epoch)
-        return self._beacons.salt(self._swarm.encode(), epoch)
+        return self._beacons.salt(self._context.swarm.encode(), epoch)
 
     def digest(self, round: int) -> bytes:
         """Digest of the members and, where that changes, their order in a round, which Requests carry."""
@@ -92,7 +87,7 @@ class BeaconService:
             await nursery.start(self._best_effort.serve)
             task_status.started()
             while self._every:
-                with trio.move_on_after(self._sync_s) as waiting:
+                with trio.move_on_after(self._context.manifest.membership.sync_s) as waiting:
                     await self._entered.wait()
                 self._entered = trio.Event()
                 self._ask(1 if waiting.cancelled_caught else 0)
@@ -106,19 +101,19 @@ class BeaconService:
         if could_know and not self._missing and epoch not in self._beacons:
             self._missing = True
             text = f"no beacon from the creator for round {epoch * self._every}: neighbors are predictable until one arrives"
-            self._report.event("beacon_missing", text, level="warning", epoch=epoch)
+            self._context.report.event("beacon_missing", text, level="warning", epoch=epoch)
         self._entered.set()
 
     def _look(self) -> None:
         if self._missing and self._epoch in self._beacons:
             self._missing = False
-            self._report.event("beacon_back", "the creator publishes beacons again", epoch=self._epoch)
+            self._context.report.event("beacon_back", "the creator publishes beacons again", epoch=self._epoch)
 
     def _publish(self) -> None:
         """As the creator: sign the beacon of the next epoch, and of this one if that was not done an epoch ago."""
         for epoch in range(max(1, self._epoch), self._epoch + 2):
             if epoch not in self._beacons:
-                beacon = signed(self._swarm, epoch, self._sign)
+                beacon = signed(self._context.swarm, epoch, self._context.identity.sign)
                 self._beacons.take(self._me, beacon, self._epoch)
                 self._spread(beacon, set())
 

@@ -37,10 +37,13 @@ async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[s
         case "evaluate":
             running = node.running
             await running.training.house.evaluation.evaluate()
-            progress = node.progress
+            last = node.progress.evaluated
             return {
-                "metric": running.opened.metric, "value": progress.value, "round": progress.value_round, "others": dict(progress.others),
-            }  # fmt: skip
+                "metric": running.opened.metric,
+                "value": last.value,
+                "round": last.round,
+                "others": dict(last.others),
+            }
         case "export":
             path = Path(str(fields["path"]))
             if not path.is_absolute():

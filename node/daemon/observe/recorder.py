@@ -12,7 +12,7 @@ ones would have held.
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import trio
@@ -20,11 +20,12 @@ import trio
 from starling.node import platform
 from starling.node.config.schema import RecordSection
 from starling.node.daemon.app import Node
+from starling.node.daemon.progress import Computed
 from starling.node.daemon.running import RunningNode
 from starling.node.interfaces import Reporter
 from starling.node.net.api import Traffic
 from starling.node.status.record import earlier, line
-from starling.node.status.snapshot import Exchanges, StatusSnapshot
+from starling.node.status.snapshot import EngineFigures, Exchanges, StatusSnapshot
 from starling.node.storage import private
 
 MIN_PAUSE_S = 0.1
@@ -128,30 +129,27 @@ class Totals:
 
     at_s: float  # of a monotonic clock
     round: int = 0  # rounds done, including those of a checkpoint or a peer's model
-    rounds: int = 0  # done by this process
-    steps: int = 0  # local steps done by this process
-    computed_s: float = 0.0  # time spent in them
-    loss: float | None = None
+    computed: Computed = field(default_factory=Computed)  # by this process
+    figures: EngineFigures = EngineFigures()  # noqa: RUF009 — frozen
     exchanges: Exchanges = Exchanges()  # noqa: RUF009 — frozen
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    distance: float | None = None
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 def round_fields(before: Totals, now: Totals) -> dict[str, object]:
     """The fields of the event `round`: figures since the previous line. docs/observing.md explains each."""
-    computing_s = now.computed_s - before.computed_s
+    computing_s = now.computed.seconds - before.computed.seconds
     return {
         "round": now.round,
-        "rounds": now.rounds - before.rounds,
-        "loss": now.loss,
-        "distance": now.distance,
-        "steps": now.steps - before.steps,
+        "rounds": now.computed.rounds - before.computed.rounds,
+        "loss": now.figures.loss,
+        "distance": now.figures.distance,
+        "steps": now.computed.steps - before.computed.steps,
         "computing_s": round(computing_s, 4),
         "waiting_s": round(max(0.0, now.at_s - before.at_s - computing_s), 4),
         **{name: getattr(now.exchanges, name) - getattr(before.exchanges, name) for name in Exchanges.__struct_fields__},
-        "bytes_sent": max(0, now.bytes_sent - before.bytes_sent),  # a network forgets unknown peers after a while
-        "bytes_received": max(0, now.bytes_received - before.bytes_received),
+        # a network forgets unknown peers after a while
+        "bytes_sent": max(0, now.traffic.bytes_sent - before.traffic.bytes_sent),
+        "bytes_received": max(0, now.traffic.bytes_received - before.traffic.bytes_received),
     }  # fmt: skip
 
 
@@ -159,11 +157,8 @@ def totals(node: Node) -> Totals:
     """Figures of a node since its start."""
     progress, network = node.progress, node.network
     traffic = network.total_traffic if network is not None else Traffic()
-    return Totals(
-        trio.current_time(), progress.round, progress.computed.rounds, progress.computed.steps, progress.computed.seconds,
-        progress.figures.loss, node.phase.exchange.stats if isinstance(node.phase, RunningNode) else Exchanges(),
-        traffic.bytes_sent, traffic.bytes_received, progress.figures.distance,
-    )  # fmt: skip
+    exchanges = node.phase.exchange.stats if isinstance(node.phase, RunningNode) else Exchanges()
+    return Totals(trio.current_time(), progress.round, replace(progress.computed), progress.figures, exchanges, traffic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +180,7 @@ class RoundLog:
 
     def _sample(self, before: Totals) -> Totals:
         now = self.totals()
-        if now.rounds == before.rounds:
+        if now.computed.rounds == before.computed.rounds:
             return before
         self.write(round_fields(before, now))
         return now

@@ -53,9 +53,8 @@ def _own(node: Node, engine_pid: int | None) -> Fields:
     gpu = {name: figures.pop(name) for name in Resources.__struct_fields__ if name in figures}
     return (
         figures
-        | _same(
-            progress, "state", "round", "value", "value_round", "others", "best", "best_round", "alone", "joined_late"
-        )
+        | _same(progress, "state", "round", "joined_late")
+        | _same(progress.evaluated, "value", "others", "best", "best_round", "alone")
         | {
             "version": VERSION,
             "peer": setup.identity.peer_id,
@@ -67,8 +66,9 @@ def _own(node: Node, engine_pid: int | None) -> Fields:
             "steps_per_s": progress.speed.per_busy_s(),
             "paced_per_s": progress.speed.per_s(now) if progress.state == "training" else progress.speed.per_s(),
             "delta": setup.config.privacy.delta if progress.figures.epsilon is not None else None,
+            "value_round": progress.evaluated.round,
             "loss_curve": progress.losses.points,
-            "value_curve": progress.values.points,
+            "value_curve": progress.evaluated.curve.points,
             "distance_curve": progress.distances.points,
             "events": node.events.recent,
             "transactions": node.transactions.ended,

@@ -44,24 +44,23 @@ class Evaluation:
         progress = self.progress
         match await self.work.evaluate(progress.round):
             case None:
-                progress.value_round = progress.round
+                progress.evaluated.round = progress.round
             case calls.Refused(kind="config" | "unmeasured" as kind, reason=reason):
-                progress.value_round = progress.round
+                progress.evaluated.round = progress.round
                 self.report.event("not_evaluated", reason, level=_LEVELS[kind], round=progress.round)
             case calls.Evaluated() as evaluated:
                 self._note(evaluated)
 
     def _note(self, evaluated: calls.Evaluated) -> None:
-        progress, metric = self.progress, self.metric
-        done = progress.round
-        progress.value, progress.value_round = evaluated.value, done
-        progress.best, progress.best_round = evaluated.best, evaluated.best_round
-        progress.others = tuple(evaluated.others.items())
-        progress.values.add(done, trio.current_time() - self._began, evaluated.value)
+        kept, metric, done = self.progress.evaluated, self.metric, self.progress.round
+        kept.value, kept.round = evaluated.value, done
+        kept.best, kept.best_round = evaluated.best, evaluated.best_round
+        kept.others = tuple(evaluated.others.items())
+        kept.curve.add(done, trio.current_time() - self._began, evaluated.value)
         self.stop.evaluated(done, evaluated.value)
         level, doubt = loss_told(evaluated.loss)
         self.report.event(
-            "evaluated", f"{metric} {evaluated.value:.4g}{show.others(progress.others)} after round {done}{doubt}", level=level,
-            round=done, metric=metric, value=evaluated.value, loss=evaluated.loss, samples=evaluated.samples, alone=progress.alone,
+            "evaluated", f"{metric} {evaluated.value:.4g}{show.others(kept.others)} after round {done}{doubt}", level=level,
+            round=done, metric=metric, value=evaluated.value, loss=evaluated.loss, samples=evaluated.samples, alone=kept.alone,
             others=evaluated.others,
         )  # fmt: skip

@@ -75,7 +75,7 @@ class Training:
         progress.speed.add(trio.current_time(), progress.figures.local_steps, progress.computed.seconds)
         progress.enter("training")
         await self.loop.run(start_round)
-        while progress.value_round != progress.round:
+        while progress.evaluated.round != progress.round:
             async with self.house.surviving():
                 await self.house.evaluation.evaluate()
             await trio.sleep(0.01)  # an evaluation on the owner's command may be in progress

@@ -156,13 +156,13 @@ class MeasuredBeforeMix:
         if not evaluated(self.pace, round + 1):
             return await self.rounds.exchange(round)
         done = trio.Event()
-        self.progress.alone = None
+        self.progress.evaluated.alone = None
 
         async def evaluate() -> None:
             with suppress(EngineError):  # the exchange meets it too
                 found = await self.engine.call(calls.Evaluate(round + 1, keep=False))  # of a copy
                 if isinstance(found, calls.Evaluated) and math.isfinite(found.value):
-                    self.progress.alone = found.value
+                    self.progress.evaluated.alone = found.value
             done.set()
 
         async with beside(evaluate):

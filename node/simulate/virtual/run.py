@@ -132,7 +132,7 @@ class _Run:
 
     def _keep_model(self, index: int, virtual: VirtualNode) -> None:
         """Store the model of a node that has just evaluated itself in a due round. Called often, so it must be cheap."""
-        measured = virtual.node.progress.value_round
+        measured = virtual.node.progress.evaluated.round
         if measured is not None and self._due and measured >= self._due[0] and measured in self._due:
             models = self._models.setdefault(measured, {})
             if index not in models:
@@ -167,7 +167,7 @@ class _Run:
                     if index < self._scenario.simulate.nodes:
                         return
                     continue  # who is about to join is not waited for
-                if index not in taken and (at.round < due or (at.round == due and at.value_round != due)):
+                if index not in taken and (at.round < due or (at.round == due and at.evaluated.round != due)):
                     return
             self._due.pop(0)
             alive = sorted(

@@ -11,9 +11,11 @@ from starling.node.cli.demo import make_plan
 from starling.node.config.schema import RecordSection
 from starling.node.daemon.observe import recorder as shell
 from starling.node.daemon.observe.recorder import Recorder, RoundLog, Totals, round_fields
+from starling.node.daemon.progress import Computed
 from starling.node.demo.swarm import RECORD_S, Demo
+from starling.node.net.api import Traffic
 from starling.node.status.record import RECORD_NAME, load
-from starling.node.status.snapshot import Exchanges, PeerStatus
+from starling.node.status.snapshot import EngineFigures, Exchanges, PeerStatus
 from tests.harness.daemons import Reports
 from tests.harness.records import at_second
 
@@ -134,16 +136,16 @@ async def test_pandas_reads_a_record(tmp_path, autojump_clock):
     assert frame["loss_curve"].map(len).sum() == 5
 
 
-def seen(at_s, rounds, **changes):
+def seen(at_s, rounds, steps=0, seconds=0.0, **changes):
     """A node that began at round 100, from a checkpoint."""
-    return Totals(at_s=at_s, round=100 + rounds, rounds=rounds, **changes)
+    return Totals(at_s=at_s, round=100 + rounds, computed=Computed(rounds, steps, seconds), **changes)
 
 
 async def test_a_line_sums_up_what_was_done_since_the_line_before():
-    before = seen(10.0, 4, steps=80, computed_s=3.0, exchanges=Exchanges(committed=6), bytes_sent=100)
+    before = seen(10.0, 4, 80, 3.0, exchanges=Exchanges(committed=6), traffic=Traffic(100, 0))
     now = seen(
-        11.5, 7, steps=140, computed_s=4.0, loss=0.5, distance=0.01, exchanges=Exchanges(committed=8, timeout=1), bytes_sent=150,
-        bytes_received=40,
+        11.5, 7, 140, 4.0, figures=EngineFigures(loss=0.5, distance=0.01), exchanges=Exchanges(committed=8, timeout=1),
+        traffic=Traffic(150, 40),
     )  # fmt: skip
     assert round_fields(before, now) == {
         "round": 107, "rounds": 3, "loss": 0.5, "distance": 0.01, "steps": 60, "computing_s": 1.0, "waiting_s": 0.5, "committed": 2,

@@ -19,7 +19,8 @@ def evaluation(reply, every=5):
 
     votes = []
     stop = SimpleNamespace(evaluated=lambda *said: votes.append(said), agreed=lambda: len(votes) > 1)
-    progress = Progress(round=3)
+    progress = Progress()
+    progress.round = 3
     work = SimpleNamespace(evaluate=evaluate)
     return Evaluation(PaceSection(evaluate_every=every), work, stop, progress, Reports(), "accuracy"), votes
 
@@ -57,7 +58,12 @@ async def test_every_value_is_a_vote_on_stopping():
 async def test_where_there_is_no_value_the_round_counts_as_evaluated_unless_it_may_be_tried_again(reply, round, events):
     made, votes = evaluation(reply)
     await made.evaluate()
-    assert (made.progress.value_round, made.progress.value, made.report.names, votes) == (round, None, events, [])
+    assert (made.progress.evaluated.round, made.progress.evaluated.value, made.report.names, votes) == (
+        round,
+        None,
+        events,
+        [],
+    )
 
 
 @virtual
