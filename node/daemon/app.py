@@ -28,7 +28,7 @@ from starling.node.daemon.membership.bootstrap import Bootstrap
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.running import Begun, RunningNode
 from starling.node.daemon.schedule import Schedule
-from starling.node.daemon.state.start_model import StartModel, Ways
+from starling.node.daemon.state.start_model import StartFile, StartModel, Ways
 from starling.node.daemon.state.transfer import Transfer
 from starling.node.daemon.trust.peer_policy import Enforcement, PeerPolicy
 from starling.node.net.api import Network
@@ -190,7 +190,8 @@ class Node:
         if wanted is None or place is None:
             return setup.config.start
         self.phase = Fetching(manifest, transfer)
-        model = StartModel(place, wanted, setup.swarm, network, transfer, self.policy, setup.machine.offload)
+        file = StartFile(place, wanted, setup.machine.offload)
+        model = StartModel(file, setup.swarm, network, transfer, self.policy)
 
         async def dial(address: str) -> str:
             return await network.dial(address, given=address in bootstrap.given)

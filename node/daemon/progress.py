@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import structs
@@ -62,19 +62,22 @@ class Computed:
         self.seconds += seconds
 
 
-@dataclass(slots=True)
 class Evaluated:
     """What evaluations gave: the last, and the best."""
 
-    value: float | None = None
-    round: int | None = None
-    """Rounds done at the last evaluation, or attempt at one."""
-    alone: float | None = None
-    """As `value`, before the exchanges of the round `round - 1`, where that was measured."""
-    others: tuple[tuple[str, float], ...] = ()  # further metrics, measured with `value`
-    best: float | None = None  # value of the best model so far
-    best_round: int | None = None
-    curve: Curve = field(default_factory=Curve)  # of `value`
+    def __init__(self) -> None:
+        self.value: float | None = None
+        self.round: int | None = None
+        """Rounds done at the last evaluation, or attempt at one."""
+        self.alone: float | None = None
+        """As `value`, before the exchanges of the round `round - 1`, where that was measured."""
+        self.others: tuple[tuple[str, float], ...] = ()
+        """Further metrics, measured with `value`."""
+        self.best: float | None = None
+        """The value of the best model so far."""
+        self.best_round: int | None = None
+        self.curve = Curve()
+        """Of `value`."""
 
 
 class Progress:

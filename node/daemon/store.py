@@ -1,6 +1,6 @@
 """What a node keeps between its runs: in its run directory (`starling.node.storage.run_dir`), or in memory where it has none."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -80,14 +80,14 @@ class MemoryStore:
 
     manifest: Manifest | None = None
     decisions: tuple[Decision, ...] = ()
-    revoked: tuple[Revocation, ...] = ()
     ticket: Ticket | None = None
-    peers: tuple[str, ...] = ()
-    stage: int = -1
     checkpoint: Path | None = None
     model: Path | None = None
-    partial: Path | None = None
-    start: Path | None = None
+    partial: Path | None = field(default=None, init=False)
+    start: Path | None = field(default=None, init=False)
+    revoked: tuple[Revocation, ...] = field(default=(), init=False)
+    peers: tuple[str, ...] = field(default=(), init=False)
+    stage: int = field(default=-1, init=False)
 
     def read_manifest(self) -> Manifest | None:
         return self.manifest

@@ -96,7 +96,7 @@ def session_of(
         vectors = LiveVectors(replica, outgoing, trainer.rates.phase, lambda: trainer.steps, window, pace.local_steps)
     else:
         vectors = FrozenVectors(replica, outgoing, pace.local_steps)
-    site = Site(opening, vectors, trainer.rates.shared_phase, trainer.losses(), distances, trainer.rates.shares, work)
+    site = Site(opening, vectors, trainer.rates, trainer.losses(), distances, work)
     exchange = exchange_of(replica, site)
     rounds: Rounds
     if isinstance(vectors, LiveVectors):

@@ -50,14 +50,22 @@ class Node:
         site = Site(
             structs.replace(opening(agreed, shard, name), **given),
             self.vectors,
-            self.phase,
+            self,
             None,
             self.distances,
-            shares=Agreed if self.rate is None else Lesser,
-            work=self.work,
+            self.work,
         )
         self.exchange = exchange_of(self.replica, site)
         self._handlers = self.exchange.handlers()
+
+    @property
+    def shares(self):
+        """Of gains, as the site asks for them."""
+        return Agreed if self.rate is None else Lesser
+
+    def shared_phase(self, round, local_steps):
+        """The same: nobody joins late."""
+        return self.phase(round, local_steps)
 
     def work(self):
         """A clock on which everything takes a second."""

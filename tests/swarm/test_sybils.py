@@ -15,7 +15,7 @@ from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import Acknowledge, Hello, Probe, Record, Solicit, Spread, StateOffer, StateQuery, Sync
 from starling.node.admission.chain import bind, invite, terms_of
 from starling.node.config.schema import AdmissionSection
-from starling.node.daemon.membership.neighbors import RandomNeighbors
+from starling.node.daemon.membership.neighbors import Caps, RandomNeighbors, secret_draws
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.identity import Identity
 from starling.node.net.memory import MemoryHub, address_of
@@ -113,11 +113,9 @@ async def test_a_victim_among_ten_times_as_many_sybils_has_a_majority_of_honest_
                 lambda: members.members,
                 victim.peer,
                 K,
-                members.origins.prefixes,
-                per_prefix,
+                Caps(per_prefix, members.origins.prefixes),
                 lambda _peer: True,
-                bytes(32),
-                1,
+                secret_draws(bytes(32), 1),
             )
             rounds = [set(chosen.weights(number)) - {victim.peer} for number in range(200)]
             majorities = sum(len(peers & honest) > len(peers) / 2 for peers in rounds) / len(rounds)

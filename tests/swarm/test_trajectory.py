@@ -21,7 +21,7 @@ from starling.node.config.schema import (
     TaskSection,
 )
 from starling.node.config.start import sealed
-from starling.node.daemon.membership.neighbors import RandomNeighbors
+from starling.node.daemon.membership.neighbors import Caps, RandomNeighbors, secret_draws
 from starling.node.identity import verify
 from starling.node.net.faults import loss
 from starling.node.rpc.calls import Save, Train
@@ -50,8 +50,8 @@ def _draw(swarm, index):
     """How a node draws whom it asks."""
     me, members = swarm.nodes[index].peer_id, swarm.nodes[index].node.running.membership.members
     return RandomNeighbors(
-        lambda: members, me, swarm.manifest.overlay.params().get("k", 1), lambda _peer: (), 0, lambda _peer: True,
-        swarm.identity(index).seed, swarm.nodes[index].node.running.membership.incarnation_of(me),
+        lambda: members, me, swarm.manifest.overlay.params().get("k", 1), Caps(), lambda _peer: True,
+        secret_draws(swarm.identity(index).seed, swarm.nodes[index].node.running.membership.incarnation_of(me)),
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, Protocol
 
 from starling.gossip.overlay.api import LastingEdges, Overlay
@@ -136,24 +137,38 @@ class OverlayNeighbors:
 
 
 @dataclass(frozen=True, slots=True)
+class Caps:
+    """How many peers drawn may have one label."""
+
+    per_label: int = 0  # 0: no limit
+    labels: Callable[[str], Collection[str]] = lambda _peer: ()  # of a peer, see `starling.robust.sampling.labels`
+
+    def known(self, peers: Iterable[str]) -> Mapping[str, Collection[str]]:
+        """Return the labels by peer, as far as there is a limit."""
+        return {peer: self.labels(peer) for peer in peers} if self.per_label else {}
+
+
+def secret_draws(secret: bytes, incarnation: int) -> Callable[[int], int]:
+    """Return the seed of each round's draw, from what only this node has; another one after each restart."""
+    return partial(derive, 0, secret, "draw", incarnation)
+
+
+@dataclass(frozen=True, slots=True)
 class RandomNeighbors:
     """K other members, uniformly at random within caps, drawn anew every round. Other nodes can neither predict nor influence the draw."""
 
     members: AliveMembers
     me: str
     k: int  # neighbors per round
-    prefixes: Callable[[str], Collection[str]]  # labels of a peer, see `starling.robust.sampling.labels`
-    per_prefix: int  # most neighbors with one label; 0 is no limit
+    caps: Caps
     allowed: Callable[[str], bool]  # whether a peer may be drawn
-    secret: bytes  # that only this node has
-    incarnation: int  # of this start, so that draws are not repeated after a restart
+    seed: Callable[[int], int]  # of a round's draw, which no other node knows
     _last: _Last = field(default_factory=_Last, compare=False, repr=False)
 
     def weights(self, round: int) -> Mapping[str, float]:
         """Neighbor -> mixing weight, the same for all."""
         others = [peer for peer in sorted(self.members()) if peer != self.me and self.allowed(peer)]
-        labels = {peer: self.prefixes(peer) for peer in others} if self.per_prefix else {}
-        chosen = draw(others, self.k, labels, self.per_prefix, derive(0, self.secret, "draw", self.incarnation, round))
+        chosen = draw(others, self.k, self.caps.known(others), self.caps.per_label, self.seed(round))
         return dict.fromkeys(chosen, 1.0 / (len(chosen) + 1))
 
     def link_map(self, round: int) -> LinkMap:

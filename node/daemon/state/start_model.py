@@ -64,24 +64,65 @@ class Ways:
     dial: Callable[[str], Awaitable[str]]  # address -> peer; raises TransportError
 
 
-@dataclass(slots=True)
-class StartModel:
-    """The file of one swarm.
+@dataclass(frozen=True, slots=True)
+class StartFile:
+    """The file on this node's disk.
 
     Args:
         path: where it is, or will be; `start.part` beside it is used while it is received.
         wanted: what the manifest says of it.
-        swarm: the swarm's id.
         offload: runs what reads and hashes files.
     """
 
     path: Path
     wanted: Chunked
+    offload: Offload
+
+    async def listed(self) -> bytes | None:
+        """Return the digests of its chunks; None: it is not there, or another one."""
+        return await self.offload(lambda: start_file.listed(self.path, self.wanted))
+
+    async def copied(self, given: Path) -> bytes:
+        """Copy a file of the owner's to its place -> the digests of its chunks. Raises ConfigError: it is another one."""
+        return await self.offload(lambda: start_file.keep(given, self.path, self.wanted))
+
+    async def chunk(self, offset: int, listed: bytes) -> bytes:
+        """Return the chunk that begins there; b"" if there is none, or the file has been damaged: no peer is told what is wrong."""
+        at = offset // MAX_CHUNK_BYTES * DIGEST_BYTES
+
+        def read() -> bytes:
+            data = start_file.chunk(self.path, offset)
+            return data if data and digests(data) == listed[at : at + DIGEST_BYTES] else b""
+
+        return await self.offload(read)
+
+    async def received(self) -> Received:
+        """Return what is received of it. Raises GossipError: the disk does not take it."""
+        return await self._on_disk(lambda: Received(self.path, self.wanted.size))
+
+    async def finish(self, file: Received) -> None:
+        """Put what was received in its place. Raises GossipError: the disk does not take it."""
+        await self._on_disk(file.finish)
+
+    async def _on_disk(self, work: Callable[[], T]) -> T:
+        try:
+            return await self.offload(work)
+        except OSError as error:
+            raise GossipError(
+                f"the model that the swarm begins with cannot be written to {self.path}: {error.strerror}; free disk space (df -h) and "
+                "`starling run` again"
+            ) from error
+
+
+@dataclass(slots=True)
+class StartModel:
+    """The model of the swarm with this id, in `file`."""
+
+    file: StartFile
     swarm: str
     network: Network
     transfer: Transfer
     report: Reporter
-    offload: Offload
     _listed: bytes = b""
     _replies: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MOST_REPLIES))
 
@@ -92,9 +133,9 @@ class StartModel:
 
         Raises ConfigError: that file is another one; GossipError: the disk does not take it.
         """
-        listed = await self.offload(lambda: start_file.listed(self.path, self.wanted))
+        listed = await self.file.listed()
         if listed is None and given:
-            listed = await self.offload(lambda: start_file.keep(Path(given), self.path, self.wanted))
+            listed = await self.file.copied(Path(given))
         self._listed = await self._fetched(ways) if listed is None else listed
         self.transfer.lend(number(self.swarm), self._answer)
 
@@ -105,23 +146,18 @@ class StartModel:
                 there = self._listed[query.offset :][:MAX_CHUNK_BYTES]
                 reply: Chunk | Digests = Digests(query.snapshot, query.offset, there)
             else:
-                reply = Chunk(query.snapshot, query.offset, await self.offload(lambda: self._chunk(query.offset)))
+                reply = Chunk(query.snapshot, query.offset, await self.file.chunk(query.offset, self._listed))
             await self.network.send(peer, "state", frames.encode(reply))
-
-    def _chunk(self, offset: int) -> bytes:
-        """The chunk that begins there; b"" if there is none, or the file has been damaged: no peer is told what is wrong."""
-        data, at = start_file.chunk(self.path, offset), offset // MAX_CHUNK_BYTES * DIGEST_BYTES
-        return data if data and digests(data) == self._listed[at : at + DIGEST_BYTES] else b""
 
     async def _fetched(self, ways: Ways) -> bytes:
         """Fetch the file; tries until it is whole -> the digests of its chunks."""
-        size, began, pause, warned = self.wanted.size, trio.current_time(), FIRST_PAUSE_S, False
+        size, began, pause, warned = self.file.wanted.size, trio.current_time(), FIRST_PAUSE_S, False
         text = f"fetching the model that the swarm begins with, {size / 1e6:,.1f} MB"
         self.report.event("start_fetching", text, size=size)
-        file = await self._on_disk(lambda: Received(self.path, size))
+        file = await self.file.received()
         while (found := await self._attempt(file, ways) or await self._laid(file)) is None:
             if not warned:
-                text = f"no bootstrap peer gives all of the model that the swarm begins with; still trying, or copy it to {self.path}"
+                text = f"no bootstrap peer gives all of the model that the swarm begins with; still trying, or copy it to {self.file.path}"
                 self.report.event("start_missing", text, level="warning")
                 warned = True
             await trio.sleep(pause)
@@ -131,28 +167,18 @@ class StartModel:
         self.report.event("start_fetched", text, size=size)
         return found
 
-    async def _on_disk(self, work: Callable[[], T]) -> T:
-        """Raises GossipError: the disk does not take it."""
-        try:
-            return await self.offload(work)
-        except OSError as error:
-            raise GossipError(
-                f"the model that the swarm begins with cannot be written to {self.path}: {error.strerror}; free disk space (df -h) and "
-                "`starling run` again"
-            ) from error
-
     async def _attempt(self, file: Received, ways: Ways) -> bytes | None:
         """Ask the peers there are for what is missing -> the digests of all chunks; None: some are still missing."""
         holders, listed = await self._holders(ways)
         if not holders:
             return None
-        size = self.wanted.size
+        size = self.file.wanted.size
         queued_s = 2.0 * AHEAD_S if size > MAX_CHUNK_BYTES else 0.0  # the only chunk waits behind no other
         chunks = Download(
-            size, self.wanted.root, listed, slow_bytes_per_s=SLOW_BYTES_PER_S, least_s=queued_s, data=file.pages
+            size, self.file.wanted.root, listed, slow_bytes_per_s=SLOW_BYTES_PER_S, least_s=queued_s, data=file.pages
         )
         if file.begun:
-            await self.offload(lambda: chunks.recover(file.chunks()))
+            await self.file.offload(lambda: chunks.recover(file.chunks()))
         file.begun = True
 
         async def ask(peer: str, index: int) -> bytes:
@@ -168,12 +194,12 @@ class StartModel:
             whole = await Fetching(chunks, holders, ask, self.report, file=file).run()
         if not whole:
             return None
-        await self._on_disk(file.finish)
+        await self.file.finish(file)
         return listed
 
     async def _laid(self, file: Received) -> bytes | None:
         """The digests of the file, if its owner has put it in its place meanwhile."""
-        listed = await self.offload(lambda: start_file.listed(self.path, self.wanted))
+        listed = await self.file.listed()
         if listed is not None:
             file.discard()
         return listed
@@ -204,11 +230,11 @@ class StartModel:
 
     async def _digests_of(self, peer: str) -> bytes:
         """The digests of all chunks, from this peer; b"": it has none, or gives others. Raises TransportError, trio.TooSlowError."""
-        query, length = DigestsQuery(number(self.swarm), 0), DIGEST_BYTES * count(self.wanted.size)
+        query, length = DigestsQuery(number(self.swarm), 0), DIGEST_BYTES * count(self.file.wanted.size)
         reply = await self.transfer.asking.ask(peer, Digests, query, length / SLOW_BYTES_PER_S)
         if reply.snapshot != query.snapshot or not reply.data:
             return b""
-        if len(reply.data) == length and root(reply.data) == self.wanted.root:
+        if len(reply.data) == length and root(reply.data) == self.file.wanted.root:
             return reply.data
         self.report.fault(peer, "state_digest_mismatch")
         return b""

@@ -32,9 +32,9 @@ class Grants:
     work: LocalWork
     progress: Progress
     report: Reporter
-    due: int = 0
+    due: int = field(default=0, init=False)
     """Local steps of all rounds since the start, those jumped over included."""
-    rest_s: float = 0.0
+    rest_s: float = field(default=0.0, init=False)
     """While paused: what the local steps of a round would take; 0 until it is known, and while not paused."""
     _paused: bool = False
     _local_steps: LocalSteps = field(init=False)  # of the next round

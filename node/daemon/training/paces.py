@@ -26,12 +26,14 @@ from starling.node.daemon.exchange.rounds import RoundExchange
 from starling.node.daemon.exchange.visits import VisitExchange
 from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.neighbors import (
+    Caps,
     LastingNeighbors,
     Members,
     NamedNeighbors,
     Neighbors,
     OverlayNeighbors,
     RandomNeighbors,
+    secret_draws,
 )
 from starling.node.daemon.membership.service import Membership
 from starling.node.daemon.training.catch_up import CatchUp, Jumps
@@ -146,8 +148,8 @@ def _pulled_steps(services: Services) -> Pace:
     )  # fmt: skip
     neighbors: Neighbors = (
         RandomNeighbors(
-            lambda: members.roster, context.me, section.k, members.origins.prefixes, context.manifest.admission.per_prefix,
-            services.may_use, context.identity.seed, context.incarnation,
+            lambda: members.roster, context.me, section.k, Caps(context.manifest.admission.per_prefix, members.origins.prefixes),
+            services.may_use, secret_draws(context.identity.seed, context.incarnation),
         )
         if section.kind == "pull"
         else OverlayNeighbors(

@@ -54,16 +54,26 @@ class Vectors(Protocol):
         """Add the effect of a committed exchange, now or when its time comes."""
 
 
+class SharedRates(Protocol):
+    """Learning rates as both ends of an exchange have to know them."""
+
+    @property
+    def shares(self) -> Callable[[Vectors], Any]:
+        """Makes what both ends do of a gain, as `starling.node.engine.exchange.shares.Shares`."""
+
+    def shared_phase(self, round: int, local_steps: float) -> Phase:
+        """Return the phase of `round` as it is at all nodes: without a late joiner's ramp."""
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """Facts of the node whose exchanges these are."""
 
     opening: calls.Open
     vectors: Vectors
-    phase: Callable[[int, float], Phase]  # of (round, local steps), equal at all nodes: without a late joiner's ramp
+    rates: SharedRates
     losses: Losses | None  # of models, on the batch of the last local step; None where losses would reveal data
     distances: ConsensusDistance
-    shares: Callable[[Vectors], Any]  # of gains, as `starling.node.engine.exchange.shares.Shares`
     work: Callable[[], float]  # processor seconds of the calling thread, for what exchanges take
 
 

@@ -58,7 +58,7 @@ class Differences:
         self._replica, self._site, self._terms, self._besides, self._known = replica, site, terms, besides, known
         self._vectors = site.vectors
         self._edge = cast("Averaging", replica.mixer.edge)
-        self._shares: Shares = site.shares(site.vectors)
+        self._shares: Shares = site.rates.shares(site.vectors)
         self._bears = self._edge.borne(replica.state) is not None
         self._offers = Table[_Offer]("was offered to")
         self._pending = Table[_Pending]("is pending with")
@@ -170,7 +170,7 @@ class Differences:
             kept_by_peer.clear()
 
     def _gain(self, theta: float, ratio: float, local_steps: float, round: int, members: int = 1) -> float:
-        phase = self._site.phase(round, local_steps)
+        phase = self._site.rates.shared_phase(round, local_steps)
         return self._edge.gain(theta, ratio, replace(phase, members=members))
 
     def _borne(self) -> float:

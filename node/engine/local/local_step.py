@@ -27,12 +27,12 @@ class Descent:
     """The local optimiser, which can be made anew without memory; `weight` multiplies its steps where updates are weighed."""
 
     def __init__(self, make: Callable[[], Optimizer], weight: float, chance: Chance) -> None:
-        self._make, self._weight, self.chance = make, weight, chance
+        self._make, self.weight, self.chance = make, weight, chance
         self.optimizer = make()
 
     def step(self, number: int, x: Tensor, direction: Tensor, rate: float) -> None:
         """Change the parameters x (t,) along a direction (t,)."""
-        self.optimizer.step(x, direction, rate, None, self._weight, self.chance(number))
+        self.optimizer.step(x, direction, rate, None, self.weight, self.chance(number))
 
     def renew(self) -> None:
         """Delete what it remembers."""

@@ -48,20 +48,14 @@ SPENT = ".privacy.json"  # next to the checkpoint, which has another suffix
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Parts that local steps of any kind need.
+    """Parts that local steps of any kind need."""
 
-    Args:
-        counts: weight of this node's updates.
-    """
-
-    opening: Open
     model: LocalModel
     gradients: Gradients
     replica: Replica
     descent: Descent
     guard: Guard
     rates: Rates
-    counts: float
 
 
 def trainer_of(opening: Open, csprng: Csprng, window: GradientWindow) -> TaskTrainer:
@@ -122,12 +116,14 @@ def setup_of(opening: Open, model: LocalModel) -> Setup:
     gradients = Gradients(numerics, model.task, model.module, model.device, binding=model.binding)
     if numerics.micro_batch is not None or numerics.noise_every is not None:
         gradients.check(rehearsal_batch(model))
-    replica, counts = replica_of(opening, model), weight(manifest, model.data.samples)
+    replica = replica_of(opening, model)
     descent = Descent(
-        lambda: optimizer_of(manifest, model.trained, model.module, numerics.moments), counts, _chance(opening)
+        lambda: optimizer_of(manifest, model.trained, model.module, numerics.moments),
+        weight(manifest, model.data.samples),
+        _chance(opening),
     )
     replica.remembered = remembered(opening, replica, descent.chance, lambda: descent.optimizer, gradients.notes)
-    return Setup(opening, model, gradients, replica, descent, Guard(model), Rates(manifest), counts)
+    return Setup(model, gradients, replica, descent, Guard(model), Rates(manifest))
 
 
 def _chance(opening: Open) -> Chance:
@@ -163,7 +159,7 @@ def gradient_step(made: Setup, source: GradientSource) -> GradientStep:
 
 def corrected_step(made: Setup, source: GradientSource) -> GradientStep:
     """Return steps along gradients that the mixing algorithm corrects."""
-    correction = correction_of(made.model.manifest, made.replica, made.counts)
+    correction = correction_of(made.model.manifest, made.replica, made.descent.weight)
     return GradientStep(made.model, source, correction, made.descent, made.guard, made.rates)
 
 

@@ -11,7 +11,7 @@ from starling.gossip.exchange.pull import MAX_ANSWERS, MAX_QUESTIONS
 from starling.gossip.wire.frames import encode
 from starling.gossip.wire.schema import Ack, Pull, Pulled
 from starling.node.daemon.exchange.pull_service import FRAME_BYTES
-from starling.node.daemon.membership.neighbors import RandomNeighbors
+from starling.node.daemon.membership.neighbors import Caps, RandomNeighbors, secret_draws
 from starling.node.rpc import calls
 from starling.node.status.snapshot import Exchanges
 from tests.harness.pull_swarm import INCARNATION, PullSwarm, sign, verify
@@ -209,9 +209,8 @@ async def test_peers_clipped_by_the_rule_are_reported_with_the_outcomes_of_reque
 def test_partners_are_drawn_by_a_secret_anew_in_every_round_and_life():
     members = tuple(f"peer{i:02}" for i in range(20))
 
-    def drawn(secret=b"s" * 32, incarnation=1, **options):
-        caps = {"prefixes": lambda _peer: (), "per_prefix": 0, "allowed": lambda _peer: True} | options
-        draw = RandomNeighbors(lambda: members, "peer03", 4, secret=secret, incarnation=incarnation, **caps)
+    def drawn(secret=b"s" * 32, incarnation=1, caps=None, allowed=lambda _peer: True):
+        draw = RandomNeighbors(lambda: members, "peer03", 4, caps or Caps(), allowed, secret_draws(secret, incarnation))
         return [tuple(draw.weights(number)) for number in range(30)]
 
     rows = drawn()
@@ -221,12 +220,10 @@ def test_partners_are_drawn_by_a_secret_anew_in_every_round_and_life():
         assert sum(one == two for one, two in zip(rows, other, strict=True)) < 3
     assert all(len(set(row)) == 4 and "peer03" not in row for row in rows)
     assert all("peer07" not in row for row in drawn(allowed=lambda peer: peer != "peer07"))
-    near = drawn(prefixes=lambda peer: {"1.2.3.0/24"} if peer < "peer10" else set(), per_prefix=1)
+    near = drawn(caps=Caps(1, lambda peer: {"1.2.3.0/24"} if peer < "peer10" else set()))
     assert all(sum(peer < "peer10" for peer in row) <= 1 for row in near)
-    assert (
-        sum(RandomNeighbors(lambda: members, "peer03", 4, lambda _: (), 0, lambda _: True, b"s", 1).weights(0).values())
-        == 4 / 5
-    )
+    draw = RandomNeighbors(lambda: members, "peer03", 4, Caps(), lambda _: True, secret_draws(b"s", 1))
+    assert sum(draw.weights(0).values()) == 4 / 5
 
 
 @virtual

@@ -4,7 +4,15 @@ import pytest
 
 from starling.gossip.overlay import catalogue
 from starling.gossip.overlay.sticky import StickyEdges
-from starling.node.daemon.membership.neighbors import MAX_DRAWN, LinkMap, OverlayNeighbors, RandomNeighbors, own_links
+from starling.node.daemon.membership.neighbors import (
+    MAX_DRAWN,
+    Caps,
+    LinkMap,
+    OverlayNeighbors,
+    RandomNeighbors,
+    own_links,
+    secret_draws,
+)
 
 
 def members(n):
@@ -16,7 +24,7 @@ def neighbors(overlay, everybody, me):
 
 
 def drawn(everybody, me):
-    return RandomNeighbors(lambda: everybody, me, 3, lambda _peer: (), 0, lambda _peer: True, b"secret", 1)
+    return RandomNeighbors(lambda: everybody, me, 3, Caps(), lambda _peer: True, secret_draws(b"secret", 1))
 
 
 def met(picture, me):

@@ -16,7 +16,7 @@ from starling.gossip.wire.schema import Probe, Record, Spread
 from starling.node.config.schema import AdmissionSection, Manifest
 from starling.node.daemon.membership.bootstrap import Bootstrap
 from starling.node.daemon.membership.contacts import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from starling.node.daemon.membership.neighbors import RandomNeighbors
+from starling.node.daemon.membership.neighbors import Caps, RandomNeighbors, secret_draws
 from starling.node.identity import Identity
 from starling.node.net.faults import Drop
 from starling.node.net.memory import MemoryHub, address_of
@@ -298,7 +298,12 @@ async def test_peers_with_host_names_are_limited_by_the_address_they_are_connect
         me, *others = nodes
         await until(lambda: all(me.network.origin(node.peer) is not None for node in others), 60.0)
         drawn = RandomNeighbors(
-            lambda: me.membership.members, me.peer, 6, me.membership.origins.prefixes, 1, lambda _: True, b"secret", 1
+            lambda: me.membership.members,
+            me.peer,
+            6,
+            Caps(1, me.membership.origins.prefixes),
+            lambda _: True,
+            secret_draws(b"secret", 1),
         )
         assert len(drawn.weights(0)) == 6
         for node in others[:2]:

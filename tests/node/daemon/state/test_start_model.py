@@ -11,7 +11,7 @@ from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, Digests, DigestsQuery
 from starling.node.config.start import MAX_BYTES, Chunked
-from starling.node.daemon.state.start_model import LONGEST_PAUSE_S, MOST_REPLIES, StartModel, Ways, number
+from starling.node.daemon.state.start_model import LONGEST_PAUSE_S, MOST_REPLIES, StartFile, StartModel, Ways, number
 from starling.node.daemon.state.transfer import MAX_REPLIES, Transfer
 from starling.node.net.memory import MemoryHub, address_of
 from starling.node.status import snapshot as status
@@ -39,7 +39,7 @@ class Peer:
         self.path.parent.mkdir(exist_ok=True)
         if data is not None:
             self.path.write_bytes(data)
-        self.start = StartModel(self.path, WANTED, SWARM, self.network, self.transfer, self.report, inline)
+        self.start = StartModel(StartFile(self.path, WANTED, inline), SWARM, self.network, self.transfer, self.report)
 
     async def obtain(self, *peers, given=""):
         """Begin with the addresses of these peers."""

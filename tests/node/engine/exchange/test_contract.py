@@ -19,7 +19,6 @@ from starling.node.config.schema import CompressSection, MixSection, PrivacySect
 from starling.node.engine.exchange.api import Site
 from starling.node.engine.exchange.byzantine import Byzantine
 from starling.node.engine.exchange.catalogue import exchange_of
-from starling.node.engine.exchange.shares import Agreed
 from starling.node.rpc import calls
 from tests.harness.engines import manifest, opening
 from tests.harness.memory_ends import CODEC, drawn
@@ -60,7 +59,7 @@ class Node(Plain):
             memory = drawn(dim, 3, generator(7, "memory", name))
             self.replica.remembered = MemoryExchange(memory, CODEC)
             changed = structs.replace(opening(given, shard, name), **more)
-            site = Site(changed, self.vectors, self.phase, None, self.distances, shares=Agreed, work=self.work)
+            site = Site(changed, self.vectors, self, None, self.distances, self.work)
             self.exchange = exchange_of(self.replica, site)
             self._handlers = self.exchange.handlers()
 
