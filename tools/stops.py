@@ -1,4 +1,5 @@
-"""Stops of a local step and of an update, traced in two whole nodes in virtual time; `python tools/stops.py` lists them.
+"""Stops of a local step and of an update, traced in two whole nodes in virtual time; `python tools/stops.py` lists them, and with
+`--write` puts those of an update that is answered into docs/architecture.md.
 
 A *stop* is a function or method of the product that is entered on the way, counted once. Not counted are properties, closures, and what
 stands for the wire in virtual time (`node/simulate`, `node/net/memory.py` and its inboxes): so libp2p before the first stop of an update,
@@ -17,11 +18,15 @@ train the digits with the default mix.
 from __future__ import annotations
 
 import ast
+import re
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -40,6 +45,7 @@ from starling.node.net.memory import MemoryNetwork
 from starling.node.rpc import calls
 from starling.node.simulate.virtual.swarm import VirtualSwarm
 
+PAGE = Path(__file__).parents[1] / "docs/architecture.md"
 PRODUCT = ("gossip/", "robust/", "node/")
 WIRE = ("node/simulate/", "node/net/memory.py", "node/net/faults.py", "node/net/inbox.py")
 NODES, ROUNDS = 2, 3
@@ -251,8 +257,28 @@ def measure() -> dict[str, Way]:
     return {**steps, "update answered": answering.update, "update applied": requesting.update}
 
 
-if __name__ == "__main__":
-    for name, way in measure().items():
+def listed(way: Way) -> str:
+    """Return the modules of a way, each as often as it is visited, with the functions that are entered there."""
+    visits = [(module, [name for _, name in stops]) for module, stops in groupby(way.stops, key=itemgetter(0))]
+    return "".join(f"{module:42} {', '.join(names)}\n" for module, names in visits)
+
+
+def write(way: Way) -> None:
+    """Put the way of an update that is answered into its page."""
+    before, fence, after = re.split(r"(^```text stops\n)", PAGE.read_text(), flags=re.MULTILINE)
+    PAGE.write_text(before + fence + listed(way) + after[after.index("```\n") :])
+
+
+def main() -> None:
+    """Print all ways, or write one."""
+    ways = measure()
+    if sys.argv[1:] == ["--write"]:
+        write(ways["update answered"])
+        return
+    for name, way in ways.items():
         print(f"{name}: {len(way.stops)} stops, {way.turnings} turnings back")
-        for module, function in way.stops:
-            print(f"    {module:48} {function}")
+        print(textwrap.indent(listed(way), "    "))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,10 +1,12 @@
 """`tools/figures.py`: what is counted, and that a figure above its limit fails."""
 
 import ast
+import re
 
 import pytest
 
 from starling.node.net.api import Inbound
+from tests.harness import pages
 from tools import figures, stops
 
 FUNCTION = """
@@ -123,10 +125,27 @@ def test_an_updates_bytes_include_all_its_parts():
     assert update.within({"payload": payload})
 
 
+@pytest.fixture(scope="module")
+def ways():
+    return stops.measure()
+
+
 @pytest.mark.slow
-def test_the_ways_of_a_step_and_of_updates_begin_and_end_where_they_should():
+def test_the_page_on_the_architecture_has_the_walk_of_an_update_as_it_is(ways):
+    """`python tools/stops.py --write` lists it anew; the words around it name its modules in the order in which they are visited."""
+    way, page = ways["update answered"], stops.PAGE.read_text()
+    assert pages.block(stops.PAGE, "stops").text == stops.listed(way)
+    told = page.partition("## The walk of one update")[2].partition("```text stops")[0]
+    visited = list(dict.fromkeys(module for module, _ in way.stops))
+    named = [module for module in dict.fromkeys(re.findall(r"`(\w[\w/]*\.py)`", told)) if module in visited]
+    assert len(named) >= len(visited) / 2
+    assert named == sorted(named, key=visited.index)
+
+
+@pytest.mark.slow
+def test_the_ways_of_a_step_and_of_updates_begin_and_end_where_they_should(ways):
     """A step ends with the optimiser; an update is decoded, clipped, and ends in the model. Properties and the wire are no stops."""
-    default, answered, applied = stops.measure().values()
+    default, answered, applied = ways.values()
     assert default.stops[0] == ("node/engine/task_driver.py", "TaskDriver.step")
     assert default.stops[-1] == ("node/engine/flat_optimizer.py", "Optimizer.step")
     for way in (answered, applied):
