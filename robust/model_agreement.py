@@ -61,26 +61,50 @@ def agree(
     count = len(models)
     if count == 1:
         return Agreement(models[0].clone(), (0,), ())
-    distance, travelled, length = _distances(models, origin, after_part)
-    nearest = [sorted(range(count), key=lambda j, i=i: (j != i, distance[i][j])) for i in range(count)]  # type: ignore[misc]
-    needed = count // 2  # others, to be more than half with oneself
-    center = min(range(count), key=lambda i: distance[i][nearest[i][needed]])
-    scale = distance[center][nearest[center][needed]]
-    majority = nearest[center][: needed + 1]
-    if scale > max(APART * min(travelled[i] for i in majority), NOISE * length):
+    spread = _Spread(*_distances(models, origin, after_part))
+    cluster = spread.cluster()
+    if not cluster:
         return Agreement(None, (), ())
-    reach = max(NEAR * scale, SAME * travelled[center])
-    cluster = tuple(i for i in range(count) if distance[center][i] <= reach)
-    diameter = max(distance[i][j] for i in cluster for j in cluster)
-    typical, round_ = median(travelled[i] for i in cluster), median(rounds[i] for i in cluster)
-    outside = tuple(
-        i
-        for i in range(count)
-        if round_ >= EARLY
-        and i not in cluster
-        and min(distance[i][j] for j in cluster) > max(WIDE * diameter, APART * typical * _stretch(rounds[i], round_))
-    )
-    return Agreement(_median([models[i] for i in cluster], after_part), cluster, outside)
+    return Agreement(_median([models[i] for i in cluster], after_part), cluster, spread.outside(cluster, rounds))
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """How far models are from each other, and from the initial one, whose length is `length`."""
+
+    apart: Sequence[Sequence[float]]
+    travelled: Sequence[float]
+    length: float
+
+    def nearest(self, i: int) -> list[int]:
+        """Return the closest majority around a model, itself first."""
+        order = sorted(range(len(self.apart)), key=lambda j: (j != i, self.apart[i][j]))
+        return order[: len(self.apart) // 2 + 1]
+
+    def cluster(self) -> tuple[int, ...]:
+        """Return the models that agree with the closest majority, ascending; none if that is too wide."""
+        majority = min(map(self.nearest, range(len(self.apart))), key=self._radius)
+        center, scale = majority[0], self._radius(majority)
+        if scale > max(APART * min(self.travelled[i] for i in majority), NOISE * self.length):
+            return ()
+        reach = max(NEAR * scale, SAME * self.travelled[center])
+        return tuple(i for i, away in enumerate(self.apart[center]) if away <= reach)
+
+    def _radius(self, majority: Sequence[int]) -> float:
+        return self.apart[majority[0]][majority[-1]]
+
+    def outside(self, cluster: Sequence[int], rounds: Sequence[int]) -> tuple[int, ...]:
+        """Return the models that no honest member of the cluster's swarm can have in these rounds."""
+        reached = median(rounds[i] for i in cluster)
+        if reached < EARLY:
+            return ()
+        typical = APART * median(self.travelled[i] for i in cluster)
+        wide = WIDE * max(self.apart[i][j] for i in cluster for j in cluster)
+        others = [i for i in range(len(self.apart)) if i not in cluster]
+        return tuple(
+            i for i in others
+            if min(self.apart[i][j] for j in cluster) > max(wide, typical * _stretch(rounds[i], reached))
+        )  # fmt: skip
 
 
 def _stretch(one: float, other: float) -> float:

@@ -6,7 +6,7 @@ attached nodes alone and are shown with their number; a share of the swarm's ste
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from starling.node.status import format as show
@@ -61,35 +61,58 @@ def merge(readings: Sequence[Reading], selected: int) -> Swarm:
     if chosen is None:
         return Swarm()
     current = [reading.snapshot for reading in readings if reading.live or reading.ended]
-    snapshots = {it.peer: it for it in current if it is not None and it.swarm == chosen.swarm}
-    labels = labels_of(readings)
-    edges = sorted({_pair(s.peer, p.peer) for s in snapshots.values() for p in s.peers if p.edge})
-    order = _order(chosen, snapshots)
-    degree = Counter(peer for pair in edges for peer in pair)
-    reports: dict[str, list[PeerStatus]] = defaultdict(list)
-    for row in (row for snapshot in snapshots.values() for row in snapshot.peers):
-        reports[row.peer].append(row)
-    members = tuple(
-        _member(peer, chosen.peer, labels[peer], snapshots.get(peer), reports[peer], degree[peer]) for peer in order
-    )
-    steps = sum(s.local_steps for s in snapshots.values())
+    attached = _Attached(chosen, {it.peer: it for it in current if it is not None and it.swarm == chosen.swarm})
     return Swarm(
-        members=members,
-        edges=tuple(edges),
-        links=_links(chosen, snapshots.values()),
+        members=attached.members(labels_of(readings)),
+        edges=attached.edges,
+        links=_links(chosen, attached.by_peer.values()),
         round=chosen.round,
-        attached=len(snapshots),
-        distances=tuple(s.distance for s in snapshots.values() if s.distance is not None),
-        values=tuple(s.value for s in snapshots.values() if s.value is not None),
-        steps_per_s=_sum([s.paced_per_s for s in snapshots.values()]),
-        sent_per_s=_sum([s.up_bytes_per_s for s in snapshots.values()]),
-        share=chosen.local_steps / steps if len(snapshots) > 1 and steps and chosen.peer in snapshots else None,
+        attached=len(attached.by_peer),
+        distances=attached.known(lambda it: it.distance),
+        values=attached.known(lambda it: it.value),
+        steps_per_s=_sum(attached.known(lambda it: it.paced_per_s)),
+        sent_per_s=_sum(attached.known(lambda it: it.up_bytes_per_s)),
+        share=attached.share,
     )
 
 
-def _sum(figures: Sequence[float | None]) -> float | None:
-    known = [figure for figure in figures if figure is not None]
-    return sum(known) if known else None
+@dataclass(frozen=True, slots=True)
+class _Attached:
+    """The chosen node's snapshot, and those of all attached nodes of its swarm."""
+
+    chosen: StatusSnapshot
+    by_peer: dict[str, StatusSnapshot]
+
+    @property
+    def edges(self) -> tuple[Pair, ...]:
+        """Pairs of which at least one end reports an edge, sorted."""
+        return tuple(sorted({_pair(it.peer, row.peer) for it in self.by_peer.values() for row in it.peers if row.edge}))
+
+    @property
+    def share(self) -> float | None:
+        """The chosen node's part of all local steps; None: it is alone, or nobody has done any."""
+        steps = sum(it.local_steps for it in self.by_peer.values())
+        several = len(self.by_peer) > 1 and self.chosen.peer in self.by_peer
+        return self.chosen.local_steps / steps if several and steps else None
+
+    def known(self, figure: Callable[[StatusSnapshot], float | None]) -> tuple[float, ...]:
+        """Return a figure of every node that has it."""
+        return tuple(value for it in self.by_peer.values() if (value := figure(it)) is not None)
+
+    def members(self, labels: Mapping[str, str]) -> tuple[Member, ...]:
+        """Return all members that any of them knows, in order."""
+        degree = Counter(peer for pair in self.edges for peer in pair)
+        reports: dict[str, list[PeerStatus]] = defaultdict(list)
+        for row in (row for it in self.by_peer.values() for row in it.peers):
+            reports[row.peer].append(row)
+        return tuple(
+            _member(peer, self.chosen.peer, labels[peer], self.by_peer.get(peer), reports[peer], degree[peer])
+            for peer in _order(self.chosen, self.by_peer)
+        )
+
+
+def _sum(figures: Sequence[float]) -> float | None:
+    return sum(figures) if figures else None
 
 
 def _pair(one: str, other: str) -> Pair:

@@ -1,8 +1,12 @@
 """`starling manifest show|check` and `starling config show`: what is set, with its meaning, and whether it can work."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -13,6 +17,9 @@ from starling.node.cli.help import Group
 from starling.node.config.parts import PartSection, Section
 from starling.node.config.schema import Manifest, NodeConfig
 from starling.node.status.control import typed
+
+if TYPE_CHECKING:
+    from starling.node.storage.run_dir import RunDir
 
 PARTS = ("manifest", "node", "scenario")
 
@@ -146,8 +153,7 @@ def show_config(part: str | None, preset: str | None, run_dir: Path, as_json: bo
     scenario prints the defaults of what `starling simulate` reads. --preset prints a manifest, or scenario, that begins with those values.
     """
     from starling.node.cli.documents import ShownConfig
-    from starling.node.config import presets, toml
-    from starling.node.simulate.schema import Scenario
+    from starling.node.config import toml
     from starling.node.storage.run_dir import RunDir, check_holds_node
 
     if part not in {None, *PARTS}:
@@ -157,25 +163,53 @@ def show_config(part: str | None, preset: str | None, run_dir: Path, as_json: bo
             f"--preset: is about a manifest or a scenario, got {part}; try `starling config show manifest --preset {preset}`"
         )
     parts = [part] if part else ["manifest"] if preset else ["manifest", "node"]
-    begun, begins = presets.asked(preset, ()), "defaults" if preset is None else f"preset {preset}"
     if run_dir != DEFAULT_DIR:  # one that was named: defaults in its place would mislead
         check_holds_node(run_dir)
     place = RunDir(run_dir)
-    held = part != "scenario" and preset is None and place.config_file.exists()
-    shown: dict[str, tuple[str, Section]] = {}
-    if "scenario" in parts:
-        heading = f"A scenario: what `starling simulate` reads ({begins})"
-        shown["scenario"] = (heading, presets.load(Scenario, assignments=begun))
-    if "manifest" in parts:
-        agreed = place.read_manifest() if held else None
-        origin = place.manifest_file if agreed else "defaults; the swarm's own is not here yet" if held else begins
-        heading = f"The manifest: what a swarm agrees on ({origin})"
-        shown["manifest"] = (heading, agreed or presets.load(Manifest, assignments=begun))
-    if "node" in parts:
-        heading = f"The node's own settings ({place.config_file if held else 'defaults'})"
-        shown["node"] = (heading, place.read_config() if held else NodeConfig())
+    of_node = part != "scenario" and preset is None and place.config_file.exists()
+    listing = _Listing(place if of_node else None, preset)
+    sections = {"scenario": listing.scenario, "manifest": listing.manifest, "node": listing.node}
+    shown = {name: sections[name]() for name in parts}
     if as_json:
         emit(ShownConfig(**{name: msgspec.to_builtins(section) for name, (_, section) in shown.items()}))
     else:
         texts = (f"# {heading}\n{toml.render(section)}" for heading, section in shown.values())
         click.echo("\n".join(texts), nl=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """Sections with their headings: those of a node, or the defaults with a preset's values."""
+
+    place: RunDir | None
+    preset: str | None
+
+    @property
+    def begins(self) -> str:
+        """What values are where no node has its own."""
+        return "defaults" if self.preset is None else f"preset {self.preset}"
+
+    def scenario(self) -> tuple[str, Section]:
+        """Return what is simulated."""
+        from starling.node.config import presets
+        from starling.node.simulate.schema import Scenario
+
+        heading = f"A scenario: what `starling simulate` reads ({self.begins})"
+        return heading, presets.load(Scenario, assignments=presets.asked(self.preset, ()))
+
+    def manifest(self) -> tuple[str, Section]:
+        """Return what a swarm agrees on."""
+        from starling.node.config import presets
+
+        agreed = None if self.place is None else self.place.read_manifest()
+        origin = self.begins if self.place is None else "defaults; the swarm's own is not here yet"
+        if self.place is not None and agreed is not None:
+            origin = str(self.place.manifest_file)
+        heading = f"The manifest: what a swarm agrees on ({origin})"
+        return heading, agreed or presets.load(Manifest, assignments=presets.asked(self.preset, ()))
+
+    def node(self) -> tuple[str, Section]:
+        """Return the node's own settings."""
+        if self.place is None:
+            return "The node's own settings (defaults)", NodeConfig()
+        return f"The node's own settings ({self.place.config_file})", self.place.read_config()

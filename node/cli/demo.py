@@ -146,14 +146,7 @@ def make_plan(
 
     if nodes < 2:
         raise ConfigError(f"--nodes: must be >= 2, got {nodes}; try `starling demo --nodes 2`")
-    if rounds is not None and seconds is not None:
-        raise ConfigError(
-            f"--seconds: excludes --rounds, got {seconds:g} and {rounds}; try `starling demo --seconds {seconds:g}`"
-        )
-    if rounds is not None and rounds < 1:
-        raise ConfigError(f"--rounds: must be >= 1, got {rounds}; for an open end try `starling demo --seconds 60`")
-    if seconds is not None and not 0 < seconds < float("inf"):
-        raise ConfigError(f"--seconds: must be > 0, got {seconds:g}; try `starling demo --seconds 60`")
+    length = _length(rounds, seconds)
     if join_late is not None and not 0 < join_late < 1:
         raise ConfigError(
             f"--join-late: must be > 0 and < 1, a share of the run, got {join_late:g}; try `--join-late 0.5`"
@@ -179,27 +172,48 @@ def make_plan(
     derived += [] if wished.preset == presets.CUSTOM else ["admission.kind=allow"]  # all of them are ours
     derived += ["partition=by_file"] if kind == "text" else []
     derived += [f"task.nodes={parts}"] if kind in PER_NODE_TASKS else []
-    if seconds is None:
-        derived.append(f"pace.rounds={rounds or ROUNDS}")
-    else:
-        derived += ["pace.rounds=0", "optimizer.schedule=constant"]  # an end by the clock gives no schedule to aim at
+    derived += length
     manifest = presets.load(Manifest, assignments=presets.asked(preset, (*derived, *assignments)))
     _check_manifest(manifest, nodes, seconds)
     check(manifest)
     check_members(manifest, nodes)
     lone = None
     if alone or (alone is None and manifest.preset == presets.CUSTOM and not attackers):
-        try:
-            lone = presets.load(Manifest, assignments=presets.asked(preset, (*derived, *assignments, *ALONE)))
-            check(lone)
-        except ConfigError as error:
-            if alone:
-                raise ConfigError(f"--alone: {error}, or leave --alone out") from error
-            lone = None
+        lone = _lone(presets.asked(preset, (*derived, *assignments, *ALONE)), required=alone is True)
     return Plan(
         manifest=manifest, nodes=nodes, seconds=seconds, kill=kill, join_late=join_late, byzantine=attackers,
         ban_at=ban_at, folder=folder, record=record, alone=lone,
     )  # fmt: skip
+
+
+def _length(rounds: int | None, seconds: float | None) -> list[str]:
+    """Return the settings of a run's length. Raises ConfigError: it has none."""
+    if rounds is not None and seconds is not None:
+        raise ConfigError(
+            f"--seconds: excludes --rounds, got {seconds:g} and {rounds}; try `starling demo --seconds {seconds:g}`"
+        )
+    if rounds is not None and rounds < 1:
+        raise ConfigError(f"--rounds: must be >= 1, got {rounds}; for an open end try `starling demo --seconds 60`")
+    if seconds is None:
+        return [f"pace.rounds={rounds or ROUNDS}"]
+    if not 0 < seconds < float("inf"):
+        raise ConfigError(f"--seconds: must be > 0, got {seconds:g}; try `starling demo --seconds 60`")
+    return ["pace.rounds=0", "optimizer.schedule=constant"]  # an end by the clock gives no schedule to aim at
+
+
+def _lone(assignments: tuple[str, ...], *, required: bool) -> Manifest | None:
+    """Return the manifest of the node alone; None: there is none for this swarm. Raises ConfigError: it is required."""
+    from starling.node.cli.config import check
+    from starling.node.config import presets
+
+    try:
+        lone = presets.load(Manifest, assignments=assignments)
+        check(lone)
+    except ConfigError as error:
+        if required:
+            raise ConfigError(f"--alone: {error}, or leave --alone out") from error
+        return None
+    return lone
 
 
 def _byzantine(texts: Sequence[str], nodes: int) -> tuple[tuple[int, str], ...]:

@@ -16,7 +16,8 @@ import msgspec
 
 from starling.gossip.compress.catalogue import QUANTIZERS
 from starling.gossip.errors import ConfigError, RemoteProtocolError
-from starling.gossip.mix.catalogue import MIXERS
+from starling.gossip.mix.catalogue import MIXERS, MixerFacts
+from starling.gossip.overlay.api import Overlay
 from starling.gossip.seeds import derive
 from starling.node import identity
 from starling.node.catalogues import PACES
@@ -36,7 +37,7 @@ from starling.node.config import (
     weight,
 )
 from starling.node.config.overlay import inexact, overlay_of
-from starling.node.config.schema import Manifest, MixSection
+from starling.node.config.schema import CompressSection, Manifest, MixSection
 from starling.node.identity import Identity
 
 MAX_BYTES = 64 << 10
@@ -179,8 +180,13 @@ def _check_parts(manifest: Manifest, *, trusted: bool) -> None:
 
     Raises ConfigError: they do not, and why.
     """
-    mix, overlay, pace, compress = manifest.mix, manifest.overlay, manifest.pace, manifest.compress
-    graph, facts = overlay_of(manifest, trusted=trusted), MIXERS.facts(mix.kind, trusted=trusted)
+    facts = MIXERS.facts(manifest.mix.kind, trusted=trusted)
+    _check_codecs(manifest.compress, trusted=trusted)
+    _check_pace(manifest, facts)
+    _check_graph(manifest, overlay_of(manifest, trusted=trusted), facts)
+
+
+def _check_codecs(compress: CompressSection, *, trusted: bool) -> None:
     for key in ("request", "response"):
         codec = getattr(compress, key)
         if instead := QUANTIZERS.facts(codec, trusted=trusted).instead:
@@ -188,6 +194,10 @@ def _check_parts(manifest: Manifest, *, trusted: bool) -> None:
                 f"compress.{key}: {codec} rounds by chance with an expected error larger than the values, so differences would grow "
                 f"(Alistarh et al. 2017, arXiv:1610.02132, Lemma 3.1); try `--set compress.{key}={instead}`"
             )
+
+
+def _check_pace(manifest: Manifest, facts: MixerFacts) -> None:
+    mix, overlay, pace = manifest.mix, manifest.overlay, manifest.pace
     if pace.kind == "clock" and not facts.asynchronous:
         raise ConfigError(
             f"mix.kind: {mix.kind} counts on rounds and cannot run in clock pace; try `--set pace.kind=steps`, or mix=pet"
@@ -210,6 +220,10 @@ def _check_parts(manifest: Manifest, *, trusted: bool) -> None:
             "pace.gossips: must be 1 in other paces than steps, with pace.overlap, and with overlay.average_every, whose sweeps are such "
             f"rounds already, got {pace.gossips}; try `--set pace.gossips=1`"
         )
+
+
+def _check_graph(manifest: Manifest, graph: Overlay, facts: MixerFacts) -> None:
+    mix, overlay, compress = manifest.mix, manifest.overlay, manifest.compress
     if facts.static and not (graph.symmetric and graph.period(_SOME) == 1):
         raise ConfigError(
             f"mix.kind: {mix.kind} needs one symmetric mixing matrix that never changes, on overlay={overlay.kind} it diverges "

@@ -264,39 +264,51 @@ class Demo:
 
     def _watch(self) -> Iterator[float]:
         """Yields the fraction done until every honest node that runs has finished."""
-        training_since = moved_at = time.monotonic()
-        kills, late, steps = list(self.plan.kill), self.plan.join_late, -1
+        began = moved_at = time.monotonic()
+        story, steps = self._story(), -1
         while True:
-            for member in self.members:
-                member.poll()
-            if self.alone is not None:
-                self.alone.poll()
-            now = time.monotonic()
-            total = sum(m.snapshot.local_steps for m in self.members if m.snapshot is not None)
+            total, now = self._poll(), time.monotonic()
             if total != steps:
                 steps, moved_at = total, now
             if now - moved_at > STALL_S:
                 raise GossipError(f"no node made a step for {STALL_S:.0f} s; see {self.folder}/node-*/output.log")
-            fraction = self._fraction(now - training_since)
+            fraction = self._fraction(now - began)
             yield fraction
-            for index, at in [kill for kill in kills if fraction >= kill[1]]:
-                kills.remove((index, at))
-                self.members[index].kill()
+            while story and fraction >= story[0][0]:
+                story.pop(0)[1]()
             for member in self.members:
                 self._revive(member, now)
             if self.plan.ban_at is not None and fraction >= self.plan.ban_at:
                 self._ban()
-            if late is not None and fraction >= late:
-                late = None
-                addresses = (snapshot.addresses[0] for snapshot in _statuses(self.members) if snapshot.addresses)
-                self.bootstrap = tuple(addresses)[:MAX_ADDRESSES] or self.bootstrap
-                self._join(len(self.members))
-            if self.plan.seconds is not None:
-                if now - training_since >= self.plan.seconds:
-                    return
-            elif all(m.finished or (m.down and m.killed_at is None) for m in self._honest):
+            if self._is_over(now - began):
                 return
             time.sleep(POLL_S)
+
+    def _poll(self) -> int:
+        """Look at all nodes -> the local steps of the members together."""
+        for each in (*self.members, *(() if self.alone is None else (self.alone,))):
+            each.poll()
+        return sum(snapshot.local_steps for snapshot in (it.snapshot for it in self.members) if snapshot is not None)
+
+    def _story(self) -> list[tuple[float, Callable[[], object]]]:
+        """Return what happens once, in order, each with its share of the run."""
+        happens: list[tuple[float, Callable[[], object]]] = [
+            (at, self.members[index].kill) for index, at in self.plan.kill
+        ]
+        if self.plan.join_late is not None:
+            happens.append((self.plan.join_late, self._join_late))
+        return sorted(happens, key=lambda each: each[0])
+
+    def _join_late(self) -> None:
+        """Start one node more, which knows addresses of now."""
+        addresses = (snapshot.addresses[0] for snapshot in _statuses(self.members) if snapshot.addresses)
+        self.bootstrap = tuple(addresses)[:MAX_ADDRESSES] or self.bootstrap
+        self._join(len(self.members))
+
+    def _is_over(self, elapsed_s: float) -> bool:
+        if self.plan.seconds is not None:
+            return elapsed_s >= self.plan.seconds
+        return all(it.finished or (it.down and it.killed_at is None) for it in self._honest)
 
     def _fraction(self, elapsed_s: float) -> float:
         if self.plan.seconds is not None:

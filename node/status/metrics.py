@@ -91,6 +91,13 @@ class _Families:
 
 
 def _collected(snapshot: StatusSnapshot) -> Iterator[Metric]:
+    yield from _of_node(snapshot)
+    yield from _of_states(snapshot)
+    yield _exchanges(snapshot)
+    yield from _of_peers(snapshot.peers)
+
+
+def _of_node(snapshot: StatusSnapshot) -> Iterator[Metric]:
     about = {
         "peer": snapshot.peer, "swarm": snapshot.swarm, "name": snapshot.name, "task": snapshot.task, "metric": snapshot.metric,
         "algorithm": snapshot.algorithm, "overlay": snapshot.overlay, "device": snapshot.device or "",
@@ -105,22 +112,30 @@ def _collected(snapshot: StatusSnapshot) -> Iterator[Metric]:
     if snapshot.value is not None:
         value_of = {snapshot.metric: snapshot.value}
         yield _family("gauge", "starling_value", "Last evaluation on held-out data.", value_of, "metric")
+
+
+def _of_states(snapshot: StatusSnapshot) -> Iterator[Metric]:
     states = {each: each == snapshot.state for each in STATES}
     yield _family("gauge", "starling_state", "1 for the state that the node is in, 0 for all others.", states, "state")
     known: Counter[str] = Counter(peer.state for peer in snapshot.peers)
     of_peers = {state: known[state] for state in PEER_STATES}
     yield _family("gauge", "starling_peers", "Known peers by their state.", of_peers, "state")
-    ends = msgspec.structs.asdict(snapshot.exchanges)
-    exchanges = CounterMetricFamily(
+
+
+def _exchanges(snapshot: StatusSnapshot) -> Metric:
+    family = CounterMetricFamily(
         "starling_exchanges", "Exchanges by how they ended, both ends counted.", labels=["outcome"]
     )
     last: dict[str, Exemplar] = {
         each.outcome: exemplar for each in snapshot.transactions if (exemplar := _exemplar(each)) is not None
     }
-    for outcome, count in ends.items():
-        exchanges.add_metric([outcome], count, exemplar=last.get(outcome))
-    yield exchanges
-    met = (peer for peer in snapshot.peers if peer.committed or peer.trusted)
+    for outcome, count in msgspec.structs.asdict(snapshot.exchanges).items():
+        family.add_metric([outcome], count, exemplar=last.get(outcome))
+    return family
+
+
+def _of_peers(peers: Iterable[PeerStatus]) -> Iterator[Metric]:
+    met = (peer for peer in peers if peer.committed or peer.trusted)
     best = heapq.nlargest(MAX_PEERS, met, key=lambda peer: (peer.trusted, peer.committed, peer.peer))
     for metric in _OF_PEER:
         values = {peer.peer: value for peer in best if (value := getattr(peer, metric.field)) is not None}

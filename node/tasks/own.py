@@ -54,22 +54,16 @@ class Made:
     def data(self, source: Source, device: str) -> Data:
         """Return a shard of the training samples, or all of the node's own. Raises ConfigError: they cannot be read or cut."""
         train, test = self._splits(source.path)
-        labels = train.labels
         keys = None if self.keys is None or source.path is not None else np.asarray(self.keys)
         if keys is not None and keys.shape != (len(train),):
             raise ConfigError(f"keys: must be {len(train)}, one a sample, got shape {keys.shape}")
         pair = _examples(train, keys) if self.lengths is None else None
         if pair is not None and (test is None or _examples(test) is not None):
             return labelled(source, pair, None if test is None else _examples(test), device)
-        index = np.arange(len(train))
-        if test is None:
-            index, test_index = held_out_rows(len(train))
-            test = train
-        else:
-            test_index = np.arange(len(test))
+        index, test_index = held_out_rows(len(train)) if test is None else (np.arange(len(train)), np.arange(len(test)))
+        test = train if test is None else test
         if source.path is None:
-            here = {name: each[index] for name, each in (("labels", labels), ("keys", keys)) if each is not None}
-            index = index[take(cut(source.partition, len(index), source.seed, **here), source.shard)]
+            index = index[_shard(source, train.labels, keys, index)]
         known = None if source.path is not None else self.lengths  # not of the node's own data
         if known is not None and len(known) != len(train):
             raise ConfigError(f"lengths: must be {len(train)}, one a sample, got {len(known)}")
@@ -233,6 +227,14 @@ def _lengths(given: Any, samples: int | None) -> NDArray[np.int64]:
 def _lazy(given: Any) -> bool:
     """Tell if samples are made by a function of a path."""
     return callable(given) and not hasattr(given, "__getitem__") and not hasattr(given, "dataset")
+
+
+def _shard(
+    source: Source, labels: NDArray[Any] | None, keys: NDArray[Any] | None, index: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the places in `index`, of samples to train on, that are this node's."""
+    known = {name: each[index] for name, each in (("labels", labels), ("keys", keys)) if each is not None}
+    return take(cut(source.partition, len(index), source.seed, **known), source.shard)
 
 
 def _examples(samples: Samples, keys: Any = None) -> Examples | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,15 +80,12 @@ def simulate(
     preset = "open" in the file, or --preset, gives the values of a swarm of strangers to all keys that neither the file nor --set gives.
     """
     from starling.node.config import presets
-    from starling.node.simulate import executors, plot, results, rules, sweep
+    from starling.node.simulate import executors, results, rules, sweep
 
     if jobs < 1:
         raise ConfigError(f"--jobs: must be >= 1, got {jobs}; try `--jobs 2`")
-    for option, path in (("--csv", csv_file), ("--aggregate", aggregate_file), ("--plot", plot_file)):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ConfigError(f"{option}: {path.parent} is no folder; try `mkdir -p {path.parent}`")
-    if plot_file is not None:
-        plot.check(plot_file)
+    files = Files(csv_file, aggregate_file, plot_file, x, group)
+    files.check()
     try:
         scenario, cells = sweep.read(file, presets.asked(preset, assignments))
     except ConfigError as error:
@@ -105,13 +103,7 @@ def simulate(
     runs = under_way.runs(scenario)
     if runs.finished:
         _print(runs, as_json=as_json)
-        if csv_file is not None:
-            _save("--csv", csv_file, runs.to_csv())
-        if aggregate_file is not None:
-            _save("--aggregate", aggregate_file, results.to_csv_over_seeds(runs.finished, group))
-        if plot_file is not None:
-            with slow(f"drawing {plot_file}"):
-                runs.plot(plot_file, x=x, group=group)
+        files.write(runs)
     if isinstance(ended_by, KeyboardInterrupt):
         say(f"starling: interrupted, {len(runs.finished)} of {runs.planned} runs are finished")
         return INTERRUPTED
@@ -121,6 +113,39 @@ def simulate(
         run = sweep.title(failed.labels)
         say(f"starling: {failed.failure.reason}{f' (in the run with {run})' if run else ''}")
     return max((2 if failed.failure.config else 1 for failed in runs.failed), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where results go; None: nowhere. `x` and `group` are of the plot, `group` of what is aggregated too."""
+
+    csv: Path | None
+    aggregate: Path | None
+    plot: Path | None
+    x: str | None
+    group: tuple[str, ...]
+
+    def check(self) -> None:
+        """Raise ConfigError before any run where a file could not be written after it."""
+        from starling.node.simulate import plot
+
+        for option, path in (("--csv", self.csv), ("--aggregate", self.aggregate), ("--plot", self.plot)):
+            if path is not None and not path.absolute().parent.is_dir():
+                raise ConfigError(f"{option}: {path.parent} is no folder; try `mkdir -p {path.parent}`")
+        if self.plot is not None:
+            plot.check(self.plot)
+
+    def write(self, runs: Runs) -> None:
+        """Write those that are wanted. Raises ConfigError: one cannot be written."""
+        from starling.node.simulate import results
+
+        if self.csv is not None:
+            _save("--csv", self.csv, runs.to_csv())
+        if self.aggregate is not None:
+            _save("--aggregate", self.aggregate, results.to_csv_over_seeds(runs.finished, self.group))
+        if self.plot is not None:
+            with slow(f"drawing {self.plot}"):
+                runs.plot(self.plot, x=self.x, group=self.group)
 
 
 def _run(

@@ -91,11 +91,8 @@ class RecordVerifier:
             return message
         known = peer in self.members.members or peer in self.greeted
         several = isinstance(message, wire.Spread | wire.Sync)
-        heard = records if known or not several else tuple(record for record in records if record.peer == peer)
-        if several and peer not in self.greeted:
-            heard = tuple(record for record in heard if record.peer == peer or self._may_name(source, record, now))
-        fresh = {_digest(record): record for record in heard if self.members.is_news(record)}
-        fresh = {digest: record for digest, record in fresh.items() if digest not in self._found}
+        heard = self._heard(source, peer, records, known, now) if several else records
+        fresh = {digest: record for record in heard if (digest := self._news(record))}
         unread = {digest for digest, record in fresh.items() if not self._afford(source, known, _cost(record), now)}
         legible = tuple(record for record in heard if _digest(record) not in unread) if unread else heard
         if len(legible) < len(records):
@@ -109,6 +106,20 @@ class RecordVerifier:
         self._waiting.put(source, _Waiting(peer, message, afforded), cost)
         self._arrived.set()
         return None
+
+    def _heard(self, source: str, peer: str, records: Iterable[Record], known: bool, now: float) -> tuple[Record, ...]:
+        """Return those of several records that a peer may tell: its own, and of others as many as it may name."""
+        if peer in self.greeted:
+            return tuple(records)
+        told = [record for record in records if known or record.peer == peer]
+        return tuple(record for record in told if record.peer == peer or self._may_name(source, record, now))
+
+    def _news(self, record: Record) -> bytes | None:
+        """Return the digest of a record that would be stored and was not verified before; None of any other."""
+        if not self.members.is_news(record):
+            return None
+        digest = _digest(record)
+        return None if digest in self._found else digest
 
     async def serve(self) -> None:
         """Verify what waits, until cancelled."""

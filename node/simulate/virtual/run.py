@@ -153,29 +153,38 @@ class _Run:
     def _evaluate(self) -> None:
         """Add a row for each due round that all nodes have passed; a node without a model of that round counts with its current one."""
         while self._due:
-            due, taken = self._due[0], self._models.get(self._due[0], {})
-            if self._samples and due != self._due[-1]:  # who sleeps has no model of this round: those who averaged do
-                if not taken and not any(self._models.values()):
-                    return
-                self._due.pop(0)
-                if taken:  # else nobody averaged in this round
-                    self._add(due, {index: model for index, model in taken.items() if not self.byzantine[index]})
-                continue
-            for index, virtual in self.swarm.nodes.items():
-                at = virtual.node.progress
-                if not _takes_part(virtual):
-                    if index < self._scenario.simulate.nodes:
-                        return
-                    continue  # who is about to join is not waited for
-                if index not in taken and (at.round < due or (at.round == due and at.evaluated.round != due)):
-                    return
+            due = self._due[0]
+            # who sleeps has no model of this round: those who averaged do
+            averaged = self._samples and due != self._due[-1]
+            models = self._averaged(due) if averaged else self._all_models(due)
+            if models is None:
+                return
             self._due.pop(0)
-            alive = sorted(
-                index for index, virtual in self.swarm.nodes.items() if _takes_part(virtual) and not self.byzantine[index]
-            )  # fmt: skip
-            self._add(
-                due, {index: taken[index] if index in taken else self.swarm.nodes[index].vector for index in alive}
-            )
+            if models or not averaged:  # else nobody averaged in this round
+                self._add(due, models)
+
+    def _averaged(self, due: int) -> dict[int, Tensor] | None:
+        """Models of honest nodes that averaged in a due round, by node; None: it is not over."""
+        if not any(self._models.values()):
+            return None
+        return {index: model for index, model in self._models.get(due, {}).items() if not self.byzantine[index]}
+
+    def _all_models(self, due: int) -> dict[int, Tensor] | None:
+        """Models of all honest nodes once all have passed a due round, by node; None: some have not."""
+        taken, nodes = self._models.get(due, {}), self.swarm.nodes
+        if not all(self._passed(index, due) for index in nodes):
+            return None
+        alive = sorted(index for index, each in nodes.items() if _takes_part(each) and not self.byzantine[index])
+        return {index: taken[index] if index in taken else nodes[index].vector for index in alive}
+
+    def _passed(self, index: int, due: int) -> bool:
+        """Return whether a node has evaluated in a due round, or need not; who is about to join is not waited for."""
+        virtual = self.swarm.nodes[index]
+        if not _takes_part(virtual):
+            return index >= self._scenario.simulate.nodes
+        at = virtual.node.progress
+        evaluated = at.round > due or (at.round == due and at.evaluated.round == due)
+        return evaluated or index in self._models.get(due, {})
 
     def _add(self, due: int, models: dict[int, Tensor]) -> None:
         """A row of a due round from these models, by node."""
