@@ -281,11 +281,8 @@ class Sampled:
             return []
         yours = wake.yours or (earlier is not None and earlier.turn == wake.turn and earlier.yours)
         self._told[peer] = structs.replace(wake, yours=yours)
-        if (over := self._over) is not None:
-            last = over.turn == self.sampling.turns - 1
-            own = any(it.peer == peer and it.round == wake.turn for it in wake.claims)
-            if (wake.turn == over.turn and last and not wake.yours) or (wake.turn == over.turn + 1 and own):
-                self._answered(over, peer, now)
+        if self._over is not None and self._accepts(self._over, peer, wake):
+            self._answered(self._over, peer, now)
         self._believe(now)
         return answer if wake.yours and (self.known > wake.turn + 1 or self._done) else []
 
@@ -319,6 +316,12 @@ class Sampled:
             if not genuine(signed, self.verify):
                 raise RemoteProtocolError(peer, "bad_signature")
         return structs.replace(wake, claims=tuple(it for it in wake.claims if self.is_member(it.peer)))
+
+    def _accepts(self, over: _Handover, peer: str, wake: Wake) -> bool:
+        """Return whether a wake shows that the peer has what is handed over: it knows the last turn done, or did the next itself."""
+        if wake.turn == over.turn:
+            return over.turn == self.sampling.turns - 1 and not wake.yours
+        return wake.turn == over.turn + 1 and any(it.peer == peer and it.round == wake.turn for it in wake.claims)
 
     def _answered(self, over: _Handover, peer: str, now: float) -> None:
         if peer in over.woken and peer not in over.answered:
