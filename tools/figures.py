@@ -34,7 +34,7 @@ CORE = (
     "node/engine/gossip_session.py",
     "node/engine/rounds.py", "node/engine/clock_rounds.py", "node/engine/vectors.py", "node/engine/late_join.py", "node/engine/store.py",
     "node/engine/exchange/[!ab]*.py", "node/engine/exchange/broadcasts.py", "node/engine/local/*.py", "node/engine/process.py",
-    "node/engine/optimizers.py", "node/engine/flat_optimizer.py", "node/engine/pieces.py",
+    "node/engine/optimizers.py", "node/engine/flat_optimizer.py", "node/engine/pieces.py", "node/engine/forward.py",
     "node/engine/schedules.py", "node/engine/corrections.py", "node/engine/stretches.py", "node/engine/numerics.py",
     "node/daemon/training/*.py", "node/daemon/exchange/pairwise.py", "node/daemon/exchange/rounds.py",
     "node/daemon/exchange/visits.py", "node/daemon/exchange/budget.py", "node/daemon/exchange/durations.py",

@@ -25,15 +25,13 @@ from starling.gossip.binding import Moving, Unmoved
 from starling.gossip.errors import ConfigError
 from starling.node.config.schema import NumericsSection
 from starling.node.engine.activations import Checkpointed
+from starling.node.engine.forward import Compile, Compiled, Loss, Within, no_mending
 from starling.node.engine.loss_scale import LossScale
 from starling.node.engine.parts import Parts, out_of_memory
 from starling.node.tasks.api import Task
 from starling.node.tasks.batches import cut, samples
 
-Loss = Callable[[nn.Module, Any], Tensor]
-"""(model, batch) -> scalar."""
 UNMOVED = Unmoved()
-Compile = Callable[[Loss], Loss]
 DRAW_NOTHING = frozenset(f"starling.node.tasks.{name}" for name in ("convex", "digits", "images", "synthetic", "text"))
 """Modules of the tasks whose models and losses take no chance in a step."""
 SLOW = 2.0  # times the time of float32: then the owner gets a warning
@@ -64,47 +62,30 @@ class Gradients:
 
         Raises ConfigError: the device, or the model, does not support the settings.
         """
-        self._task, self._model, self._device = task, model, device
-        self.micro_batch = section.micro_batch
-        self._noise_every = section.noise_every
-        self._precision = None if section.precision == "float32" else getattr(torch, section.precision)
-        self.notes: list[str] = []
-        if self._precision is not None:
-            _check_precision(model, device, self._precision)
-            if (times := slowdown(device, self._precision)) >= SLOW:
-                self.notes.append(
-                    f"numerics.precision: {section.precision} is {times:.0f} times slower than float32 on this machine's {device}, "
-                    "which only imitates it; leave the key out"
-                )
-        self.scale = LossScale() if self._precision == torch.float16 else None
         if section.compile and section.activation_checkpointing:
             raise ConfigError(
                 "numerics.activation_checkpointing: not with numerics.compile, which itself chooses what is computed again; leave one out"
             )
-        self._checkpointed = Checkpointed(model) if section.activation_checkpointing else None
-        self._loss: Loss = task.loss
+        self._model, self._device = model, device
+        self.micro_batch, self._noise_every = section.micro_batch, section.noise_every
+        self.notes: list[str] = []
+        precision = _precision(section.precision, model, device, self.notes)
+        self.scale = LossScale() if precision == torch.float16 else None
+        contexts: list[Callable[[], AbstractContextManager[Any]]] = []
+        if precision is not None:
+            contexts.append(partial(torch.autocast, device, dtype=precision))
+        if section.activation_checkpointing:
+            contexts.append(Checkpointed(model).forward)
+        self.parts = Parts(task, model, device, self.notes)
+        loss: Loss = task.loss
+        self._mends: Callable[[Exception], bool] = no_mending
+        if section.compile:
+            loss = compiled = Compiled(task.loss, compiler, self.notes)
+            self._mends = compiled.mends
+        self._loss = Within(loss, contexts) if contexts else loss
         self._chance: Callable[[int], AbstractContextManager[Any]]
         self._chance = nullcontext if type(task).__module__ in DRAW_NOTHING else partial(seeded, device=device)
-        self._wraps = self._precision is not None or self._checkpointed is not None
-        self.parts = Parts(task, model, device, self.notes)
-        self._compiled = False
         self._loads, self._gathers = binding.before, binding.after_backward
-        if section.compile:
-            self._compile(compiler)
-
-    def _compile(self, compiler: Compile) -> None:
-        try:
-            self._loss, self._compiled = compiler(self._task.loss), True
-        except Exception as error:  # noqa: BLE001 — whatever a compiler has
-            self._give_up(error)
-
-    def _give_up(self, error: Exception) -> None:
-        self._loss, self._compiled = self._task.loss, False
-        said = next(iter(str(error).splitlines()), "")
-        self.notes.append(
-            f"numerics.compile: the model is not compiled from here on, {type(error).__name__}: {said[:160]}; "
-            "leave the key out, or mend that"
-        )
 
     def check(self, batch: Any) -> None:
         """Raise ConfigError if batches are to be split and one of this form cannot be."""
@@ -133,9 +114,7 @@ class Gradients:
             except Exception as error:
                 if out_of_memory(error):
                     self._halve(batch)
-                elif self._compiled:
-                    self._give_up(error)
-                else:
+                elif not self._mends(error):
                     raise
             else:
                 if self.scale is None or not math.isfinite(value) or self.scale.unscaled(gradient):
@@ -152,7 +131,7 @@ class Gradients:
         return sum(self._backward(each, share) for each, share in zip(parts, shares, strict=True) if share)
 
     def _backward(self, batch: Any, share: float) -> float:
-        loss: Tensor | None = self._wrapped(batch) if self._wraps else self._loss(self._model, batch)
+        loss = self._loss(self._model, batch)
         if loss is None:  # as some training steps return for a batch they leave out
             return math.nan
         if share != 1.0:
@@ -161,13 +140,6 @@ class Gradients:
         for gather in self._gathers:
             gather()
         return loss.item()
-
-    def _wrapped(self, batch: Any) -> Tensor | None:
-        with self._autocast(), nullcontext() if self._checkpointed is None else self._checkpointed.forward():
-            return self._loss(self._model, batch)
-
-    def _autocast(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._precision is None else torch.autocast(self._device, dtype=self._precision)
 
     def _halve(self, batch: Any) -> None:
         count = samples(batch) or 1
@@ -202,8 +174,11 @@ def seeded(seed: int, device: str) -> Iterator[None]:
             each.set_state(state)
 
 
-def _check_precision(model: nn.Module, device: str, precision: torch.dtype) -> None:
-    name = str(precision).removeprefix("torch.")
+def _precision(name: str, model: nn.Module, device: str, notes: list[str]) -> torch.dtype | None:
+    """Return the precision of that name, if it is a lesser one; a note says where it is slow. Raises ConfigError: it is not to be had."""
+    if name == "float32":
+        return None
+    precision: torch.dtype = getattr(torch, name)
     other = {str(each.dtype).removeprefix("torch.") for each in model.parameters() if each.dtype != torch.float32}
     if other:
         raise ConfigError(
@@ -211,6 +186,12 @@ def _check_precision(model: nn.Module, device: str, precision: torch.dtype) -> N
         )
     if not has_precision(device, precision):
         raise ConfigError(f"numerics.precision: {device} of this machine has no {name}; leave it out for float32")
+    if (times := slowdown(device, precision)) >= SLOW:
+        notes.append(
+            f"numerics.precision: {name} is {times:.0f} times slower than float32 on this machine's {device}, "
+            "which only imitates it; leave the key out"
+        )
+    return precision
 
 
 def has_precision(device: str, precision: torch.dtype) -> bool:

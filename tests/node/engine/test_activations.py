@@ -60,8 +60,6 @@ def computed(model, batch, **keys):
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    gradients = Gradients(NumericsSection(**keys), Norm(), model, "cpu")
-    model.train()
     held = []
 
     class Watched(Norm):
@@ -71,7 +69,8 @@ def computed(model, batch, **keys):
             held.append(sum(kept.values()) - x.untyped_storage().nbytes())
             return loss
 
-    gradients._loss = Watched().loss
+    gradients = Gradients(NumericsSection(**keys), Watched(), model, "cpu")
+    model.train()
     gradients.compute(batch, gradient, 7, lambda: None)
     return gradient, held[0], {name: buffer.clone() for name, buffer in model.named_buffers()}
 

@@ -1,0 +1,61 @@
+"""How a task's loss is computed here, chosen once: as the task does it, compiled, in less precision, with activations computed again."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+from torch import Tensor, nn
+
+Loss = Callable[[nn.Module, Any], Tensor | None]
+"""(model, batch) -> scalar; None: the batch is left out."""
+Compile = Callable[[Loss], Loss]
+
+
+class Compiled:
+    """A loss as `compiler` makes it; as it was from where that fails, which is added to `notes`."""
+
+    def __init__(self, loss: Loss, compiler: Compile, notes: list[str]) -> None:
+        self._plain = self._loss = loss
+        self._notes = notes
+        try:
+            self._loss = compiler(loss)
+        except Exception as error:  # noqa: BLE001 — whatever a compiler has
+            self._note(error)
+
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor | None:
+        """Return the loss of a batch."""
+        return self._loss(model, batch)
+
+    def mends(self, error: Exception) -> bool:
+        """Go on without the compiler after this error -> whether it may have been the compiler's."""
+        if self._loss is self._plain:
+            return False
+        self._loss = self._plain
+        self._note(error)
+        return True
+
+    def _note(self, error: Exception) -> None:
+        said = next(iter(str(error).splitlines()), "")
+        self._notes.append(
+            f"numerics.compile: the model is not compiled from here on, {type(error).__name__}: {said[:160]}; "
+            "leave the key out, or mend that"
+        )
+
+
+class Within:
+    """A loss that is computed in contexts, which are entered in order."""
+
+    def __init__(self, loss: Loss, contexts: Sequence[Callable[[], AbstractContextManager[Any]]]) -> None:
+        self._loss, self._contexts = loss, contexts
+
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor | None:
+        """Return the loss of a batch."""
+        with ExitStack() as stack:
+            for context in self._contexts:
+                stack.enter_context(context())
+            return self._loss(model, batch)
+
+
+def no_mending(_error: Exception) -> bool:
+    """Return False: nothing but the task computes the loss."""
+    return False
