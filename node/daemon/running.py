@@ -1,31 +1,28 @@
 """A node with all of its services: members, exchanges, training. Constructed when the engine has opened the task."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import trio
 
 from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.membership.events import Died, Joined, Left, MemberEvent, Reborn
-from starling.gossip.seeds import derive
 from starling.gossip.wire.schema import Beacon, BeaconQuery, Dialed, DialMe, StopVote
 from starling.node.config import weight
 from starling.node.daemon.context import NodeContext, SecondNodes
 from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.exchange.history import Transactions
+from starling.node.daemon.exchange.pairwise import PairwiseExchange
+from starling.node.daemon.exchange.pull_service import PulledExchange
 from starling.node.daemon.membership.admission import Admission
-from starling.node.daemon.membership.beacon import BeaconService
-from starling.node.daemon.membership.bootstrap import Bootstrap, to_share
-from starling.node.daemon.membership.contacts import Contacts
+from starling.node.daemon.membership.bootstrap import Bootstrap
 from starling.node.daemon.membership.control_lane import OtherControl
-from starling.node.daemon.membership.reachability import ReachabilityService
 from starling.node.daemon.membership.service import Membership
 from starling.node.daemon.membership.stop import StopService
 from starling.node.daemon.progress import Progress
 from starling.node.daemon.state.model_sync import ModelSync
 from starling.node.daemon.state.transfer import Transfer
+from starling.node.daemon.surroundings import Surroundings
 from starling.node.daemon.training.evaluation import Evaluation
 from starling.node.daemon.training.housekeeping import Housekeeping
 from starling.node.daemon.training.last_model import LastModel
@@ -41,7 +38,6 @@ FAREWELL_S = 0.7  # for the farewell to all members
 LAST_SAVE_S = 1.2  # for the last checkpoint
 PAYLOAD_BYTES_PER_PARAMETER = 32  # upper bound: two vectors of doubles, and an index for each coordinate …
 PAYLOAD_BYTES = 64 << 10  # … with their headers
-SETTLE_S = 3.0  # a joiner looks for members for so long before it starts alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +62,16 @@ class RunningNode:
         clock, progress = SwarmClock(begun.policy.has_vote), begun.progress
         self.context, self.engine, self.opened, self.begun = context, engine, opened, begun
         self.membership = Membership(context, clock, begun.admission, self._member_changed)
-        self.contacts = Contacts(context, self.membership)
         self.role = role = role_of(RoleRequest(context, engine, self.membership, opened, stage, seconds))
-        self.members, begun.transfer.seats = role.members, role.seats
-        self.beacons = BeaconService(context, self.members)
-        self.reachability = ReachabilityService(context, self.membership)
+        begun.transfer.seats = role.seats
+        self.around = Surroundings(context, self.membership, role.members, clock, begun.policy)
         self.stop = StopService(context, self.membership, opened, begun.policy.electors)
         evaluation = Evaluation(context.manifest.pace, role.work, self.stop, progress, context.report, opened.metric)
         house = Housekeeping(context, engine, progress, evaluation)
         sync = ModelSync(transfer=begun.transfer, engine=engine, report=context.report)
-        models = PeerModels(context, self.membership, self.members, sync, begun.policy.allows, self.inviter_of)
-        self.pace = pace_of(
-            Services(
-                context, self.membership, self.members, role.named, self.beacons, begun.policy, (begun.transactions.observe,), clock,
-                role.work, house, models, self.may_meet,
-            )
-        )  # fmt: skip
-        self.exchange = self.pace.exchange
-        self.training = Training(context.manifest.pace, self.members, self.pace.joining, self.pace.loop, house)
+        models = PeerModels(context, self.membership, role.members, sync, begun.policy.allows)
+        self.pace = pace_of(Services(context, role, self.around, (begun.transactions.observe,), house, models))
+        self.training = Training(context.manifest.pace, role.members, self.pace.joining, self.pace.loop, house)
         self.last: LastModel | None = None  # until the rounds are done
         self.contributions = Contributions(self.exchange.revoke, lambda: self.exchange.edges, self._is_present)
         engine.reset = self.exchange.reset_all
@@ -97,27 +85,21 @@ class RunningNode:
         await nursery.start(self.membership.serve, self._route)
         await nursery.start(self.exchange.serve)
         votes = self.stop if self.stop.votes is not None else None
-        for service in (self.pace.equivocation, self.beacons, self.reachability, votes, self.role.service):
+        around = self.around
+        for service in (self.pace.equivocation, around.beacons, around.reachability, votes, self.role.service):
             if service is not None:
                 await nursery.start(service.serve)
         nursery.start_soon(self.contributions.serve)
         nursery.start_soon(self.begun.bootstrap.watch, self.membership)
-        nursery.start_soon(self._join, self.begun.bootstrap.addresses)
-
-    async def _join(self, addresses: Sequence[str]) -> None:
-        """Keep in touch through these addresses, and through those that are found later."""
-        async with trio.open_nursery() as nursery:
-            bootstrap, opens = self.begun.bootstrap, partial(self.begun.transfer.answers, swarm=self.context.swarm)
-            nursery.start_soon(partial(self.contacts.keep, addresses, bootstrap.given, opens=opens))
-            async for address in bootstrap.additions(addresses):
-                nursery.start_soon(partial(self.contacts.keep, (address,), (), hint=bootstrap.dialled))
+        nursery.start_soon(around.keep_in_touch, self.begun.bootstrap, self.begun.transfer)
 
     async def train(self, export: Path | None) -> None:
         """Catch up with the swarm, train until the manifest's rounds are done, save (the model to `export`, if given), and linger."""
         context, training, samples = self.context, self.training, self.opened.samples
         if text := weight.capped(context.manifest, samples):
             context.report.event("weight_capped", text, level="warning", samples=samples)
-        start_round = await self._start_round()
+        await self.around.look_for_members(self.begun.bootstrap)
+        start_round = await training.joining.start(self.opened)
         self.begun.transfer.give(self.engine, self.membership.may_read)
         await training.quorum(start_round)
         self.membership.settle()
@@ -141,38 +123,14 @@ class RunningNode:
             with trio.move_on_after(LAST_SAVE_S):
                 await (self.training.house.save() if self.last is None else self.last.save_again())
 
-    async def _start_round(self) -> int:
-        """Look for members for a while -> the round to start at."""
-        with trio.move_on_after(SETTLE_S if self.begun.bootstrap.addresses else 0.0):
-            while len(self.membership.members) < 2:  # noqa: ASYNC110 — for a short time at the start
-                await trio.sleep(0.05)
-        return await self.training.joining.start(self.opened)
-
-    def to_share(self) -> tuple[str, ...]:
-        """Addresses for an invite made now; stays the same while members do."""
-        me, network = self.context.me, self.context.network
-        others = sorted(
-            (peer for peer in self.membership.members if peer != me and self.begun.policy.allows(peer)),
-            key=lambda peer: derive(0, "invite", me, peer),  # other members give others' addresses
-        )
-        return to_share((*network.relayed, *network.addresses), others, network.answered, self.membership.origins.met)
-
-    def may_meet(self, peer: str) -> bool:
-        """Whether this node and a peer have a connection, or one of them can be dialled."""
-        return self.reachability.may_meet(peer, self.membership.origins.announced)
-
     @property
-    def is_cut_off(self) -> bool:
-        """No member can be dialled, as far as this node knows, and it is not connected to all of them."""
-        others = [peer for peer in self.membership.members if peer != self.context.me]
-        hidden = self.reachability.state == "hidden" and not any(map(self.membership.origins.announced, others))
-        return hidden and not all(map(self.may_meet, others))
+    def exchange(self) -> PairwiseExchange | PulledExchange:
+        """The exchanges of this pace."""
+        return self.pace.exchange
 
     def _route(self, peer: str, message: OtherControl) -> None:
-        if isinstance(message, Beacon | BeaconQuery):
-            self.beacons.receive(peer, message)
-        elif isinstance(message, DialMe | Dialed):
-            self.reachability.receive(peer, message)
+        if isinstance(message, Beacon | BeaconQuery | DialMe | Dialed):
+            self.around.receive(peer, message)
         elif isinstance(message, StopVote):
             self.stop.receive(peer, message)
         elif self.pace.equivocation is not None:
@@ -207,8 +165,3 @@ class RunningNode:
     def _is_present(self, peer: str) -> bool:
         members = self.membership.table
         return peer in members and members[peer].present
-
-    def inviter_of(self, peer: str) -> str:
-        """The inviter that answers for a peer; "" for none, and for the creator, who could else be banned through its invitees."""
-        inviter = self.membership.origins.inviter_of(peer)
-        return inviter if inviter is not None and inviter != self.context.manifest.founder else ""

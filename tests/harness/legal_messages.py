@@ -134,7 +134,7 @@ class Values:
     def view(self, kind: type[Message]) -> list[bytes]:
         members = self.running.membership
         heard = [it.view for it in self.known.of(self.victim.peer_id, kind)[:2]]
-        return [*heard, members.view, members._view.digest, self.running.beacons.digest(0), bytes(16)]
+        return [*heard, members.view, members._view.digest, self.running.around.beacons.digest(0), bytes(16)]
 
     def revoked(self, _kind: object) -> list[bytes]:
         return [self.running.membership._view.gate.digest, bytes(16)]

@@ -44,11 +44,11 @@ def begin(rounds: int):
 
 def order(virtual, round: int) -> tuple[str, ...]:
     """Members as a node ranks them."""
-    return ranked(virtual.node.running.membership.members, virtual.node.running.beacons.salt(round))
+    return ranked(virtual.node.running.membership.members, virtual.node.running.around.beacons.salt(round))
 
 
 def held(virtual):
-    return virtual.node.running.beacons._beacons
+    return virtual.node.running.around.beacons._beacons
 
 
 def missed(swarm) -> int:
@@ -148,7 +148,7 @@ async def test_a_node_without_the_salt_uses_no_other_order_and_requests_it():
     async with swarm.running(NODES):
         await until(lambda: rounds_done(swarm, 1))
         alone = swarm.nodes[3]
-        beacons, kept_back = alone.node.running.beacons, []
+        beacons, kept_back = alone.node.running.around.beacons, []
         honest = beacons.receive
         beacons.receive = lambda peer, message: kept_back.append((peer, message))
         held(alone)._held.clear()

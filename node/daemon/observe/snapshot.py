@@ -105,8 +105,8 @@ def _running(node: Node, running: RunningNode) -> Fields:
         "engine_restarts": running.engine.restarts,
         "activity": running.engine.activity,
         "members": len(running.membership.members),
-        "bootstrap": running.to_share(),
-        "reachability": running.reachability.state,
+        "bootstrap": running.around.to_share(),
+        "reachability": running.around.reachability.state,
         "relays": running.context.network.relays,
         "relaying": len(running.context.network.circuits),
         "payload_bytes": running.exchange.payload_bytes,
@@ -139,14 +139,14 @@ def _problem(node: Node) -> str | None:
             members = len(running.membership.members)
             if running.membership.is_twice:
                 return IDENTITY_TWICE
-            if running.contacts.ignored:
+            if running.around.contacts.ignored:
                 return SILENT
-            if running.is_cut_off:
+            if running.around.is_cut_off:
                 port = node.network.port if node.network is not None else None
                 return f"no member can be dialled, this one neither: {FORWARD.format(port=port)}"
             if node.progress.state == "waiting":
-                needed, here = running.context.manifest.pace.quorum, len(running.members.members)
-                whom = running.members.whom
+                needed, here = running.context.manifest.pace.quorum, len(running.role.members.members)
+                whom = running.role.members.whom
                 return (
                     f"waiting for {needed} {whom}, {here} here; invite others with the string `starling invite` prints"
                 )

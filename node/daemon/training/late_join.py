@@ -37,8 +37,6 @@ class PeerModels:
     """Those with a model like ours."""
     sync: ModelSync
     allows: Callable[[str], bool]
-    inviter_of: Callable[[str], str]
-    """The inviter that answers for a peer; "": none."""
 
     async def fetch(self, newer_than: int, live: bool, first: Sequence[str]) -> int | None:
         """Take over the model on which members agree, if it is past round `newer_than`. -> its round
@@ -49,7 +47,8 @@ class PeerModels:
         others = [peer for peer in self.members.members if peer != me and self.allows(peer)]
         others.sort(key=lambda peer: derive(moment, "source", me, peer))  # no peer can arrange to be asked first
         before = set(first)
-        order = disjoint(others, lambda peer: {*membership.origins.prefixes(peer), self.inviter_of(peer)} - {""})
+        origins = membership.origins
+        order = disjoint(others, lambda peer: {*origins.prefixes(peer), *origins.inviters_of(peer)[-1:]})
         order.sort(key=lambda peer: peer not in before)
         return await self.sync.fetch(order, newer_than, live=live, abreast=before)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from starling.gossip.exchange.swarm_clock import SwarmClock
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.overlay.api import LastingEdges, Overlay
 from starling.gossip.overlay.chosen import EVERY, ChosenEdges
@@ -24,23 +23,21 @@ from starling.node.daemon.exchange.pairwise import PairwiseExchange
 from starling.node.daemon.exchange.pull_service import PulledExchange, Signing
 from starling.node.daemon.exchange.rounds import RoundExchange
 from starling.node.daemon.exchange.visits import VisitExchange
-from starling.node.daemon.membership.beacon import BeaconService
 from starling.node.daemon.membership.neighbors import (
     Caps,
     LastingNeighbors,
-    Members,
     NamedNeighbors,
     Neighbors,
     OverlayNeighbors,
     RandomNeighbors,
     secret_draws,
 )
-from starling.node.daemon.membership.service import Membership
+from starling.node.daemon.surroundings import Surroundings
 from starling.node.daemon.training.catch_up import CatchUp, Jumps
 from starling.node.daemon.training.grants import Grants
 from starling.node.daemon.training.housekeeping import Housekeeping
 from starling.node.daemon.training.late_join import Joining, LateJoin, PeerModels
-from starling.node.daemon.training.local_work import LocalWork
+from starling.node.daemon.training.local_work import Role
 from starling.node.daemon.training.loop import RoundLoop
 from starling.node.daemon.training.slots import Contacts, LastingContacts, ScheduledContacts, SlotsLoop
 from starling.node.daemon.training.steps import (
@@ -52,7 +49,6 @@ from starling.node.daemon.training.steps import (
     StepsLoop,
 )
 from starling.node.daemon.trust.equivocation import EquivocationDetector
-from starling.node.daemon.trust.peer_policy import PeerPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +56,12 @@ class Services:
     """What there is in any pace."""
 
     context: NodeContext
-    membership: Membership
-    members: Members
-    """The swarm as exchanges and rounds see it; in a swarm of crews those who hold this node's stage."""
-    around: Callable[[OverlayNeighbors], NamedNeighbors]
-    """Turns the neighbors that the overlay names into peers, where it names crews."""
-    beacons: BeaconService
-    policy: PeerPolicy
+    role: Role
+    around: Surroundings
     subscribers: Sequence[Subscriber]
     """Are told of exchanges."""
-    clock: SwarmClock
-    work: LocalWork
     house: Housekeeping
     models: PeerModels
-    may_meet: Callable[[str], bool]
-    """Whether this node and a peer can have a connection."""
 
     @property
     def overlay(self) -> Overlay:
@@ -84,7 +71,8 @@ class Services:
     def grants(self) -> Grants:
         """Return what gives rounds their local steps."""
         context = self.context
-        return Grants(context.manifest.pace, self.overlay, self.members, self.work, self.house.progress, context.report)
+        role, progress = self.role, self.house.progress
+        return Grants(context.manifest.pace, self.overlay, role.members, role.work, progress, context.report)
 
     def catch_up(
         self, exchange: PairwiseExchange | PulledExchange, forget: Callable[[], object] = lambda: None
@@ -101,10 +89,6 @@ class Services:
         """Return what gives numbers to new incarnations of edges."""
         numbers = count(1)
         return lambda: self.fresh(next(numbers))
-
-    def may_use(self, peer: str) -> bool:
-        """Return whether a member's model may be asked for."""
-        return self.policy.allows(peer) and self.may_meet(peer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,31 +117,33 @@ def steps(services: Services) -> Pace:
 def _pairwise_steps(services: Services) -> Pace:
     pace, grants, named = services.context.manifest.pace, services.grants(), _named(services)
     exchange = RoundExchange(
-        services.context, services.members, services.edge_numbers(), services.policy.noted, services.subscribers, named.directions
+        services.context, services.role.members, services.edge_numbers(), services.around.policy.noted, services.subscribers,
+        named.directions,
     )  # fmt: skip
-    in_turn = InTurn(Links(named, services.beacons), exchange, grants)
+    in_turn = InTurn(Links(named, services.around.beacons), exchange, grants)
     rounds = Overlapping(in_turn, exchange, pace) if pace.overlap else in_turn
     return _steps(services, grants, rounds, exchange, named, left_behind=exchange.left_behind)
 
 
 def _pulled_steps(services: Services) -> Pace:
-    context, members, section = services.context, services.membership, services.context.manifest.overlay
+    context, around, section = services.context, services.around, services.context.manifest.overlay
+    members = around.membership
     equivocation = EquivocationDetector(context, members, services.house.progress)
     exchange = PulledExchange(
-        context, members, Signing(services.fresh(1), equivocation.attested), services.policy.noted, services.subscribers
+        context, members, Signing(services.fresh(1), equivocation.attested), around.policy.noted, services.subscribers
     )  # fmt: skip
     neighbors: Neighbors = (
         RandomNeighbors(
             lambda: members.roster, context.me, section.k, Caps(context.manifest.admission.per_prefix, members.origins.prefixes),
-            services.may_use, secret_draws(context.identity.seed, context.incarnation),
+            around.may_use, secret_draws(context.identity.seed, context.incarnation),
         )
         if section.kind == "pull"
         else OverlayNeighbors(
-            services.overlay, lambda: members.roster, context.me, services.beacons.salt, rows=True, may_meet=services.may_meet
+            services.overlay, lambda: members.roster, context.me, around.beacons.salt, rows=True, may_meet=around.may_meet
         )
     )  # fmt: skip
     grants = services.grants()
-    rounds = InTurn(Links(neighbors, services.beacons), exchange, grants)
+    rounds = InTurn(Links(neighbors, services.around.beacons), exchange, grants)
     return _steps(services, grants, rounds, exchange, neighbors, equivocation=equivocation)
 
 
@@ -176,27 +162,27 @@ def _steps(
 
 def clock(services: Services) -> Pace:
     """Return slots of time with one exchange each."""
-    context, members, house, named = services.context, services.members, services.house, _named(services)
+    context, members, house, named = services.context, services.role.members, services.house, _named(services)
     manifest, edges = context.manifest, _lasting(context.manifest, context.swarm.encode())
     exchange = VisitExchange(
-        context, members, services.edge_numbers(), services.policy.noted, services.subscribers, edges
+        context, members, services.edge_numbers(), services.around.policy.noted, services.subscribers, edges
     )
     neighbors: Neighbors = named
     contacts: Contacts = ScheduledContacts(exchange, named)
     if manifest.overlay.kind == "sticky":
-        neighbors = LastingNeighbors(lambda: services.membership.members, context.me, edges, manifest.mix.theta)
-        contacts = LastingContacts(context.me, exchange, edges, members, services.may_meet)
-    loop = SlotsLoop(manifest.pace, exchange, contacts, members, services.clock, house)
+        neighbors = LastingNeighbors(lambda: services.around.membership.members, context.me, edges, manifest.mix.theta)
+        contacts = LastingContacts(context.me, exchange, edges, members, services.around.may_meet)
+    loop = SlotsLoop(manifest.pace, exchange, contacts, members, services.around.clock, house)
     return Pace(exchange, neighbors, LateJoin(services.catch_up(exchange), services.models, house), loop)
 
 
 def _named(services: Services) -> NamedNeighbors:
     """Return the neighbors that the overlay names, of this node or of its crew."""
-    me, members = services.context.me, services.members
+    me, members = services.context.me, services.role.members
     plain = OverlayNeighbors(
-        services.overlay, lambda: members.roster, me, services.beacons.salt, may_meet=services.may_meet
+        services.overlay, lambda: members.roster, me, services.around.beacons.salt, may_meet=services.around.may_meet
     )
-    return services.around(plain)
+    return services.role.named(plain)
 
 
 def _lasting(manifest: Manifest, salt: bytes) -> LastingEdges:

@@ -40,11 +40,11 @@ class FromCheckpoint:
 
 def sampled(services: Services) -> Pace:
     """Return rounds of a sample of the members."""
-    context, members = services.context, services.membership
+    context, members = services.context, services.around.membership
     equivocation = EquivocationDetector(context, members, services.house.progress)
     exchange = SampledExchange(
-        context, members, Signing(services.fresh(1), equivocation.attested), services.policy.noted, services.subscribers,
-        Orders(services.beacons.salt, services.may_use, lambda peer: peer in members.table),
+        context, members, Signing(services.fresh(1), equivocation.attested), services.around.policy.noted, services.subscribers,
+        Orders(services.around.beacons.salt, services.around.may_use, lambda peer: peer in members.table),
     )  # fmt: skip
     neighbors = SampledNeighbors(lambda: members.roster, context.me, lambda: exchange.edges)
     loop = SampledLoop(context.manifest.pace, exchange, services.grants(), services.house)
