@@ -19,7 +19,7 @@ from starling.node.config import attack_consent, hours, room, script, start
 from starling.node.config import manifest as manifests
 from starling.node.config.schema import Manifest
 from starling.node.daemon.agreed import check_agreed, code_of
-from starling.node.daemon.context import Limits, NodeContext, NodeSetup
+from starling.node.daemon.context import NodeContext, NodeSetup
 from starling.node.daemon.engine.supervisor import EngineSupervisor
 from starling.node.daemon.events import Events
 from starling.node.daemon.exchange.history import Transactions
@@ -75,7 +75,6 @@ class Node:
         self.policy.resume(setup.store.known_decisions())
         self.manifest = setup.store.read_manifest()  # None until it is fetched
         self.transactions = Transactions(setup.machine.unix_time)
-        self.limits = Limits.of(setup.config)
         self.began = trio.current_time()
         self.phase: Phase = Starting()
         self.network: Network | None = None  # None until it is open
@@ -153,10 +152,7 @@ class Node:
             start=machine.start_engine, opening=_opening(setup, manifest, stage, begins), silence_s=_silence_s(setup, manifest),
             report=report,
         )  # fmt: skip
-        context = NodeContext(
-            setup.identity, setup.config, manifest, setup.swarm, int(machine.unix_time() * 1000), network, engine, report,
-            machine.unix_time, self.limits,
-        )  # fmt: skip
+        context = NodeContext(setup, manifest, int(machine.unix_time() * 1000), network, engine, report)
         admission = Admission(context, store, setup.chain, machine.offload)
         self.phase = Opening(context, engine)
         nursery.start_soon(engine.serve)

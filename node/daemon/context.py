@@ -105,27 +105,51 @@ class NodeSetup:
     store: NodeStore
     machine: Machine
     chain: Chain = ()  # of invitations to this node
+    limits: Limits = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "limits", Limits.of(self.config))
 
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """What every service of one running node may use, beside the parts of its `NodeSetup`."""
+    """What every service of one running node may use."""
 
-    identity: Identity
-    config: NodeConfig
+    setup: NodeSetup
     manifest: Manifest
-    swarm: str
     incarnation: int  # unix time in ms of this start; later starts have higher ones
     network: Network
     engine: EngineHandle
     report: Reporter
-    unix_time: Callable[[], float]
-    limits: Limits
+
+    @property
+    def identity(self) -> Identity:
+        """This node's key."""
+        return self.setup.identity
 
     @property
     def me(self) -> str:
         """Own peer id."""
-        return self.identity.peer_id
+        return self.setup.identity.peer_id
+
+    @property
+    def config(self) -> NodeConfig:
+        """The settings of its owner."""
+        return self.setup.config
+
+    @property
+    def limits(self) -> Limits:
+        """What it may use at present."""
+        return self.setup.limits
+
+    @property
+    def swarm(self) -> str:
+        """The swarm's id."""
+        return self.setup.swarm
+
+    def unix_time(self) -> float:
+        """Return the seconds since 1970."""
+        return self.setup.machine.unix_time()
 
     def secret_seed(self, use: str) -> int:
         """A seed that peers cannot know, another one for each use and each start."""

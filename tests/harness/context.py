@@ -3,7 +3,8 @@
 import msgspec
 
 from starling.node.config.schema import Manifest, NodeConfig
-from starling.node.daemon.context import Limits, NodeContext
+from starling.node.daemon.context import Machine, NodeContext, NodeSetup
+from starling.node.daemon.store import MemoryStore
 from starling.node.identity import Identity
 
 SWARM = "s" + "a" * 32
@@ -14,6 +15,11 @@ class NoEngine:
 
     async def call(self, request):
         raise AssertionError(request)
+
+
+def nothing_to_open(*_given):
+    """A network or an engine that the test has opened itself, or does without."""
+    raise AssertionError(_given)
 
 
 def context(
@@ -31,17 +37,7 @@ def context(
 ):
     """Sections are those of the manifest."""
     agreed = msgspec.structs.replace(manifest or Manifest(seed=0), **sections)
+    machine = Machine(nothing_to_open, nothing_to_open, unix_time)
     identity = identity or Identity.from_seed(bytes(32))
-    config = config or NodeConfig()
-    return NodeContext(
-        identity,
-        config,
-        agreed,
-        swarm,
-        incarnation,
-        network,
-        engine or NoEngine(),
-        report,
-        unix_time,
-        Limits.of(config),
-    )
+    setup = NodeSetup(identity, config or NodeConfig(), swarm, MemoryStore(agreed), machine)
+    return NodeContext(setup, agreed, incarnation, network, engine or NoEngine(), report)

@@ -58,7 +58,8 @@ async def carry_out(node: Node, op: str, fields: Mapping[str, object]) -> dict[s
 
 async def _limit(node: Node, fields: Mapping[str, object]) -> dict[str, object]:
     """Change some limits, all of them or none -> those in force now."""
-    limits, threads = node.limits, node.limits.threads
+    limits = node.setup.limits
+    threads = limits.threads
     if unknown := sorted(fields.keys() - asdict(limits).keys()):
         raise GossipError(f"limits: {plainly(unknown[0])} is not one of them; see `starling limits --help`")
     if fields:

@@ -72,8 +72,8 @@ def _own(node: Node, engine_pid: int | None) -> Fields:
             "distance_curve": progress.distances.points,
             "events": node.events.recent,
             "transactions": node.transactions.ended,
-            "up_limit_bytes_per_s": node.limits.up_bytes_per_s or None,
-            "down_limit_bytes_per_s": node.limits.down_bytes_per_s or None,
+            "up_limit_bytes_per_s": setup.limits.up_bytes_per_s or None,
+            "down_limit_bytes_per_s": setup.limits.down_bytes_per_s or None,
             "resources": structs.replace(setup.machine.sensors.usage(engine_pid), **gpu),
         }
     )
