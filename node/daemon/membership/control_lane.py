@@ -1,6 +1,8 @@
 """Reading the control lane: messages of membership are made legible first, others are for members only."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
@@ -25,37 +27,43 @@ OtherControl = Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed 
 """Control messages that are not about membership."""
 
 
+class Reader(Protocol):
+    """Keeps the member list."""
+
+    def admits(self, peer: str) -> bool:
+        """Return whether a peer is a member. Raises RemoteProtocolError: it never was."""
+
+    def read(self, peer: str, message: Control) -> None:
+        """Take a message about membership whose records are verified."""
+
+    def seen(self, peer: str) -> None:
+        """Note a frame whose records are not verified yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class ControlLane:
-    """The control lane of one node.
+    """The control lane of one node."""
 
-    Args:
-        admits: returns whether a peer is a member; raises RemoteProtocolError: it never was.
-        read: takes a message about membership whose records are verified.
-        seen: is told of a frame whose records are not verified yet.
-    """
+    network: Network
+    report: Reporter
+    records: RecordVerifier
+    origins: Origins
 
-    def __init__(
-        self, network: Network, report: Reporter, records: RecordVerifier, origins: Origins, *,
-        admits: Callable[[str], bool], read: Callable[[str, Control], None], seen: Callable[[str], None],
-    ) -> None:  # fmt: skip
-        self._network, self._report, self._records, self._origins = network, report, records, origins
-        self._admits, self._read, self._seen = admits, read, seen
-
-    async def serve(self, other: Callable[[str, OtherControl], object]) -> None:
+    async def serve(self, reader: Reader, other: Callable[[str, OtherControl], object]) -> None:
         """Read frames until cancelled; `other` takes members' other messages, and may raise RemoteProtocolError. Raises GossipError."""
-        async for inbound in self._network.inbound("control"):
+        async for inbound in self.network.inbound("control"):
             peer, now = inbound.peer, trio.current_time()
             try:
                 message = frames.decode("control", peer, inbound.frame)
                 if isinstance(message, OtherControl):
-                    if self._admits(peer):
+                    if reader.admits(peer):
                         other(peer, message)
-                elif (legible := self._records.receive(self._origins.source(peer), peer, message, now)) is not None:
-                    self._read(peer, legible)
+                elif (legible := self.records.receive(self.origins.source(peer), peer, message, now)) is not None:
+                    reader.read(peer, legible)
                 else:
-                    self._seen(peer)
+                    reader.seen(peer)
             except RemoteProtocolError as error:
-                self._report.fault(error.peer, error.reason)
+                self.report.fault(error.peer, error.reason)
         await ended("frames")
 
 

@@ -56,7 +56,7 @@ class Membership:
         self.origins = Origins(context.network, admission.gate, lambda: self.table)
         self._view = MemberList(self._is_signed, admission.gate, self.origins.quota)
         self._records = RecordVerifier(
-            self._view, admission.gate, lambda record: verify_record(record, swarm), admission.offload, self._read
+            self._view, admission.gate, lambda record: verify_record(record, swarm), admission.offload, self.read
         )  # fmt: skip
         own = Record(
             identity.peer_id, swarm, context.incarnation, 0, "alive", context.network.announced, b"",
@@ -70,9 +70,7 @@ class Membership:
         self._best_effort = BestEffort(context.network, per_peer=MAX_SENDING, unreachable=self._lost)
         self._outputs = Outputs(context.network, clock, self._view, self._best_effort, changed)
         self._own_key = OwnKey(context, self._core.local)
-        self._lane = ControlLane(
-            context.network, context.report, self._records, self.origins, admits=self.admits, read=self._read, seen=self._seen
-        )  # fmt: skip
+        self._lane = ControlLane(context.network, context.report, self._records, self.origins)
         self._wake = trio.Event()
         self._context = context
         announced = context.network.addresses
@@ -126,7 +124,7 @@ class Membership:
         member = self._view.members.get(peer)
         if member is None:
             raise RemoteProtocolError(peer, "not_a_member")
-        self._seen(peer)
+        self.seen(peer)
         return member.present
 
     def silent(self, peer: str) -> bool:
@@ -177,7 +175,7 @@ class Membership:
         `other` is called with members' control messages that are not about membership, and may raise RemoteProtocolError.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._lane.serve, other)
+            nursery.start_soon(self._lane.serve, self, other)
             nursery.start_soon(self._watch_connections)
             nursery.start_soon(self._tick)
             nursery.start_soon(self._records.serve)
@@ -211,7 +209,8 @@ class Membership:
         """Notify all members that we leave for good. The caller sets the deadline."""
         await self._outputs.send_all(self._core.leave(trio.current_time()))
 
-    def _read(self, peer: str, message: Control) -> None:
+    def read(self, peer: str, message: Control) -> None:
+        """Take a message about membership whose records are verified."""
         now = trio.current_time()
         try:
             self._do(self._core.receive(peer, message, now))
@@ -230,7 +229,8 @@ class Membership:
                 self._lost(event.peer)
         await ended("events")
 
-    def _seen(self, peer: str) -> None:
+    def seen(self, peer: str) -> None:
+        """Note that a peer is there."""
         outputs = self._core.frame_seen(peer, trio.current_time())
         if outputs:
             self._do(outputs)
