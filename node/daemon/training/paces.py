@@ -172,7 +172,7 @@ def clock(services: Services) -> Pace:
     if manifest.overlay.kind == "sticky":
         neighbors = LastingNeighbors(lambda: services.around.membership.members, context.me, edges, manifest.mix.theta)
         contacts = LastingContacts(context.me, exchange, edges, members, services.around.may_meet)
-    loop = SlotsLoop(manifest.pace, exchange, contacts, members, services.around.clock, house)
+    loop = SlotsLoop(exchange, contacts, members, services.around.clock, house)
     return Pace(exchange, neighbors, LateJoin(services.catch_up(exchange), services.models, house), loop)
 
 

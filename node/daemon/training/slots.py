@@ -65,7 +65,6 @@ class ScheduledContacts:
 class SlotsLoop:
     """Slots, one after the other. Satisfies `RoundLoop`."""
 
-    pace: PaceSection
     exchange: VisitExchange
     contacts: Contacts
     members: Members
@@ -75,6 +74,11 @@ class SlotsLoop:
     """How long the machine has slept so far."""
     _paused: bool = False
     _asleep_s: float = 0.0
+
+    @property
+    def pace(self) -> PaceSection:
+        """The manifest's."""
+        return self.house.context.manifest.pace
 
     async def begin(self, start: int) -> None:
         """Start the swarm clock: at 0 in a swarm that begins, else as the members say, of whom some are waited for."""

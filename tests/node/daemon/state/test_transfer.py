@@ -97,6 +97,7 @@ class Lane:
         self.send_in, self._receive = trio.open_memory_channel(100)
         self.asked: dict[str, list[float]] = {}
         self.said: list[tuple[str, object]] = []
+        self.report = Reports()
 
     def inbound(self, _lane):
         return self._receive
@@ -115,13 +116,13 @@ class Lane:
         await self.send_in.send(Inbound(peer, "state", encode(message)))
 
 
-def told(answers, story):
+def told(answers, story, partial=None):
     """Run a story with a transfer whose peers answer like this -> what it returns, and the lane."""
 
     async def bounded():
         async with trio.open_nursery() as nursery:
             lane = Lane(answers, nursery)
-            transfer = Transfer(network=lane, report=Reports(), manifest=lambda _swarm: None)
+            transfer = Transfer(network=lane, report=lane.report, manifest=lambda _swarm: None, partial=partial)
             transfer.expect(OPENED)
             await nursery.start(transfer.serve)
             result = await story(transfer, lane)
@@ -178,8 +179,8 @@ def test_a_node_without_a_model_does_not_shorten_others_deadlines():
 
 @pytest.mark.parametrize("changes", [{"size": 2**62}, {"schema": b"other"}])
 def test_an_offer_of_another_model_is_a_fault(changes):
-    async def story(transfer, _lane):
-        return await transfer.offers(["liar"]), transfer._report.faults
+    async def story(transfer, lane):
+        return await transfer.offers(["liar"]), lane.report.faults
 
     result, _ = told(lambda _peer, _n, query: (0.0, replace(offer(query), **changes)), story)
     assert result == ([], [("liar", "state_of_another_model")])
@@ -189,8 +190,8 @@ def test_an_offer_of_another_model_is_a_fault(changes):
     ("sent", "faults"), [(b"x" * 40, [("liar", "state_digest_mismatch")]), (b"", []), (b"short", [])]
 )
 def test_a_model_with_another_digest_is_a_fault_and_one_that_does_not_come_is_none(sent, faults):
-    async def story(transfer, _lane):
-        return await transfer.downloads.download(Offered("liar", offer(StateQuery(1)))), transfer._report.faults
+    async def story(transfer, lane):
+        return await transfer.downloads.download(Offered("liar", offer(StateQuery(1)))), lane.report.faults
 
     result, _ = told(lambda _peer, _n, query: (0.0, Chunk(query.snapshot, query.offset, sent)), story)
     assert result == (None, faults)
@@ -333,7 +334,6 @@ def fetch(answers, *peers, partial=None):
     """Download STATE from these -> it, the faults, the texts reported, how long it took, and the chunks asked of each peer."""
 
     async def story(transfer, lane):
-        transfer.downloads._partial = partial
         first, *others = holders(*peers)
         began = trio.current_time()
         state = await transfer.downloads.download(first, others)
@@ -341,9 +341,9 @@ def fetch(answers, *peers, partial=None):
             held, state = state, state.path.read_bytes()
             held.delete()
         asked = [(peer, query.offset // MAX_CHUNK_BYTES) for peer, query in lane.said if isinstance(query, ChunkQuery)]
-        return state, transfer._report.faults, transfer._report.texts, trio.current_time() - began, asked
+        return state, lane.report.faults, lane.report.texts, trio.current_time() - began, asked
 
-    return told(answers, story)[0]
+    return told(answers, story, partial)[0]
 
 
 def test_a_model_that_several_hold_comes_from_all_of_them_at_once():
