@@ -83,4 +83,4 @@ async def test_one_liar_about_the_time_ends_no_run(seed):
         assert abs(trio.current_time() - began - SLOTS * SLOT_S) <= 5 * SLOT_S
         assert all(it.node.progress.figures.local_steps > 5 * SLOTS for it in honest), "nobody skipped slots"
         assert swarm.nodes[4].node.progress.round <= SLOTS
-        assert min(it.node.progress.value for it in honest) >= 0.94
+        assert min(it.node.progress.evaluated.value for it in honest) >= 0.94
