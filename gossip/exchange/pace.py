@@ -185,15 +185,7 @@ class Rounds(Pace):
         if request.round > self.round + self.max_lead:
             return Reject("early")
         if request.round > self.round or self.phase == "computing":
-            if request.view == self.view and request.round == self.round and peer not in self.links:
-                return Reject("view")
-            if len(self._deferred) >= MAX_DEFERRED and peer not in self._deferred:
-                other = next((each for each in self._deferred if each not in self.links), None)
-                if peer not in self.links or other is None:
-                    return Reject("full")
-                del self._deferred[other]
-            self._deferred[peer] = request
-            return Defer()
+            return self._defer(peer, request)
         if peer not in self.links or (self.same_roster and request.view != self.view):
             return Reject("view")
         if isinstance(request, Request):
@@ -204,6 +196,18 @@ class Rounds(Pace):
                 return Reject("busy")
             self._served[peer] = served + 1
         return Accept()
+
+    def _defer(self, peer: str, request: ExchangeRequest) -> Decision:
+        """Keep a request for its round, unless it is known not to be for it; peers without a link make room for those with one."""
+        if request.view == self.view and request.round == self.round and peer not in self.links:
+            return Reject("view")
+        if len(self._deferred) >= MAX_DEFERRED and peer not in self._deferred:
+            other = next((each for each in self._deferred if each not in self.links), None)
+            if peer not in self.links or other is None:
+                return Reject("full")
+            del self._deferred[other]
+        self._deferred[peer] = request
+        return Defer()
 
     def resolved(self, peer: str, round: int, outcome: Outcome, now: float) -> None:
         """The exchange on a link of `round` ended; of another round than the open one, or a second time, it is ignored."""
