@@ -41,13 +41,13 @@ from starling.kernels import engine_steps
 from starling.node.config.schema import Manifest, MixSection, PaceSection, PartitionSection
 from starling.node.engine.worker import Worker
 from starling.node.net.api import Inbound
-from starling.node.net.memory import MemoryNetwork
+from starling.node.net.memory_network import MemoryNetwork
 from starling.node.rpc import calls
 from starling.node.simulate.virtual.swarm import VirtualSwarm
 
 PAGE = Path(__file__).parents[1] / "docs/architecture.md"
 PRODUCT = ("gossip/", "robust/", "node/")
-WIRE = ("node/simulate/", "node/net/memory.py", "node/net/faults.py", "node/net/inbox.py")
+WIRE = ("node/simulate/", "node/net/memory.py", "node/net/memory_network.py", "node/net/faults.py", "node/net/inbox.py")
 NODES, ROUNDS = 2, 3
 PAYLOAD = 1000  # bytes of a frame that has one
 NUMBERS = (bytes, bytearray, memoryview, Tensor)

@@ -14,7 +14,8 @@ from starling.node.daemon.membership.contacts import Contacts
 from starling.node.daemon.membership.service import Membership
 from starling.node.daemon.store import MemoryStore
 from starling.node.identity import Identity
-from starling.node.net.memory import MemoryHub, address_of
+from starling.node.net.memory import MemoryHub
+from starling.node.net.memory_network import address_of
 from tests.harness.context import context
 from tests.harness.daemons import Reports
 

@@ -18,7 +18,8 @@ from itertools import count
 import trio
 
 from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES
-from starling.node.net.libp2p.noise import Channel, ChannelBroken, HandshakeFailed, Identity, secure
+from starling.node.net.libp2p.negotiation import HandshakeFailed
+from starling.node.net.libp2p.noise import Channel, ChannelBroken, Identity, secure
 from tests.harness.libp2p_nodes import data, lane_opened
 from tests.harness.victim import BOOM
 

@@ -11,7 +11,8 @@ from starling.gossip.overlay.sticky import StickyEdges
 from starling.node.config.schema import Manifest, PaceSection
 from starling.node.daemon.exchange.rounds import RoundExchange
 from starling.node.daemon.exchange.visits import VisitExchange
-from starling.node.net.memory import MemoryHub, MemoryNetwork
+from starling.node.net.memory import MemoryHub
+from starling.node.net.memory_network import MemoryNetwork
 from starling.node.rpc import calls
 from tests.harness.context import context
 from tests.harness.memory_swarm import VIEW, FakeEngine, Member, Swarm

@@ -20,7 +20,8 @@ from starling.gossip.wire.schema import MAX_RECORDS, Busy, Lane, Message, Record
 from starling.node.identity import Identity
 from starling.node.net.api import Inbound
 from starling.node.net.libp2p import Libp2pNetwork
-from starling.node.net.memory import MemoryHub, MemoryNetwork, address_of
+from starling.node.net.memory import MemoryHub
+from starling.node.net.memory_network import MemoryNetwork, address_of
 
 
 def key(*parts: object) -> Identity:

@@ -21,7 +21,7 @@ from starling.gossip.wire import schema as wire
 from starling.gossip.wire.schema import Lane, Message
 from starling.node.daemon.running import RunningNode
 from starling.node.identity import Identity
-from starling.node.net.memory import address_of
+from starling.node.net.memory_network import address_of
 from starling.node.simulate.virtual.swarm import VirtualNode
 from starling.robust.evidence import claim_of, equivocation
 from tests.harness.hostile import key

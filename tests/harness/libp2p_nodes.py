@@ -15,7 +15,8 @@ from starling.node.config.schema import LimitsSection
 from starling.node.net.api import Inbound
 from starling.node.net.libp2p import Libp2pNetwork, open_network
 from starling.node.net.libp2p.addresses import parse
-from starling.node.net.libp2p.noise import Channel, ChannelBroken, Conversation, Identity, negotiate, secure
+from starling.node.net.libp2p.negotiation import Conversation, negotiate
+from starling.node.net.libp2p.noise import Channel, ChannelBroken, Identity, secure
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 PATIENCE_S = 30.0

@@ -7,7 +7,8 @@ import trio
 
 from starling.gossip.errors import EngineError, RemoteProtocolError
 from starling.node.daemon.exchange.history import Transactions
-from starling.node.net.memory import MemoryHub, MemoryNetwork
+from starling.node.net.memory import MemoryHub
+from starling.node.net.memory_network import MemoryNetwork
 from starling.node.rpc import calls
 from tests.harness.daemons import Reports
 

@@ -8,7 +8,8 @@ import trio
 from starling.gossip.exchange.attestation import digest
 from starling.node.config.schema import Manifest, PaceSection
 from starling.node.daemon.exchange.pull_service import PulledExchange, Signing
-from starling.node.net.memory import MemoryHub, MemoryNetwork
+from starling.node.net.memory import MemoryHub
+from starling.node.net.memory_network import MemoryNetwork
 from starling.node.rpc import calls
 from tests.harness.context import context
 from tests.harness.memory_swarm import INCARNATION, VIEW, FakeEngine, Member, Swarm

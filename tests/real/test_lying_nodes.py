@@ -27,7 +27,7 @@ def with_one_that_is(lie: str, agreed: str, terminal, folder) -> list:
     creator = terminal(f"starling create {agreed} {OWN} --shard 0 --dir 0", folder, "0")
     creator.until(creator.first_line)
     until("the creator does not begin", lambda: status_of(folder / "0"))
-    liar = f"env PYTHONPATH={ROOT} {sys.executable} -m tests.harness.lying_node {lie}"
+    liar = f"env PYTHONPATH={ROOT / 'src'}:{ROOT} {sys.executable} -m tests.harness.lying_node {lie}"
     for index in range(1, NODES):
         invite = starling("invite", "--dir", "0", cwd=folder).split()[-1]
         command = liar if index == NODES - 1 else "starling"

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from starling.gossip.errors import ConfigError, PeerUnreachable
-from starling.node.net.libp2p import punching, relay
+from starling.node.net.libp2p import identify, punching, relay
 from starling.node.net.libp2p.addresses import parse
 from starling.node.net.libp2p.circuit import (
     HOP,
@@ -22,7 +22,7 @@ from starling.node.net.libp2p.circuit import (
     raw_of,
     read_message,
 )
-from starling.node.net.libp2p.noise import Conversation, negotiate
+from starling.node.net.libp2p.negotiation import Conversation, negotiate
 from tests.harness.libp2p_nodes import hang_up, next_frame, node, on_sockets, peer_of, until
 from tests.harness.namespaces import homes
 
@@ -257,7 +257,7 @@ async def test_two_behind_symmetric_nats_meet_by_ipv6_if_both_have_it(monkeypatc
         return await openings.connected(endpoint, local)
 
     monkeypatch.setattr(punching, "_connected", connected)
-    monkeypatch.setattr(punching, "own_ipv6", lambda: PUBLIC)
+    monkeypatch.setattr(identify, "own_ipv6", lambda: PUBLIC)
     async with behind_a_relay("a", "b", mode="control") as (_, a, b):
         await b.send(a.peer_id, "control", b"hello")
         await until(lambda: a.way(b.peer_id) == b.way(a.peer_id) == "direct")
@@ -276,7 +276,7 @@ async def test_where_one_end_has_no_ipv6_only_what_both_have_is_tried(monkeypatc
 
     openings = Openings()
     monkeypatch.setattr(punching, "_connected", connected)
-    monkeypatch.setattr(punching, "own_ipv6", lambda: next(mine))
+    monkeypatch.setattr(identify, "own_ipv6", lambda: next(mine))
     async with behind_a_relay("a", "b", mode="control") as (_, a, b):
         await b.send(a.peer_id, "control", b"hello")
         await until(lambda: a.way(b.peer_id) == b.way(a.peer_id) == "direct")

@@ -61,7 +61,7 @@ class Victim:
 
 @contextmanager
 def running(arguments, **more):
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), **more.pop("env", {})}
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", **more.pop("env", {})}
     with subprocess.Popen([sys.executable, "-m", *arguments], env=environment, **more) as process:
         try:
             yield process

@@ -13,7 +13,7 @@ from starling.node.config import presets
 from starling.node.config.schema import Manifest
 from starling.node.daemon.observe.control_commands import carry_out
 from starling.node.daemon.observe.snapshot import take_snapshot
-from starling.node.net.memory import address_of
+from starling.node.net.memory_network import address_of
 from starling.node.simulate.virtual.swarm import VirtualSwarm
 from tests.harness.stories import replayable, virtual
 from tests.harness.swarms import assert_flows_cancel, digits, drain, events, flows_with, rounds_done, story, until

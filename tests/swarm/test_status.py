@@ -19,7 +19,7 @@ from starling.node.daemon.observe.control_commands import carry_out
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.daemon.store import MemoryStore
 from starling.node.engine.consensus import rms
-from starling.node.net.memory import address_of
+from starling.node.net.memory_network import address_of
 from starling.node.simulate.virtual.swarm import VirtualSwarm
 from starling.node.status.snapshot import Resources, decode, encode
 from tests.harness.stories import virtual

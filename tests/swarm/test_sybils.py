@@ -18,7 +18,8 @@ from starling.node.config.schema import AdmissionSection
 from starling.node.daemon.membership.neighbors import Caps, RandomNeighbors, secret_draws
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.identity import Identity
-from starling.node.net.memory import MemoryHub, address_of
+from starling.node.net.memory import MemoryHub
+from starling.node.net.memory_network import address_of
 from starling.node.simulate.virtual.swarm import EPOCH_S
 from starling.robust.sampling import draw
 from tests.harness.admission_swarm import Node as Member

@@ -18,8 +18,8 @@ from multiaddr import Multiaddr
 
 from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.addresses import Endpoint
-from starling.node.net.libp2p.connection import Stream, StreamBroken
-from starling.node.net.libp2p.noise import Conversation, HandshakeFailed
+from starling.node.net.libp2p.negotiation import Conversation, HandshakeFailed
+from starling.node.net.libp2p.streams import Stream, StreamBroken
 
 HOP, STOP = "/libp2p/circuit/relay/0.2.0/hop", "/libp2p/circuit/relay/0.2.0/stop"
 PUNCH, IDENTIFY = "/libp2p/dcutr", "/ipfs/id/1.0.0"

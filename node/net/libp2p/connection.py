@@ -1,19 +1,18 @@
-"""One connection to one peer: a reading and a writing task around the yamux session, and its streams.
+"""One connection to one peer: a reading and a writing task around the yamux session.
 
-Only the writing task writes to the socket, so a cancelled `Stream.write` breaks its own stream only. Streams queue one piece at a time,
-in turn, while the queue is short, and what is a short queue goes by how fast the link takes it: a long frame on one lane delays another
-by about twice WRITE_S, or, under a cap on sending, half a second.
+Streams queue one piece at a time, in turn, while the queue is short, and what is a short queue goes by how fast the link takes it: a long
+frame on one lane delays another by about twice WRITE_S, or, under a cap on sending, half a second.
 """
 
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import inf
 
 import trio
 
-from starling.node.net.libp2p import sockets, yamux
+from starling.node.net.libp2p import sockets, yamux, yamux_events
 from starling.node.net.libp2p.noise import MAX_PLAIN_BYTES, Channel, ChannelBroken
+from starling.node.net.libp2p.streams import Stream, StreamBroken
 from starling.node.net.limits import Pacer
 
 QUEUE_BYTES = 8 << 10  # at first
@@ -24,11 +23,6 @@ SLOW_QUEUE_BYTES = 64 << 10  # of a link whose send buffer limits it: the system
 MANY_FRAMES = 64  # in a piece; of a peer that sends such, FINE_BYTES are parsed at a time, not a record
 FINE_BYTES = 1 << 10
 WRITE_STALL_S = 120.0  # for one piece: slower than two kilobytes a second is gone
-HANG_UP_S = 5.0  # for a peer to take notice of an answer
-
-
-class StreamBroken(Exception):
-    """The stream was reset or its connection is gone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,103 +42,6 @@ class ConnectionInfo:
     relay: str = ""  # peer id of the relay that it goes through; "": none
     relay_bytes: int = 0  # that the relay carries of it; 0: as many as there are
     punched: bool = False  # both ends dialled at once
-
-
-class Stream:
-    """A byte stream. Made by `Connection.open` or for its `accept`; the last three methods are for the connection."""
-
-    def __init__(self, connection: "Connection", number: int) -> None:
-        self.connection = connection
-        self.number = number
-        self.broken = False
-        self._session = connection.session
-        self._chunks: deque[bytes | memoryview] = deque()
-        self._finished = False
-        self._arrived = trio.lowlevel.ParkingLot()
-        self._credited = trio.lowlevel.ParkingLot()
-
-    async def read(self) -> bytes | memoryview:
-        """Received bytes, at least one; b"" at the end; StreamBroken if it was reset or the connection is gone.
-
-        Other tasks run only while there are none.
-        """
-        while not self._chunks:
-            if self.broken:
-                raise StreamBroken
-            if self._finished:
-                return b""
-            await self._arrived.park()
-        chunk = self._chunks.popleft()
-        self._session.consumed(self.number, len(chunk))
-        self.connection.queued()
-        return chunk
-
-    async def write(self, data: bytes | memoryview) -> None:
-        """Queue all of `data`; waits for the peer's credit and for space in the queue. Raises StreamBroken as `read`."""
-        view = memoryview(data)
-        while view:
-            while not self.broken and self._session.room(self.number) == 0:
-                await self._credited.park()
-            async with self.connection.turn:
-                while not self.broken and self.connection.is_full:
-                    await self.connection.room.park()
-                if self.broken:
-                    raise StreamBroken
-                view = view[self._session.send(self.number, view[: self.connection.queue_bytes]) :]
-            self.connection.queued()
-
-    def finish(self) -> None:
-        """Send no more after the queued bytes."""
-        self._session.finish(self.number)
-        self.connection.forget_if_closed(self.number)
-
-    def reset(self) -> None:
-        """Drop the stream in both directions, if it is not gone."""
-        self._session.reset(self.number)
-        if self.connection.forget_if_closed(self.number):
-            self.ended(broken=True)
-
-    async def hang_up(self) -> None:
-        """Write no more, and wait for a while until the peer, which reads the last word, closes the stream. Raises StreamBroken."""
-        self.finish()
-        with trio.move_on_after(HANG_UP_S):
-            while await self.read():
-                pass
-
-    def keep_window(self) -> None:
-        """Let no more bytes be under way than at first."""
-        self._session.keep_window(self.number)
-
-    @property
-    def window(self) -> int:
-        """Most bytes that can arrive without a read."""
-        return self._session.window(self.number)
-
-    @property
-    def waiting(self) -> bool:
-        """Tell if `read` returns at once."""
-        return bool(self._chunks)
-
-    def arrived(self, data: bytes | memoryview) -> None:
-        """Bytes came from the peer."""
-        self._chunks.append(data)
-        if self._arrived:
-            self._arrived.unpark_all()
-
-    def ended(self, *, broken: bool) -> None:
-        """Note that nothing more arrives."""
-        self._finished = True
-        self.broken = self.broken or broken
-        if broken:
-            self._chunks.clear()
-            self.connection.room.unpark_all()
-        self._arrived.unpark_all()
-        self._credited.unpark_all()
-
-    def credited(self) -> None:
-        """Note that the peer takes more bytes."""
-        if self._credited:
-            self._credited.unpark_all()
 
 
 class Connection:
@@ -261,39 +158,39 @@ class Connection:
                 if not records:
                     return
                 await self._down.passed(sum(map(len, records)))
-        except yamux.Violation as violation:
+        except yamux_events.Violation as violation:
             self.violation = violation.reason
         except ChannelBroken:
             return
 
     def _handled(
-        self, events: list[yamux.Event], nursery: trio.Nursery, accept: Callable[[Stream], Awaitable[None]]
+        self, events: list[yamux_events.Event], nursery: trio.Nursery, accept: Callable[[Stream], Awaitable[None]]
     ) -> bool:
         """Tell streams what the peer did. -> whether the session goes on"""
         for event in events:
-            if isinstance(event, yamux.Ended):
+            if isinstance(event, yamux_events.Ended):
                 return False
-            if isinstance(event, yamux.Opened):
+            if isinstance(event, yamux_events.Opened):
                 stream = self._streams[event.stream] = Stream(self, event.stream)
                 nursery.start_soon(accept, stream)
             else:
                 self._dispatch(event)
         return True
 
-    def _dispatch(self, event: yamux.Event) -> None:
+    def _dispatch(self, event: yamux_events.Event) -> None:
         stream = self._streams.get(event.stream)
         if stream is None:
             return
         match event:
-            case yamux.Received(data=data):
+            case yamux_events.Received(data=data):
                 stream.arrived(data)
-            case yamux.Finished():
+            case yamux_events.Finished():
                 stream.ended(broken=False)
                 self.forget_if_closed(event.stream)
-            case yamux.Gone():
+            case yamux_events.Gone():
                 stream.ended(broken=True)
                 del self._streams[event.stream]
-            case yamux.Credited():
+            case yamux_events.Credited():
                 stream.credited()
 
     async def _write(self, scope: trio.CancelScope) -> None:

@@ -11,7 +11,7 @@ import trio
 
 from starling.node.net.libp2p.addresses import Endpoint
 from starling.node.net.libp2p.connection import Connection
-from starling.node.net.libp2p.noise import HandshakeFailed
+from starling.node.net.libp2p.negotiation import HandshakeFailed
 from starling.node.net.libp2p.sockets import reason_of
 
 MAX_DIALS, MAX_RUMORED_DIALS, MAX_RELAYED_DIALS = 32, 12, 12

@@ -15,11 +15,8 @@ from starling.gossip.errors import LocalProtocolError, PeerUnreachable
 from starling.gossip.wire.schema import MAX_FRAME_BYTES, Lane
 from starling.node.net.api import Inbound
 from starling.node.net.inbox import IN_A_ROW, Inbox
-from starling.node.net.libp2p.connection import Stream, StreamBroken
 from starling.node.net.libp2p.lanes import (
-    LEAST_UNFINISHED_BYTES,
     FrameTooLong,
-    PartialFrames,
     accept,
     lane_ids,
     may_carry,
@@ -28,9 +25,11 @@ from starling.node.net.libp2p.lanes import (
     write_frame,
 )
 from starling.node.net.libp2p.links import Links
-from starling.node.net.libp2p.noise import Conversation, HandshakeFailed
+from starling.node.net.libp2p.negotiation import Conversation, HandshakeFailed
+from starling.node.net.libp2p.partial_frames import LEAST_UNFINISHED_BYTES, PartialFrames
 from starling.node.net.libp2p.peers import PeerState
 from starling.node.net.libp2p.reach import Reach
+from starling.node.net.libp2p.streams import Stream, StreamBroken
 from starling.node.net.libp2p.version_talk import VersionTalk
 
 Served = Callable[[Stream, Conversation], Awaitable[None]]

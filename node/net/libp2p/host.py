@@ -23,6 +23,7 @@ from starling.node.net.inbox import Inboxes
 from starling.node.net.libp2p.announcing import Announcing
 from starling.node.net.libp2p.circuit import HOP, IDENTIFY, PUNCH, STOP
 from starling.node.net.libp2p.frame_streams import FrameStreams
+from starling.node.net.libp2p.identify import serve_identify
 from starling.node.net.libp2p.lanes import TELL_VERSIONS, takes_exchanges
 from starling.node.net.libp2p.links import HostSettings, Links
 from starling.node.net.libp2p.noise import Identity
@@ -52,7 +53,7 @@ class Libp2pNetwork(Inboxes):
             links, reach, self.versions, self._inboxes,
             others={
                 TELL_VERSIONS: self.versions.serve, HOP: self._relay.serve_hop, STOP: self._relayed.serve_stop,
-                PUNCH: self._punching.serve_punch, IDENTIFY: self._punching.serve_identify,
+                PUNCH: self._punching.serve_punch, IDENTIFY: serve_identify,
             },
         )  # fmt: skip
         links.serve_stream, links.lost = self._frames.serve, (self._relay.lost, self._relayed.lost)

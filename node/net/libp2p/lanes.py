@@ -1,15 +1,12 @@
 """Frames on streams: a lane is a one-way stream of frames, each behind its length in 4 bytes, big-endian.
 
-A frame is assembled as its bytes arrive, so an announced length takes no memory. Unfinished frames of all peers share one bound; when
-it is reached, the stream that holds most is reset. Those of unknown peers share a smaller bound.
+A frame is assembled as its bytes arrive, within bounds of all peers (`partial_frames`).
 
 Frames are not dropped here: while the inbox of a peer is full, or a long frame comes from a peer that is not known yet, its stream is not
 read. Then its whole window counts, as the peer can fill it.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import inf
 from typing import cast
 
@@ -17,19 +14,16 @@ import trio
 
 from starling.gossip.wire.schema import MAX_FRAME_BYTES, Lane
 from starling.node import versions
-from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
-from starling.node.net.libp2p.growing import Growing
-from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
+from starling.node.net.libp2p.connection import Connection, ConnectionInfo
+from starling.node.net.libp2p.negotiation import Conversation, HandshakeFailed, negotiate
+from starling.node.net.libp2p.partial_frames import HEADER_BYTES, MAX_STRANGE_BYTES, PartialFrames
+from starling.node.net.libp2p.streams import Stream, StreamBroken
 from starling.node.versions import Range
 
 TELL_VERSIONS = "/starling/versions/1"  # a stream on which both ends list their versions, if a lane has no common one
 MAX_TOLD_BYTES = 512
-HEADER_BYTES = 4
 NEGOTIATION_S = 10.0
 STALL_S = 30.0
-MAX_UNFINISHED_BYTES = 2 * max(MAX_FRAME_BYTES.values())
-LEAST_UNFINISHED_BYTES = 64 << 20  # of swarms with short frames: a few windows
-MAX_STRANGE_BYTES = 8 << 20
 MAX_STRANGE_FRAME_BYTES = MAX_STRANGE_BYTES // 4  # a longer one waits until its peer is known
 FIRST_BYTES = 32 << 10  # of a frame, copied behind its length: a few bytes alone are a frame of the muxer too
 MAX_RELAYED_MANIFEST_BYTES = 66 << 10  # a ManifestReply, the longest
@@ -40,92 +34,6 @@ FRAMES_AT_ONCE = 64  # delivered before other tasks run
 
 class FrameTooLong(Exception):
     """The peer announced more than the lane allows."""
-
-
-@dataclass(slots=True, eq=False)
-class _Assembly:
-    stream: Stream
-    known: Callable[[], bool]
-    strange: bool = False
-    frame: Growing = field(default_factory=lambda: Growing(HEADER_BYTES))  # or its header
-    paused: int = 0  # bytes that may arrive while the stream is not read
-
-    @property
-    def held(self) -> int:
-        return self.frame.filled + self.paused
-
-
-@dataclass(slots=True)
-class PartialFrames:
-    """The memory of all incomplete inbound frames; beyond a limit the stream that holds most is reset."""
-
-    limit: int = MAX_UNFINISHED_BYTES  # most bytes
-    strange_limit: int = MAX_STRANGE_BYTES  # most bytes of unknown peers
-    held: int = 0
-    strange: int = 0  # bytes of `held` that belong to unknown peers
-    _assemblies: list[_Assembly] = field(default_factory=list)
-
-    def begin(self, stream: Stream, known: Callable[[], bool]) -> _Assembly:
-        """Start assembling frames of a stream; `known` says at the beginning of each whether its peer is known."""
-        assembly = _Assembly(stream, known)
-        self._assemblies.append(assembly)
-        return assembly
-
-    def of(self, peer: str) -> bool:
-        """Tell if a frame of `peer` is among them."""
-        return any(each.frame.filled and each.stream.connection.info.peer == peer for each in self._assemblies)
-
-    def extend(self, assembly: _Assembly, data: memoryview) -> None:
-        """Add bytes to a frame."""
-        if not assembly.frame.filled:
-            assembly.strange = not assembly.known()
-        assembly.frame.add(data)
-        self._count(assembly, len(data))
-        self._limit()
-
-    @contextmanager
-    def paused(self, assembly: _Assembly) -> Iterator[None]:
-        """While a stream is not read, count its whole window. Raises StreamBroken: that was too much, or the peer reset it."""
-        assembly.paused = assembly.stream.window
-        self._count(assembly, assembly.paused)
-        self._limit()
-        try:
-            yield
-        finally:
-            self._resume(assembly)
-        if assembly.stream.broken:
-            raise StreamBroken
-
-    def _resume(self, assembly: _Assembly) -> None:
-        self._count(assembly, -assembly.paused)
-        assembly.paused = 0
-
-    def clear(self, assembly: _Assembly, wanted: int = HEADER_BYTES) -> memoryview:
-        """Return the memory of a frame that is complete or given up, and expect `wanted` bytes next."""
-        self._count(assembly, -assembly.frame.filled)
-        frame, assembly.frame = assembly.frame, Growing(wanted)
-        return frame.whole()
-
-    def end(self, assembly: _Assembly) -> None:
-        """Remove a stream: no more frames arrive on it."""
-        self.clear(assembly)
-        self._assemblies.remove(assembly)
-
-    def _count(self, assembly: _Assembly, amount: int) -> None:
-        self.held += amount
-        self.strange += amount if assembly.strange else 0
-
-    def _limit(self) -> None:
-        while self.strange > self.strange_limit:
-            self._give_up(each for each in self._assemblies if each.strange)
-        while self.held > self.limit:
-            self._give_up(self._assemblies)
-
-    def _give_up(self, some: Iterable[_Assembly]) -> None:
-        largest = max(some, key=lambda each: each.held)
-        self._resume(largest)
-        self.clear(largest)
-        largest.stream.reset()
 
 
 def lane_ids(spoken: Mapping[str, Range] = versions.LANES) -> dict[str, Lane]:

@@ -17,12 +17,14 @@ from starling.node.interfaces import Reporter
 from starling.node.net.api import Connected, Disconnected
 from starling.node.net.libp2p.announcing import Announcing
 from starling.node.net.libp2p.circuit import CircuitStream
-from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream
+from starling.node.net.libp2p.connection import Connection, ConnectionInfo
 from starling.node.net.libp2p.guards import AcceptRate, Handshakes, is_full, make_room
-from starling.node.net.libp2p.noise import HandshakeFailed, Identity, recognise, secure
+from starling.node.net.libp2p.negotiation import HandshakeFailed
+from starling.node.net.libp2p.noise import Identity, recognise, secure
 from starling.node.net.libp2p.peers import PeerState, PeerTable
 from starling.node.net.libp2p.relay_slots import Mode
 from starling.node.net.libp2p.sockets import tune
+from starling.node.net.libp2p.streams import Stream
 from starling.node.net.libp2p.where import Where, where_of
 from starling.node.net.libp2p.yamux import STRANGE_WINDOW, WINDOW
 from starling.node.net.limits import Pacer

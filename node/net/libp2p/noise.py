@@ -1,11 +1,11 @@
-"""Turn a TCP stream into an authenticated, encrypted channel: multistream-select and the Noise XX handshake of py-libp2p, then a reader
-and writer of full-size records of this project (same wire format, less than half the work).
+"""Turn a TCP stream into an authenticated, encrypted channel: the Noise XX handshake of py-libp2p, then a reader and writer of full-size
+records of this project (same wire format, less than half the work).
 
-py-libp2p's parsers raise exceptions of any kind on hostile bytes; all are caught in `negotiate` and `secure`.
+py-libp2p's parsers raise exceptions of any kind on hostile bytes; all are caught in `secure` and `recognise`.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,21 +17,18 @@ from libp2p.crypto.keys import KeyPair, KeyType
 from libp2p.crypto.serialization import key_type_to_public_key_deserializer
 from libp2p.crypto.x25519 import create_new_key_pair as noise_key_pair
 from libp2p.peer.id import ID
-from libp2p.protocol_muxer.multiselect import Multiselect
-from libp2p.protocol_muxer.multiselect_client import MultiselectClient
-from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 from libp2p.security.noise.patterns import PatternXX
 from noise.connection import NoiseConnection  # type: ignore[import-untyped]
 from noise.state import CipherState  # type: ignore[import-untyped]
 
 from starling.node.net.libp2p import yamux
+from starling.node.net.libp2p.negotiation import Conversation, HandshakeFailed, negotiate, reason_of
 
 NOISE_PROTOCOL_ID = "/noise"
 MAX_RECORD_BYTES = 65535
 TAG_BYTES = 16
 MAX_PLAIN_BYTES = MAX_RECORD_BYTES - TAG_BYTES
 RECORDS_AT_ONCE = 4  # sealed, then sent: a buffer that stays in a processor's cache
-MAX_NEGOTIATION_BYTES = 128 << 10  # both handshakes together need one or two thousand
 READ_BYTES = 256 << 10
 
 # py-libp2p logs peers' errors, to stderr unless configured. Those that matter are faults in our own log.
@@ -42,10 +39,6 @@ logging.getLogger("libp2p").propagate = False
 # an unauthenticated peer.
 for _kind in (KeyType.RSA, KeyType.Secp256k1):
     key_type_to_public_key_deserializer.pop(_kind.value, None)
-
-
-class HandshakeFailed(Exception):
-    """The other end has another identity, speaks another protocol, or does not answer, as one line says."""
 
 
 class ChannelBroken(Exception):
@@ -77,47 +70,6 @@ class Carrier(Protocol):
 
     async def send_all(self, data: bytes | memoryview, /) -> None:
         """Send all of these bytes; the buffer may change afterwards."""
-
-
-class Conversation:
-    """py-libp2p's negotiations read from this a bounded number of bytes; `receive` gives b"" at the end, `send` sends all."""
-
-    def __init__(
-        self, receive: Callable[[], Awaitable[bytes | memoryview]], send: Callable[[bytes], Awaitable[None]]
-    ) -> None:
-        self._receive, self._send = receive, send
-        self._spare = MAX_NEGOTIATION_BYTES
-        self.rest = b""  # received but not read yet; the next reader gets it first
-
-    async def read(self, n: int) -> bytes:
-        """At least one byte, at most n; HandshakeFailed at the end, or beyond the bytes that a handshake needs."""
-        if not self.rest:
-            self.rest = bytes(await self._receive())
-        if not self.rest:
-            raise HandshakeFailed("connection closed during the handshake")
-        if n > MAX_RECORD_BYTES or n > self._spare:
-            raise HandshakeFailed("too many bytes in a handshake")
-        taken, self.rest = self.rest[:n], self.rest[n:]
-        self._spare -= len(taken)
-        return taken
-
-    async def write(self, data: bytes) -> None:
-        """Send all of these bytes."""
-        await self._send(data)
-
-
-async def negotiate(conversation: Conversation, protocols: Sequence[str], *, initiator: bool) -> str:
-    """Agree on the first of our protocols that both ends speak (multistream-select); HandshakeFailed if there is none."""
-    communicator = MultiselectCommunicator(conversation)
-    try:
-        if initiator:
-            return str(await MultiselectClient().select_one_of(protocols, communicator))
-        protocol, _ = await Multiselect(dict.fromkeys(protocols)).negotiate(communicator)
-    except Exception as error:
-        raise HandshakeFailed(f"no agreement on {' or '.join(protocols)}: {_why(error)}") from error
-    if protocol is None:
-        raise HandshakeFailed("the empty protocol was proposed")
-    return str(protocol)
 
 
 class _Cipher:
@@ -253,7 +205,7 @@ async def secure(stream: Carrier, identity: Identity, expected: str | None) -> t
         else:
             session = await pattern.handshake_inbound(raw)
     except Exception as error:
-        raise HandshakeFailed(f"Noise: {_why(error)}") from error
+        raise HandshakeFailed(f"Noise: {reason_of(error)}") from error
     channel = Channel(stream, session.conn.noise_state, raw.rest)
     muxer = Conversation(channel.read, channel.write)
     await negotiate(muxer, [yamux.PROTOCOL_ID], initiator=dialler)
@@ -293,9 +245,3 @@ class _Half:
             self.recognised = True
             raise HandshakeFailed("enough was seen")
         await self.raw.write(data)
-
-
-def _why(error: Exception) -> str:
-    while isinstance(error.__cause__, Exception):
-        error = error.__cause__
-    return f"{type(error).__name__} {error}".strip().splitlines()[0][:160]

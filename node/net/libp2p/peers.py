@@ -11,7 +11,8 @@ from starling.gossip.wire.schema import LANES, Lane
 from starling.node.net.api import Traffic
 from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.addresses import Endpoint
-from starling.node.net.libp2p.connection import ConnectionInfo, Stream
+from starling.node.net.libp2p.connection import ConnectionInfo
+from starling.node.net.libp2p.streams import Stream
 
 MAX_PEERS_REMEMBERED = 4096
 REJECTED_WITHIN_S = 2.0  # a dialled connection that is closed sooner, without a frame: the peer rejected us

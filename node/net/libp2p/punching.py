@@ -2,9 +2,6 @@
 
 DCUtR of libp2p. Each end asks the relay, by libp2p's identify, at which address and port it sees this end, and connects from the port of
 its connection to the relay, so that its NAT shows the same address and port to the other end.
-
-An end that the relay sees at an IPv4 address also tells its public IPv6 addresses, with the same port: those no router translates, and a
-firewall that lets in only what answers is opened in the same way, also between two NATs that give every destination another port.
 """
 
 from __future__ import annotations
@@ -20,36 +17,31 @@ import trio
 from starling.node.net.libp2p import addresses
 from starling.node.net.libp2p.addresses import Endpoint
 from starling.node.net.libp2p.circuit import (
-    IDENTIFY,
     PUNCH,
     HolePunch,
-    Identify,
     endpoints_of,
     framed,
     packed,
     read_message,
 )
-from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
-from starling.node.net.libp2p.destinations import kind_of
+from starling.node.net.libp2p.connection import Connection, ConnectionInfo
+from starling.node.net.libp2p.identify import Locals, seen_at
 from starling.node.net.libp2p.links import Links
-from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
+from starling.node.net.libp2p.negotiation import Conversation, HandshakeFailed, negotiate
 from starling.node.net.libp2p.punch import MAX_ADDRESSES, Command, ConnectTo, Pairs, Punch, SayConnect, SaySync
 from starling.node.net.libp2p.reach import Reach
 from starling.node.net.libp2p.sockets import share_port
+from starling.node.net.libp2p.streams import Stream, StreamBroken
 from starling.node.net.libp2p.where import Where
 from starling.node.net.limits import origin_of
 
 ANSWER_S = 10.0  # for the other end's part, or the relay's answer
 CONNECT_S, HANDSHAKE_S = 5.0, 10.0
 FIRST_S = 3.0  # for IPv6, where both ends can try IPv4 as well
-ANYWHERE = "2000::1"  # of what is public
 AGAIN_S = 0.25  # after a connection that was refused at once
 LINGER_S = 5.0  # for which a relayed connection outlives a direct one's start
 LOOK_S = 1.0
 MAX_AT_ONCE = 4
-
-Locals = dict[str, tuple[str, int]]
-"""Where connections of each version, ip4 or ip6, are to come from."""
 
 
 class Punching:
@@ -71,18 +63,6 @@ class Punching:
                     nursery.start_soon(self._open, connection)
                 await trio.sleep(LOOK_S)
 
-    async def serve_identify(self, stream: Stream, _conversation: Conversation) -> None:
-        """Tell a peer where it is seen. Raises StreamBroken."""
-        info = stream.connection.info
-        message = Identify(protocol_version="ipfs/0.1.0", agent_version="starling", protocols=[PUNCH])
-        if info.host and info.port:
-            message.observed_addr = packed(addresses.at(info.host, info.port))
-        await stream.write(framed(message))
-        stream.finish()
-        with trio.move_on_after(ANSWER_S):
-            while await stream.read():
-                pass
-
     async def serve_punch(self, stream: Stream, conversation: Conversation) -> None:
         """The other end of a connection through a relay wants a direct one. Raises HandshakeFailed, StreamBroken."""
         info = stream.connection.info
@@ -93,7 +73,7 @@ class Punching:
                 raise HandshakeFailed("this end has begun as well")
             self._opening[info.peer].cancel()
         with trio.fail_after(ANSWER_S):
-            local, seen = await self._seen_at(info)
+            local, seen = await seen_at(self._links.direct(info.relay))
             core, commands = Punch(opens=False), []
             while core.state not in {"connecting", "over"}:
                 message = await read_message(conversation, HolePunch)
@@ -149,7 +129,7 @@ class Punching:
 
     async def _attempt(self, connection: Connection) -> None:
         info = connection.info
-        local, seen = await self._seen_at(info)
+        local, seen = await seen_at(self._links.direct(info.relay))
         stream = connection.open()
         try:
             with trio.fail_after(ANSWER_S):
@@ -179,33 +159,6 @@ class Punching:
         """Return the addresses in a message that may be dialled."""
         told = endpoints_of(message.ObsAddrs, MAX_ADDRESSES)
         return [str(each) for each in told if self._reach.may_knock(replace(each, peer=peer, rumored=True))]
-
-    async def _seen_at(self, info: ConnectionInfo) -> tuple[Locals, tuple[Endpoint, ...]]:
-        """Return our address and port of the connection to the relay, and what the relay sees them as; the same with our public IPv6
-        address.
-
-        Raises HandshakeFailed, StreamBroken.
-        """
-        relay = self._links.direct(info.relay)
-        if relay is None:
-            raise HandshakeFailed("the relay is gone")
-        stream = relay.open()
-        try:
-            conversation = Conversation(stream.read, stream.write)
-            with trio.fail_after(ANSWER_S):
-                await negotiate(conversation, [IDENTIFY], initiator=True)
-                message = await read_message(conversation, Identify)
-        finally:
-            stream.reset()
-        seen = endpoints_of([message.observed_addr], 1)
-        if not seen:
-            raise HandshakeFailed("the relay does not say where it sees us")
-        port = relay.info.local_port
-        locals_ = {seen[0].protocol: (relay.info.local, port)}
-        if seen[0].protocol == "ip4" and (host := own_ipv6()):
-            locals_["ip6"] = host, port
-            seen = (*seen, addresses.at(host, port))
-        return locals_, seen
 
     async def _connect(self, commands: list[Command], info: ConnectionInfo, locals_: Locals) -> None:
         """Connect to all addresses of a version of IP at once; the first that answers as the peer is taken. Raises nothing.
@@ -270,17 +223,6 @@ class Punching:
         async with trio.open_nursery() as nursery:
             async for connection in self._to_serve:
                 nursery.start_soon(self._links.welcome, connection)
-
-
-def own_ipv6() -> str:
-    """This machine's public IPv6 address, from which it would send to others; "" if it has none. Nothing is sent."""
-    try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
-            probe.connect((ANYWHERE, 9))
-            host = str(probe.getsockname()[0])
-    except OSError:
-        return ""
-    return host if kind_of(host) == "public" else ""
 
 
 async def _connected(endpoint: Endpoint, local: tuple[str, int]) -> trio.SocketStream:

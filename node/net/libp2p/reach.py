@@ -12,7 +12,7 @@ from starling.node.net.libp2p.connection import Connection
 from starling.node.net.libp2p.destinations import Destinations, Kind, is_met, is_name, kind_of
 from starling.node.net.libp2p.dialler import Dialler
 from starling.node.net.libp2p.links import Links
-from starling.node.net.libp2p.noise import HandshakeFailed
+from starling.node.net.libp2p.negotiation import HandshakeFailed
 from starling.node.net.libp2p.peers import PeerState, dialable
 from starling.node.net.libp2p.sockets import share_port
 from starling.node.net.libp2p.where import where_of

@@ -25,10 +25,11 @@ from starling.node.net.libp2p.circuit import (
     raw_of,
     read_message,
 )
-from starling.node.net.libp2p.connection import ConnectionInfo, Stream, StreamBroken
+from starling.node.net.libp2p.connection import ConnectionInfo
 from starling.node.net.libp2p.links import Links
-from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
+from starling.node.net.libp2p.negotiation import Conversation, HandshakeFailed, negotiate
 from starling.node.net.libp2p.relay_slots import ALLOWANCES, Circuit, Mode, Refusal, RelaySlots
+from starling.node.net.libp2p.streams import Stream, StreamBroken
 
 ASK_S = 10.0  # for the other end to take a circuit
 STATUS: Mapping[Refusal, Status.ValueType] = MappingProxyType(

@@ -26,11 +26,12 @@ from starling.node.net.libp2p.circuit import (
     raw_of,
     read_message,
 )
-from starling.node.net.libp2p.connection import Connection, Stream, StreamBroken
+from starling.node.net.libp2p.connection import Connection
 from starling.node.net.libp2p.links import Links
-from starling.node.net.libp2p.noise import Conversation, HandshakeFailed, negotiate
+from starling.node.net.libp2p.negotiation import Conversation, HandshakeFailed, negotiate
 from starling.node.net.libp2p.reach import Reach
 from starling.node.net.libp2p.reservations import Reservations
+from starling.node.net.libp2p.streams import Stream, StreamBroken
 from starling.node.net.libp2p.where import Where
 
 ASK_S = 10.0

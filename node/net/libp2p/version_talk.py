@@ -10,10 +10,11 @@ from starling.gossip.limits import TokenBucket
 from starling.gossip.wire.schema import Lane
 from starling.node import versions
 from starling.node.interfaces import Reporter
-from starling.node.net.libp2p.connection import Connection, Stream, StreamBroken
+from starling.node.net.libp2p.connection import Connection
 from starling.node.net.libp2p.lanes import ask_versions, tell_versions
 from starling.node.net.libp2p.links import Links
-from starling.node.net.libp2p.noise import Conversation
+from starling.node.net.libp2p.negotiation import Conversation
+from starling.node.net.libp2p.streams import Stream, StreamBroken
 from starling.node.versions import Range
 
 OTHER_VERSIONS_PER_S, OTHER_VERSIONS_AT_ONCE = 1 / 60, 8

@@ -15,13 +15,15 @@ Source: hashicorp/yamux spec.md, with the libp2p note on initial windows.
 """
 
 import struct
-from collections import deque
 from dataclasses import dataclass, field
 
 from starling.gossip.limits import TokenBucket
+from starling.node.net.libp2p import yamux_events
+from starling.node.net.libp2p.outgoing import Outgoing
+from starling.node.net.libp2p.stream_state import INITIAL_WINDOW, StreamState
+from starling.node.net.libp2p.yamux_events import Event, Violation
 
 PROTOCOL_ID = "/yamux/1.0.0"
-INITIAL_WINDOW = 256 << 10
 WINDOW = 16 << 20  # 100 ms at 1 Gbit/s and a third more
 STRANGE_WINDOW = 1 << 20  # for peers that are not known yet
 MAX_WINDOWS = 2 * WINDOW  # of all streams of a session together
@@ -39,60 +41,6 @@ _DATA, _UPDATE, _PING, _GO_AWAY = range(4)  # types of frames
 _SYN, _ACK, _FIN, _RST = 1, 2, 4, 8  # flags
 
 
-class Violation(Exception):
-    """The peer broke the rules of the session, which ends; the reason is in snake_case, as in RemoteProtocolError."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something the peer did to a stream (0: to the session)."""
-
-    stream: int = 0
-
-
-class Opened(Event):
-    """The peer opened the stream."""
-
-
-@dataclass(frozen=True)
-class Received(Event):
-    """Bytes on the stream, in order, maybe a view of what `receive` got. Call `consumed` when they are processed."""
-
-    data: bytes | memoryview = b""
-
-
-class Finished(Event):
-    """The peer sends no more on the stream."""
-
-
-class Gone(Event):
-    """The peer reset the stream."""
-
-
-class Credited(Event):
-    """The stream may send again."""
-
-
-class Ended(Event):
-    """The peer ends the session properly."""
-
-
-@dataclass(slots=True)
-class _Stream:
-    inbound: bool
-    steady: bool = False  # its window does not grow
-    send_credit: int = INITIAL_WINDOW
-    receive_credit: int = INITIAL_WINDOW
-    window: int = INITIAL_WINDOW  # most bytes that are received and not consumed
-    consumed: int = 0  # since the last update
-    we_finished: bool = False
-    they_finished: bool = False
-
-
 @dataclass(slots=True)
 class Session:
     """One end of a yamux session; `dialler`: we made the connection. The peer may have `max_inbound` streams open."""
@@ -100,12 +48,9 @@ class Session:
     dialler: bool
     max_inbound: int = MAX_INBOUND_STREAMS
     most_window: int = WINDOW  # of a stream
-    outgoing_bytes: int = 0  # that wait to be sent; see `take`
     frames: int = 0  # received so far
-    _streams: dict[int, _Stream] = field(default_factory=dict)
-    _outgoing: deque[bytearray | memoryview] = field(
-        default_factory=deque
-    )  # in order: headers, and data as they were given
+    _streams: dict[int, StreamState] = field(default_factory=dict)
+    _outgoing: Outgoing = field(default_factory=Outgoing)
     _next_id: int = 0
     _last_inbound: int = 0
     _inbound: int = 0
@@ -119,10 +64,15 @@ class Session:
     def __post_init__(self) -> None:
         self._next_id = 1 if self.dialler else 2
 
+    @property
+    def outgoing_bytes(self) -> int:
+        """Bytes that wait to be sent; see `take`."""
+        return self._outgoing.size
+
     def open(self) -> int:
         """Return a new stream's id. The peer may answer on it at once."""
         stream, self._next_id = self._next_id, self._next_id + 2
-        self._streams[stream] = _Stream(inbound=False)
+        self._streams[stream] = StreamState(inbound=False)
         self._put(_UPDATE, _SYN, stream, 0)
         return stream
 
@@ -146,8 +96,7 @@ class Session:
         if count:
             self._streams[stream].send_credit -= count
             self._put(_DATA, 0, stream, count)
-            self._outgoing.append(data[:count])
-            self.outgoing_bytes += count
+            self._outgoing.add(data[:count])
         return count
 
     def consumed(self, stream: int, count: int) -> None:
@@ -157,12 +106,9 @@ class Session:
             return
         state.consumed += count
         if state.consumed >= max(state.window // 8, LEAST_UPDATE):
-            growth = (
-                min(state.window, self.most_window - state.window, MAX_WINDOWS - self._windows)
-                if state.inbound and not state.steady
-                else 0
-            )
-            growth = max(growth, 0)
+            growth = 0
+            if state.inbound and not state.steady:
+                growth = max(0, min(state.window, self.most_window - state.window, MAX_WINDOWS - self._windows))
             state.window += growth
             self._windows += growth
             self._put(_UPDATE, 0, stream, state.consumed + growth)
@@ -196,18 +142,8 @@ class Session:
             self._forget(stream)
 
     def take(self, limit: int) -> list[bytearray | memoryview]:
-        """Up to `limit` bytes to send, removed from the queue, in the pieces that they came in."""
-        taken, left = [], limit
-        while self._outgoing and left:
-            piece = self._outgoing.popleft()
-            if len(piece) > left:
-                view = memoryview(piece)
-                self._outgoing.appendleft(view[left:])
-                piece = view[:left]
-            taken.append(piece)
-            left -= len(piece)
-        self.outgoing_bytes -= limit - left
-        return taken
+        """Return up to `limit` bytes to send, removed from the queue, in the pieces that they came in."""
+        return self._outgoing.take(limit)
 
     def receive(self, data: bytes | memoryview, now: float) -> list[Event]:
         """Parse received bytes, cut anywhere, at `now` seconds. Raises Violation if the session must end."""
@@ -235,7 +171,7 @@ class Session:
         left = self._body[1] - len(piece)
         self._body = (stream, left)
         if stream in self._streams:
-            events.append(Received(stream, piece if len(piece) >= SHARED_BYTES else bytes(piece)))
+            events.append(yamux_events.Received(stream, piece if len(piece) >= SHARED_BYTES else bytes(piece)))
             if not left and self._body_finishes:
                 self._finished(stream, events)
 
@@ -243,7 +179,7 @@ class Session:
         if (kind != _DATA or length < SMALL_BYTES) and not self._small.take(1, now):
             raise Violation("muxer_small_frames")
         if kind == _GO_AWAY:
-            events.append(Ended())
+            events.append(yamux_events.Ended())
         elif kind == _PING:
             if flags & _SYN:
                 self._answer(_PING, _ACK, 0, length)
@@ -263,10 +199,10 @@ class Session:
             self._answer(_UPDATE, _RST, stream, 0)
             return
         self._inbound += 1
-        self._streams[stream] = _Stream(inbound=True)
+        self._streams[stream] = StreamState(inbound=True)
         self._windows += INITIAL_WINDOW
         self._answer(_UPDATE, _ACK, stream, 0)
-        events.append(Opened(stream))
+        events.append(yamux_events.Opened(stream))
 
     def _on_stream(self, kind: int, flags: int, stream: int, length: int, events: list[Event]) -> None:
         state = self._streams.get(stream)
@@ -284,10 +220,10 @@ class Session:
             if state.send_credit + length > 1 << 32:
                 raise Violation("muxer_window_overflow")
             state.send_credit += length
-            events.append(Credited(stream))
+            events.append(yamux_events.Credited(stream))
         if flags & _RST:
             self._forget(stream)
-            events.append(Gone(stream))
+            events.append(yamux_events.Gone(stream))
         elif flags & _FIN:
             self._body_finishes = kind == _DATA and length > 0
             if not self._body_finishes:
@@ -299,7 +235,7 @@ class Session:
         state = self._streams[stream]
         if not state.they_finished:
             state.they_finished = True
-            events.append(Finished(stream))
+            events.append(yamux_events.Finished(stream))
             if state.we_finished:
                 self._forget(stream)
 
@@ -314,7 +250,4 @@ class Session:
         self._put(kind, flags, stream, length)
 
     def _put(self, kind: int, flags: int, stream: int, length: int) -> None:
-        if not self._outgoing or not isinstance(headers := self._outgoing[-1], bytearray):
-            self._outgoing.append(headers := bytearray())
-        headers += _HEADER.pack(0, kind, flags, stream, length)
-        self.outgoing_bytes += _HEADER.size
+        self._outgoing.add_header(_HEADER.pack(0, kind, flags, stream, length))

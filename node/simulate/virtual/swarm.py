@@ -29,7 +29,8 @@ from starling.node.identity import Identity
 from starling.node.interfaces import EngineHandle, Reporter
 from starling.node.net.api import Network
 from starling.node.net.faults import Rule
-from starling.node.net.memory import MemoryHub, address_of
+from starling.node.net.memory import MemoryHub
+from starling.node.net.memory_network import address_of
 from starling.node.simulate.virtual.inline_engine import open_inline
 
 T = TypeVar("T")

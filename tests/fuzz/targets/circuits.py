@@ -22,7 +22,7 @@ from starling.node.net.libp2p.circuit import (
     raw_of,
     read_message,
 )
-from starling.node.net.libp2p.noise import Conversation, HandshakeFailed
+from starling.node.net.libp2p.negotiation import Conversation, HandshakeFailed
 from tests.fuzz.target import Target, one_line
 from tests.fuzz.targets.text import PEER
 from tests.fuzz.virtual import at_once

@@ -8,7 +8,8 @@ import trio.testing
 from noise.connection import Keypair, NoiseConnection
 
 from starling.node.net.libp2p import noise
-from starling.node.net.libp2p.noise import HandshakeFailed, Identity, secure
+from starling.node.net.libp2p.negotiation import MAX_NEGOTIATION_BYTES, HandshakeFailed
+from starling.node.net.libp2p.noise import Identity, secure
 from tests.fuzz.target import Choices, Target, one_line
 from tests.fuzz.targets.transport import multistream
 from tests.fuzz.virtual import at_once
@@ -153,7 +154,7 @@ async def _handshake_program(data: bytes) -> bool:
             with trio.move_on_after(10.0):
                 peer, _, rest = await secure(ours, VICTIM, None if attacker_dials else ATTACKER.peer)
                 assert peer == ATTACKER.peer, "an identity needs its key"
-                assert len(rest) <= noise.MAX_NEGOTIATION_BYTES
+                assert len(rest) <= MAX_NEGOTIATION_BYTES
                 made = True
         except HandshakeFailed as error:
             one_line(error)

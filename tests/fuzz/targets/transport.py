@@ -13,18 +13,13 @@ from starling.gossip.wire import frames
 from starling.gossip.wire.schema import LANES, MAX_FRAME_BYTES
 from starling.node import versions
 from starling.node.net.libp2p import noise, yamux
-from starling.node.net.libp2p.connection import Connection, ConnectionInfo, Stream, StreamBroken
-from starling.node.net.libp2p.lanes import (
-    TELL_VERSIONS,
-    FrameTooLong,
-    PartialFrames,
-    accept,
-    lane_ids,
-    read_frames,
-    tell_versions,
-)
+from starling.node.net.libp2p.connection import Connection, ConnectionInfo
+from starling.node.net.libp2p.lanes import TELL_VERSIONS, FrameTooLong, accept, lane_ids, read_frames, tell_versions
 from starling.node.net.libp2p.noise import Channel, ChannelBroken
-from starling.node.net.libp2p.yamux import Session, Violation
+from starling.node.net.libp2p.partial_frames import PartialFrames
+from starling.node.net.libp2p.streams import Stream, StreamBroken
+from starling.node.net.libp2p.yamux import Session
+from starling.node.net.libp2p.yamux_events import Received, Violation
 from starling.node.net.limits import Pacer
 from tests.fuzz.target import Choices, Target, one_line, reason_of
 from tests.fuzz.targets.wire import golden_frames
@@ -170,7 +165,7 @@ def _muxer(data: bytes) -> bool:
         assert inbound == session._inbound <= yamux.MAX_INBOUND_STREAMS
         assert len(session._streams) <= yamux.MAX_INBOUND_STREAMS + len(ours)
         assert session.outgoing_bytes <= yamux.MAX_OUTGOING_BYTES + len(data) * (1 << 15)
-        assert list(session._outgoing) == list(twin._outgoing) or violated
+        assert session._outgoing == twin._outgoing or violated
     return not violated and bool(received)
 
 
@@ -181,7 +176,7 @@ def _events(session: Session, parts: list[bytes], now: float) -> tuple[list[tupl
         for part in parts:
             for event in session.receive(part, now):
                 stream = getattr(event, "stream", 0)
-                body: Any = bytes(event.data) if isinstance(event, yamux.Received) else type(event)
+                body: Any = bytes(event.data) if isinstance(event, Received) else type(event)
                 if events and isinstance(body, bytes) and isinstance(events[-1][1], bytes) and events[-1][0] == stream:
                     events[-1] = (stream, events[-1][1] + body)
                 else:

@@ -18,7 +18,8 @@ from starling.node.daemon.events import Events
 from starling.node.daemon.observe.snapshot import take_snapshot
 from starling.node.daemon.store import MemoryStore
 from starling.node.identity import Identity
-from starling.node.net.memory import MemoryHub, address_of
+from starling.node.net.memory import MemoryHub
+from starling.node.net.memory_network import address_of
 from starling.node.rpc import calls
 from starling.node.status.snapshot import decode, encode
 from starling.node.storage.run_dir import RunDir

@@ -9,7 +9,8 @@ from starling.gossip.wire.schema import MAX_FRAME_BYTES
 from starling.node.config.schema import LimitsSection
 from starling.node.net.api import Connected, Disconnected, Inbound, Network
 from starling.node.net.faults import Deliver, Drop, delay, loss
-from starling.node.net.memory import MemoryHub, MemoryNetwork, address_of
+from starling.node.net.memory import MemoryHub
+from starling.node.net.memory_network import MemoryNetwork, address_of
 from tests.harness.links import partition, slow
 from tests.harness.virtual import virtual
 

@@ -17,7 +17,7 @@ from starling.node.daemon.context import in_thread
 from starling.node.daemon.membership.admission import WASTED_AT_ONCE
 from starling.node.daemon.membership.origins import ELSEWHERE_SHARE, ORIGIN_SHARE
 from starling.node.identity import Identity
-from starling.node.net.memory import address_of
+from starling.node.net.memory_network import address_of
 from starling.robust.reputation import SOFT, WEIGHTS
 from tests.harness.admission_swarm import PEOPLE, START_S, Node, Swarm
 from tests.harness.daemons import agreed, until

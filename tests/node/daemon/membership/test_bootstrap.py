@@ -13,7 +13,8 @@ from starling.node.config.schema import Manifest
 from starling.node.daemon.membership.bootstrap import MAX_ADDED, NEXT_S, OWN_SHARED, VAIN_DIALS, Bootstrap, to_share
 from starling.node.daemon.state.transfer import REPLY_S, Transfer
 from starling.node.identity import Identity
-from starling.node.net.memory import MemoryHub, address_of
+from starling.node.net.memory import MemoryHub
+from starling.node.net.memory_network import address_of
 from tests.harness.daemons import Reports
 
 CREATOR, MEMBER, JOINER = (Identity.from_seed(bytes([seed]) * 32) for seed in (1, 2, 3))

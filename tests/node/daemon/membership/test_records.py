@@ -12,7 +12,8 @@ from starling.gossip.wire.frames import decode, encode
 from starling.gossip.wire.schema import Acknowledge, Hello, Probe, Record, Spread, Sync
 from starling.node.daemon.membership import records, service
 from starling.node.identity import verify_record
-from starling.node.net.memory import MemoryHub, address_of
+from starling.node.net.memory import MemoryHub
+from starling.node.net.memory_network import address_of
 from tests.harness.daemons import until
 from tests.harness.detectors import OpenGate
 from tests.harness.members import SWARM, Node

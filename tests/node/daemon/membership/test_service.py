@@ -19,7 +19,8 @@ from starling.node.daemon.membership.contacts import FIRST_PAUSE_S, LONGEST_PAUS
 from starling.node.daemon.membership.neighbors import Caps, RandomNeighbors, secret_draws
 from starling.node.identity import Identity
 from starling.node.net.faults import Drop
-from starling.node.net.memory import MemoryHub, address_of
+from starling.node.net.memory import MemoryHub
+from starling.node.net.memory_network import address_of
 from tests.harness.daemons import agreed, until
 from tests.harness.members import SWARM, Node
 

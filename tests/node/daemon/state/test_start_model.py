@@ -13,7 +13,8 @@ from starling.gossip.wire.schema import MAX_CHUNK_BYTES, Chunk, ChunkQuery, Dige
 from starling.node.config.start import MAX_BYTES, Chunked
 from starling.node.daemon.state.start_model import LONGEST_PAUSE_S, MOST_REPLIES, StartFile, StartModel, Ways, number
 from starling.node.daemon.state.transfer import MAX_REPLIES, Transfer
-from starling.node.net.memory import MemoryHub, address_of
+from starling.node.net.memory import MemoryHub
+from starling.node.net.memory_network import address_of
 from starling.node.status import snapshot as status
 from tests.harness.daemons import Reports
 from tests.harness.virtual import virtual

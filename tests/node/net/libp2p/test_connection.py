@@ -10,18 +10,11 @@ import trio
 import trio.testing
 
 from starling.gossip.wire.schema import MAX_FRAME_BYTES
-from starling.node.net.libp2p.connection import MOST_QUEUE_BYTES, Connection, ConnectionInfo, StreamBroken
-from starling.node.net.libp2p.lanes import (  # fmt: skip
-    STALL_S,
-    FrameTooLong,
-    PartialFrames,
-    accept,
-    lane_ids,
-    open_lane,
-    read_frames,
-    write_frame,
-)
-from starling.node.net.libp2p.yamux import INITIAL_WINDOW
+from starling.node.net.libp2p.connection import MOST_QUEUE_BYTES, Connection, ConnectionInfo
+from starling.node.net.libp2p.lanes import STALL_S, FrameTooLong, accept, lane_ids, open_lane, read_frames, write_frame
+from starling.node.net.libp2p.partial_frames import PartialFrames
+from starling.node.net.libp2p.stream_state import INITIAL_WINDOW
+from starling.node.net.libp2p.streams import StreamBroken
 from starling.node.net.limits import Pacer
 from tests.harness.virtual import virtual
 

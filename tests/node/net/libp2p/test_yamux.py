@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starling.node.net.libp2p import yamux
-from starling.node.net.libp2p.yamux import WINDOW, Credited, Finished, Gone, Opened, Received, Session, Violation
+from starling.node.net.libp2p.yamux import WINDOW, Session
+from starling.node.net.libp2p.yamux_events import Credited, Finished, Gone, Opened, Received, Violation
 from tests.strategies import examples
 
 DATA, UPDATE, PING = 0, 1, 2

@@ -1,0 +1,45 @@
+"""What a peer does to a yamux session."""
+
+from dataclasses import dataclass
+
+
+class Violation(Exception):
+    """The peer broke the rules of the session, which ends; the reason is in snake_case, as in RemoteProtocolError."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something the peer did to a stream (0: to the session)."""
+
+    stream: int = 0
+
+
+class Opened(Event):
+    """The peer opened the stream."""
+
+
+@dataclass(frozen=True)
+class Received(Event):
+    """Bytes on the stream, in order, maybe a view of what `receive` got. Call `consumed` when they are processed."""
+
+    data: bytes | memoryview = b""
+
+
+class Finished(Event):
+    """The peer sends no more on the stream."""
+
+
+class Gone(Event):
+    """The peer reset the stream."""
+
+
+class Credited(Event):
+    """The stream may send again."""
+
+
+class Ended(Event):
+    """The peer ends the session properly."""
