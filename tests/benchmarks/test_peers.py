@@ -59,7 +59,7 @@ def test_our_own_run_is_a_command_that_is_accepted(capsys):
     assert "--nodes" in capsys.readouterr().err  # no other word is refused
 
 
-def test_what_is_no_report_is_an_error_and_the_others_are_run(monkeypatch, capsys, tmp_path):
+def test_an_invalid_report_is_an_error_and_the_others_run(monkeypatch, capsys, tmp_path):
     assert command.values_of("hivemind", 'noise\n{"values": [0.5, 0.7]}\n') == [0.5, 0.7]
     assert command.values_of("starling", '{"nodes": [{"value": 0.9}]}') == [0.9]
     with pytest.raises(RuntimeError, match="no report"):
@@ -94,7 +94,7 @@ def test_what_is_no_report_is_an_error_and_the_others_are_run(monkeypatch, capsy
         command.main(["keras"])
 
 
-def test_what_a_run_leaves_behind_is_ended_with_it(tmp_path):
+def test_child_processes_end_with_their_run(tmp_path):
     """Else the next framework has the daemon of the one before beside it."""
     file = tmp_path / "pid"
     leaves = f"import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL).pid, file=open({str(file)!r}, 'w'))"

@@ -1125,7 +1125,7 @@ def test_a_page_keeps_its_words_and_gets_the_tables_that_it_names():
         table.fill(text, [result(name="other")])
 
 
-def test_what_there_is_none_of_is_shown_as_a_dash_and_meets_no_bound():
+def test_missing_figures_are_dashes_and_meet_no_bound():
     recipe = DemoRecipe(title="x", at_most={"a.mean": 1.0})
     shown = table.show(msgspec.structs.replace(result(), recipe=recipe, figures={"a.mean": None}))
     assert "| `a.mean` | ≤ 1 | – | **no** |" in shown

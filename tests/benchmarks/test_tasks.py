@@ -105,7 +105,7 @@ def test_a_libsvm_file_is_read_by_number_of_feature(tmp_path):
 
 
 @pytest.mark.parametrize("text", [b"-1 0:1", b"-1 4:1", b"-1 1", b"x 1:1", b"\n", b"\xff", b"-1"])
-def test_what_is_no_libsvm_file_is_one_line_with_its_name(tmp_path, text):
+def test_an_invalid_libsvm_file_gives_one_line_with_its_name(tmp_path, text):
     path = tmp_path / "rows.gz"
     path.write_bytes(gzip.compress(text))
     with pytest.raises(ConfigError, match=r"rows\.gz: not a readable LIBSVM file"):

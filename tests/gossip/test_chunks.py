@@ -97,7 +97,7 @@ def test_a_peer_that_keeps_failing_is_not_requested_and_a_chunk_resets_the_count
     assert chunks.take("b", 0.0) == 1, "others go on"
 
 
-def test_what_was_received_before_is_checked_and_only_the_rest_is_asked_for():
+def test_earlier_chunks_are_verified_and_only_missing_ones_requested():
     state = bytes(range(5 * CHUNK))
     chunks = download(state)
     found = [

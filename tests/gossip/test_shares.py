@@ -29,7 +29,7 @@ def test_one_peer_of_a_prefix_gives_up_its_newest_place_for_another_of_the_same(
     assert shares.take("one more", ("home", "greedy")) == (True, 0), "of its own the oldest"
 
 
-def test_whoever_holds_as_much_as_others_keeps_it():
+def test_owners_with_as_many_places_as_others_keep_them():
     shares = full(("a", "1"), ("b", "2"), ("c", "3"))
     assert not shares.is_free(("d", "4"))
     assert shares.take("new", ("d", "4")) == (False, None), "one each, and nobody has two more"

@@ -228,7 +228,7 @@ def test_an_exception_leaves(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU:UserWarning")
-def test_what_is_no_longer_finite_is_not_sent(tmp_path):
+def test_vectors_that_are_not_finite_are_not_sent(tmp_path):
     """On a CPU Lightning takes bfloat16 instead, without a scaler that would skip the step."""
 
     class Infinite(Fit):

@@ -210,7 +210,7 @@ def test_after_an_interruption_training_goes_on_where_it_was(tmp_path):
     assert torch.equal(flat(used.model), node.after[-1])
 
 
-def test_what_is_no_longer_finite_is_not_sent(tmp_path):
+def test_vectors_that_are_not_finite_are_not_sent(tmp_path):
     """On a CPU the Trainer takes fp16 without a scaler, and would go on with a model of which nothing is left."""
     model, calls = gpt(), []
 

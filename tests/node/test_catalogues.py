@@ -71,7 +71,7 @@ def test_names_and_parameters_become_tasks():
         ("quadratic", {"dtype": "float16"}, "dtype must be one of float32, float64"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(kind, params, message):
+def test_errors_are_reported_in_one_line(kind, params, message):
     with pytest.raises(ConfigError, match=message) as caught:
         task(kind, params)
     assert "\n" not in str(caught.value)

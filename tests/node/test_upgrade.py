@@ -93,7 +93,7 @@ def test_the_table_is_what_the_code_writes():
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )  # fmt: skip
-def test_what_a_later_version_wrote_is_refused_with_what_to_do(left_behind, spoil, name, said):
+def test_files_of_a_later_version_are_refused_with_the_next_command(left_behind, spoil, name, said):
     """One line each: what is there, what is read, the next command."""
     spoil(left_behind)
     found = checks(left_behind)[name]
@@ -147,7 +147,7 @@ def test_a_version_mismatch_is_reported_to_both_and_the_older_one_is_named(ours,
 
 @settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from(["control", "exchange", "state", "crew"]), RANGES, min_size=1))
-def test_what_is_told_is_heard(lanes):
+def test_announced_versions_survive_encoding(lanes):
     assert versions.heard(versions.spoken(lanes)) == lanes
 
 

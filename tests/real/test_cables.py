@@ -72,7 +72,7 @@ def crossed(source, to, numbers):
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_what_hosts_send_over_real_lines_is_late_slow_and_lossy_as_asked():
+def test_emulated_links_have_the_configured_delay_rate_and_loss():
     """A packet crosses two lines, its sender's and its receiver's."""
     line = Line(20, delay_ms=15, loss=0.05, queue_ms=1000)
     with lan(2, line) as hosts, opened(hosts[0], "10.96.0.1") as one, opened(hosts[1], "10.96.0.2") as other:

@@ -271,7 +271,7 @@ def _lives(process):
 
 @warm
 @real
-async def test_what_a_person_got_wrong_comes_back_as_one_line():
+async def test_user_errors_are_returned_as_one_line():
     async with open_engine() as engine:
         refused = await engine.call(opening(manifest(), shard=99))
         assert isinstance(refused, calls.Refused)

@@ -143,7 +143,7 @@ async def test_what_was_sent_before_leaving_arrives():
 
 
 @on_sockets
-async def test_what_cannot_be_dialled_says_why_in_one_line():
+async def test_undialable_addresses_are_explained_in_one_line():
     """Each failure is a PeerUnreachable, none a crash: addresses come from strangers."""
     async with nodes("a", "b") as (a, b):
         port = b.addresses[0].split("/")[4]

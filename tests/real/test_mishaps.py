@@ -160,7 +160,7 @@ def training(story, places, tmp_path):
 
 @pytest.mark.parametrize("places", [on_hosts, in_containers])
 @pytest.mark.parametrize("name", PLAYED)
-def test_what_happens_to_hosts_is_over_soon_after_it_is_over(name, places, tmp_path: Path):
+def test_effects_of_host_faults_end_soon_after_them(name, places, tmp_path: Path):
     story = read(name)
     with training(story, places, tmp_path) as play:
         usual = play.speeds(story.begins)

@@ -112,7 +112,7 @@ def test_fewer_than_half_that_lie_neither_move_the_state_far_nor_get_an_honest_o
     assert all(float((agreed.state - model).norm()) <= bound + 1e-4 for model in models)
 
 
-def test_of_two_that_contradict_each_other_none_is_believed():
+def test_two_contradicting_reports_are_both_ignored():
     origin, (model, other) = swarm(2, 1.0, 0.05)
     assert agree([model, other], origin, [9, 9]).cluster == (0, 1)
     for lie in LIES.values():

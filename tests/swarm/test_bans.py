@@ -177,7 +177,7 @@ async def test_one_liar_among_the_vouched_bends_them_until_it_is_banned_and_no_l
 @virtual(0)
 @pytest.mark.acceptance
 @pytest.mark.parametrize("ends", ["ban", "death"])
-async def test_what_a_liar_pushed_for_long_does_not_strike_back_when_it_is_gone(ends):
+async def test_a_long_lies_effect_does_not_rebound_when_the_liar_leaves(ends):
     swarm = story(vouched(8, 96), 0, attacks={7: "dissensus"})
     async with swarm.running(8):
         liar = swarm.nodes[7]

@@ -41,7 +41,7 @@ async def test_six_nodes_learn_the_digits_and_their_slots_agree_to_within_one(se
 
 @pytest.mark.slow
 @virtual(1)
-async def test_where_a_payload_takes_longer_than_a_slot_visits_lengthen_and_commit_and_the_owner_is_told():
+async def test_visits_with_long_payloads_extend_commit_and_are_reported():
     """With visits that end with their slot nothing was ever committed: a payload takes two thirds of a second."""
     swarm = story(digits(4, pace="clock", rounds=SLOTS, compress=CompressSection(select="full")), 1)
     async with swarm.running(4):

@@ -141,7 +141,7 @@ async def test_real_models_on_uneven_data_agree_and_nobody_is_blamed():
 
 
 @virtual(1)
-async def test_of_two_models_that_contradict_each_other_none_is_taken_until_they_agree():
+async def test_contradicting_models_are_not_installed_until_they_agree():
     swarm = story(bowls(4, 2), 1)
     async with swarm.running(2):
         await until(lambda: rounds_done(swarm, 8))
@@ -161,7 +161,7 @@ async def test_of_two_models_that_contradict_each_other_none_is_taken_until_they
 
 
 @virtual(1)
-async def test_of_two_models_that_contradict_each_other_the_owner_chooses_by_leaving_one_out():
+async def test_the_owner_resolves_contradicting_models_by_a_ban():
     swarm = story(bowls(4, 2), 1)
     async with swarm.running(2):
         await until(lambda: rounds_done(swarm, 8))

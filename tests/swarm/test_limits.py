@@ -77,7 +77,7 @@ async def test_another_number_of_threads_survives_the_engine():
     ],
 )
 @virtual(1)
-async def test_what_is_wrong_changes_nothing(fields, words):
+async def test_invalid_input_changes_nothing(fields, words):
     swarm = story(digits(2, rounds=4), 1, config=NodeConfig(linger_s=1e6, threads=1))
     async with swarm.running(2):
         await until(lambda: rounds_done(swarm, 2))

@@ -22,7 +22,7 @@ def test_every_scenario_states_its_faults_and_its_requirements():
 @pytest.mark.acceptance
 @pytest.mark.parametrize("name", mishaps.names())
 @virtual(1, more=(2,))
-async def test_what_happens_on_real_networks_is_over_soon_after_it_is_over(name, seed):
+async def test_effects_of_network_faults_end_soon_after_them(name, seed):
     story = mishaps.read(name)
     outcome = await mishaps.play(story, seed)
     assert not outcome.misses(story.bars), (story.name, outcome)

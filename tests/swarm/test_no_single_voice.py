@@ -101,7 +101,7 @@ SECONDS = 3.0
 
 
 @virtual(1)
-async def test_of_two_the_one_that_was_left_behind_catches_up_by_training():
+async def test_the_slower_of_two_nodes_catches_up_by_training():
     swarm = story(digits(2, rounds=400), 1)
     async with swarm.running(2):
         await until(lambda: rounds_done(swarm, 5))

@@ -20,7 +20,7 @@ def test_the_fragments_of_this_tree_make_a_section():
 
 
 @pytest.mark.parametrize("wrong", [{"a.news.md": "x"}, {"a.md": "x"}, {"a.fix.md": " \n"}])
-def test_what_is_no_fragment_is_an_error(wrong):
+def test_an_invalid_fragment_is_an_error(wrong):
     with pytest.raises(ValueError, match="newsfragments/a"):
         changelog.section("1.0", wrong)
 

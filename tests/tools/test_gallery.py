@@ -95,7 +95,7 @@ def test_a_figure_that_is_not_accepted_fails(tmp_path, monkeypatch, capsys, pet,
     assert gallery.main(["another"]) == 2
 
 
-def test_what_is_not_here_is_skipped_by_name(monkeypatch, capsys):
+def test_missing_needs_are_skipped_by_name(monkeypatch, capsys):
     monkeypatch.delenv("STARLING_DATA", raising=False)
     assert gallery.main(["mnist-by-label"]) == 0
     assert EXAMPLES["lora"].needs == ("import peft", "import transformers", "authors")

@@ -80,7 +80,7 @@ def test_the_name_in_a_paper_has_a_test_of_what_it_is_here(row):
 
 
 @pytest.mark.parametrize("row", rows("Not here"), ids=lambda row: re.sub(r"\W+", "_", row[0])[:30])
-def test_what_is_said_to_be_missing_is_missing(row):
+def test_parts_reported_missing_are_missing(row):
     method, why, named = row
     assert method
     assert why

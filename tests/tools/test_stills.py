@@ -30,6 +30,6 @@ def test_wrong_options_are_refused_with_one_to_try(tmp_path, capsys, wrong):
     assert "try --" in capsys.readouterr().err
 
 
-def test_what_is_no_record_is_said_in_a_line(tmp_path, capsys):
+def test_an_invalid_record_is_reported_in_one_line(tmp_path, capsys):
     assert main([str(tmp_path / "none.jsonl"), "--to", str(tmp_path / "stills")]) == 1
     assert "none.jsonl" in capsys.readouterr().err

@@ -24,7 +24,7 @@ list.format='columns'
 """.splitlines()
 
 
-def test_what_pip_would_take_is_what_uv_is_told():
+def test_uv_gets_the_indexes_of_pip():
     """A variable comes before a file, and what is said of `pip install` before what is said of all commands."""
     pip = uv.configured(LISTED)
     assert uv.variables(pip, {}, alone=False) == {

@@ -258,7 +258,7 @@ def test_the_palette_saves_the_screen_the_status_and_the_curves(tmp_path, comman
 @pytest.mark.parametrize(
     ("polls", "reason"), [(one(), "cannot be written: No such file"), ([(Reading("n", None),)], "no status is known")]
 )
-def test_what_cannot_be_saved_is_reported(tmp_path, polls, reason):
+def test_failed_saves_are_reported(tmp_path, polls, reason):
     keys = ("ctrl+p", "{export st}", "enter")
     _, seen = look(polls, LARGE, keys=keys, then=until(reason.split(":")[0]), folder=tmp_path / "x")
     assert reason.split(":")[-1].strip() in " ".join(seen[-1].split())

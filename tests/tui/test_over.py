@@ -32,7 +32,7 @@ def test_one_node_has_no_list_to_choose_from():
     assert "enter chooses" not in look(one(), SMALL, keys=("o",))[1][1]
 
 
-def test_what_the_swarm_agreed_on_is_said_in_words_and_by_names_where_a_node_says_none():
+def test_the_manifest_is_described_in_words():
     (_, said, closed) = look([swarm(1)], (160, 48), keys=("m", "escape"))[1]
     assert all(name in said and words.partition(",")[0] in said for name, words in AGREED)  # longer ones are folded
     assert "what this swarm agreed on" not in closed
@@ -96,7 +96,7 @@ def test_the_first_run_opens_the_tour_and_later_ones_do_not(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("state", ["/dev/null", "", "not/absolute"])
-def test_where_nothing_can_be_remembered_no_tour_is_opened(tmp_path, monkeypatch, state):
+def test_without_a_writable_state_file_no_tour_is_opened(tmp_path, monkeypatch, state):
     (tmp_path / ".local").touch()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", state)

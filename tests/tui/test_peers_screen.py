@@ -118,7 +118,7 @@ def test_the_cursor_follows_its_peer_when_others_come():
     assert app.clipboard == "peer-06"
 
 
-def test_of_thousands_of_peers_some_are_shown():
+def test_tables_of_thousands_of_peers_are_cut():
     _, (_, screen) = look(one(peers=peers(*range(3000))), SMALL, keys=("3",))
     assert "peers 3,000, 200 shown" in screen
 

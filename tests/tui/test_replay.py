@@ -93,7 +93,7 @@ def test_records_and_running_nodes_can_be_looked_at_together(run, tmp_path):
     assert open_sources([tmp_path])[1] is None
 
 
-def test_what_is_no_record_is_refused_in_a_line_that_names_it(tmp_path):
+def test_an_invalid_record_is_refused_in_one_line_with_its_name(tmp_path):
     path = tmp_path / "record.jsonl"
     path.write_text("what is this\n")
     with pytest.raises(ValueError, match=r"record\.jsonl") as caught:

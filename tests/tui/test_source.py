@@ -67,7 +67,7 @@ def test_the_newest_of_several_snapshots_is_shown_and_half_a_line_waits(node, so
     assert source.poll()[0].snapshot.round == 3
 
 
-def test_of_several_snapshots_one_is_decoded_and_where_nothing_is_new_none(node, source, monkeypatch):
+def test_only_the_newest_snapshot_is_decoded(node, source, monkeypatch):
     """What a look costs: a demo's page polls eight nodes a second, and a snapshot of a large swarm is a megabyte."""
     decoded = []
     decode = control.snapshots.decode

@@ -22,7 +22,7 @@ def test_every_member_is_there_once_and_speaks_for_itself_if_it_can():
     assert [member.own for member in merged.members].index(True) == 2
 
 
-def test_of_a_member_that_is_not_attached_most_are_believed_and_of_equally_many_the_one_that_heard_last():
+def test_a_detached_members_state_is_the_majority_report_and_at_a_tie_the_latest():
     two = [("z", "dead", {"last_seen_s": 9.0}), ("y", "suspect", {"last_seen_s": 1.0}), ("x", "alive", {})]
     merged = merge(
         [
@@ -72,7 +72,7 @@ def test_edges_and_links_of_all_nodes_in_the_chosen_one_s_round_are_drawn_togeth
     assert merged.links == (("a", "b"), ("b", "c"))  # what makes no sense, and what is of another round, is left out
 
 
-def test_what_nobody_says_is_not_known():
+def test_unreported_figures_are_unknown():
     merged = merge([Reading("n", snapshot())], 0)
     assert merged.links is None
     assert (merged.distances, merged.steps_per_s, merged.share) == ((), None, None)

@@ -62,7 +62,7 @@ def test_a_recorded_run_is_played_and_moved_along(tmp_path, size):
         terminal.ends()
 
 
-def test_what_is_no_record_is_said_in_a_line_before_any_screen(tmp_path):
+def test_an_invalid_record_is_reported_in_one_line_before_any_screen(tmp_path):
     path = tmp_path / "record.jsonl"
     path.write_text("nothing\n")
     done = subprocess.run(

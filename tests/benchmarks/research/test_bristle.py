@@ -51,7 +51,7 @@ def test_thirds_are_by_distance_and_drawn_by_the_generator():
 
 @given(count=st.integers(0, 14), seed=seeds)
 @examples(30)
-def test_of_few_models_as_many_are_evaluated_as_the_quotas_allow(count, seed):
+def test_few_models_are_evaluated_up_to_the_quotas(count, seed):
     received = torch.randn(count, 2, 3, generator=generator(seed, "few"))
     chosen = bristle.prioritised(torch.zeros(2, 3), received, generator(seed, "try"))
     sizes = [len(third) for third in torch.arange(count).tensor_split(3)]

@@ -72,7 +72,7 @@ def test_a_budget_for_everything_takes_the_best_of_everything():
     assert least_error(errors, sizes, sizes.sum()) == (OPTIONS - 1,) * LAYERS
 
 
-def test_of_equal_choices_the_first_option_is_taken():
+def test_ties_take_the_first_option():
     assert least_error(np.ones((3, 4)), np.ones((3, 4)), 3) == (0, 0, 0)
 
 
@@ -92,7 +92,7 @@ def test_of_equal_choices_the_first_option_is_taken():
         (np.ones((2, 2)), np.ones((2, 2)), 0, "budget must be > 0"),
     ],
 )
-def test_what_cannot_be_is_refused(errors, sizes, budget, message):
+def test_impossible_settings_are_refused(errors, sizes, budget, message):
     with pytest.raises(ValueError, match=message):
         least_error(errors, sizes, budget)
 

@@ -66,7 +66,7 @@ def test_a_smooth_vector_is_a_few_cosines():
     assert (x - support.spread(support.take(x), 640)).norm() < 1e-5 * x.norm()
 
 
-def test_of_white_noise_the_largest_32_of_4096_hold_seven_percent():
+def test_the_largest_32_of_4096_of_white_noise_have_seven_percent_of_its_energy():
     """No basis compresses noise."""
     held = []
     for draw in range(20):

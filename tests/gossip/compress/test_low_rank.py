@@ -122,7 +122,7 @@ def test_only_matrices_that_shrink_enough_are_factored():
     assert LowRank(4, MATRICES).select(gaussian(1), None, 0, 0).size(DIM) == 4 * 30 + DIM - 360
 
 
-def test_what_is_no_matrix_is_sent_whole():
+def test_parameters_that_are_no_matrices_are_sent_whole():
     x = gaussian(6)
     rest = left_over(WIDE.select(x, None, 0, 0), x)
     inside = torch.zeros(DIM, dtype=torch.bool)

@@ -42,7 +42,7 @@ def test_successive_turns_of_a_fixed_vector_recover_it_in_full(selector):
     assert float((x - known).norm()) < 1e-6 * start
 
 
-def test_those_that_compare_look_at_the_difference_and_the_others_at_nothing(name, selector):
+def test_comparing_selectors_read_the_difference_and_others_read_nothing(name, selector):
     """As the table says, which decides whether nodes remember anything for them. All of it is one choice in any turn."""
     x, known = gaussian("own"), gaussian("known")
     chosen = selector.select(x, known, SEED, 3)

@@ -319,7 +319,7 @@ def test_clipped_peers_are_returned_once_and_only_requested_ones():
     assert m.take_clipped(["a", "c"]) == set()
 
 
-def test_what_an_honest_peer_never_sends_changes_nothing_and_makes_no_edge():
+def test_impossible_messages_change_nothing_and_open_no_edge():
     m = at("exchanging")
     for peer, message, reason in (("a", Ack(INC, 1), "proof_of_nothing"), ("aa", Response(1, 1, b""), "wrong_role")):
         with pytest.raises(RemoteProtocolError, match=reason):
@@ -509,7 +509,7 @@ def test_a_close_is_repeated_until_it_is_answered():
     assert not m.edges["c"].closing
 
 
-def test_what_belongs_to_the_other_pace_is_our_own_error():
+def test_calls_of_the_other_pace_are_local_errors():
     with pytest.raises(LocalProtocolError):
         core("clock").compute(0, {}, VIEW, 0.0)
     with pytest.raises(LocalProtocolError):

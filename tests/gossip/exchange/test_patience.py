@@ -83,7 +83,7 @@ def test_a_peer_that_delayed_this_node_after_solo_rounds_gets_no_second_extensio
     assert patience.until("c") - at < 1.0
 
 
-def test_what_an_exchange_takes_is_learned_from_the_quickest_answers_and_by_no_single_peer():
+def test_exchange_seconds_are_learned_from_quick_answers_of_several_peers():
     patience = Patience(Deadline(0.25, 10.0))
     assert patience.exchange_s == 0.0
     patience.begin(0.0)
@@ -198,7 +198,7 @@ def test_a_recently_absent_peer_gets_the_usual_deadline_without_blame():
     assert patience.until("flaps") - at > 1.0
 
 
-def test_where_this_node_is_out_of_phase_who_was_gone_is_waited_for_like_others():
+def test_an_out_of_phase_node_waits_for_returned_peers_like_others():
     patience = Patience(Deadline(0.25, 1.0), lately_gone=lambda peer: peer == "b")
     at = rounds_with(patience, QUICK, rounds=8)
     at = rounds_with(patience, dict.fromkeys(QUICK), at=at)
@@ -297,7 +297,7 @@ def test_extensions_are_bounded_and_smaller_for_peers_without_an_extended_deadli
 
 
 @pytest.mark.parametrize("then", [lambda it: it.resolve("b", "committed", 0.2), lambda it: it.forget("b")])
-def test_what_comes_after_a_peer_was_in_time_or_was_gone_says_nothing(then):
+def test_late_frames_of_punctual_or_absent_peers_have_no_effect(then):
     patience = Patience(Deadline(1.0, 1.0))
     patience.begin(0.0)
     patience.resolve("b", "timeout", 0.1)
@@ -446,7 +446,7 @@ def test_exchanges_get_the_time_that_this_nodes_engine_takes_to_make_and_read_th
     assert patience.longest_s == 1.0
 
 
-def test_what_payloads_take_is_what_the_longest_takes_whoever_got_it():
+def test_payload_seconds_are_those_of_the_longest_to_any_peer():
     """Of two peers one may be sent requests and the other responses, a quarter as long."""
     patience = Patience(Deadline(1.0, 1.0))
     patience.transfers.observe("answered", 0.125, 250_000)

@@ -78,7 +78,7 @@ def test_a_question_for_what_is_published_is_answered_at_once_and_with_the_same_
     assert verify("me", one.signature, body("swarm", "me", INCARNATION, 7, digest(one.payload)))
 
 
-def test_where_messages_add_up_only_that_of_the_round_asked_for_is_given_and_taken():
+def test_summed_messages_are_exchanged_only_for_the_requested_round():
     """Another round's would be counted twice, or in the wrong round."""
     m, nonces = asking("a", "b", round=9, kept=3, exact=True)
     for older in (7, 8):

@@ -100,7 +100,7 @@ def test_who_claims_a_turn_that_is_not_its_own_is_not_taken():
     assert late.due(1.0 + GUARD * MAX_S).sources == ("n09",), "those whose turn it was are all gone"
 
 
-def test_where_a_rule_combines_them_a_turn_begins_with_most_of_the_aggregates():
+def test_with_a_rule_an_averaging_begins_with_most_aggregates():
     it = one(sampling=Sampling(4, 3, 0.6, 1, 20, aggregates=3))
     it.receive("n02", told(7, "n02", before=("n04",)), 1.0)
     assert it.due(1.0) is None
@@ -168,7 +168,7 @@ def test_signatures_of_strangers_do_not_count():
         (Wake(6, yours=True, claims=(Claim("n02", 1, 6, bytes(32), bytes(64)),)), "bad_signature"),
     ],
 )
-def test_what_no_honest_member_says_is_a_fault_and_changes_nothing(wake, reason):
+def test_impossible_messages_are_faults_and_change_nothing(wake, reason):
     it = one()
     with pytest.raises(RemoteProtocolError, match=reason):
         it.receive("n01", wake, 1.0)

@@ -84,7 +84,7 @@ def test_times_that_nobody_feels_are_not_named():
     assert not node.exchanges(5 * NEW, send=lambda _peer: 5.0)
 
 
-def test_what_stays_slow_is_usual_one_day_and_what_recovers_is_forgotten_at_once():
+def test_lasting_slowness_becomes_usual_and_recovery_ends_it_at_once():
     node = Node(4)
     node.exchanges(CALM)
     node.exchanges(5 * NEW, send=lambda _peer: 5.0)

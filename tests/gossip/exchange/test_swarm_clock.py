@@ -25,7 +25,7 @@ def test_a_swarm_that_begins_begins_at_zero():
     assert clock.slot(125.5, 1.0) == 2
 
 
-def test_what_members_tell_before_moves_the_beginning_by_seconds_at_most():
+def test_early_reports_move_the_start_time_by_seconds_at_most():
     """They may have seen the quorum earlier; a liar among two, whatever it says, gains no more."""
     earlier = SwarmClock()
     earlier.observe("a", 2.0, 0.2, now=50.0)
@@ -85,7 +85,7 @@ def test_fewer_than_a_third_of_liars_keep_it_among_the_honest_and_strangers_do_n
 
 
 @given(others=st.integers(1, LEAST - 1), lies=st.lists(st.floats(0.0, 1e6), min_size=1, max_size=200))
-def test_of_too_few_members_a_liar_moves_it_by_a_second_and_the_drift_of_clocks(others, lies):
+def test_among_too_few_members_a_liar_moves_the_clock_by_a_second_and_drift(others, lies):
     clock = begun(0.0)
     for second, lie in enumerate(lies):
         for peer in range(others):

@@ -113,7 +113,7 @@ def test_every_rule_has_a_table_with_a_case_in_which_it_decides():
         ({}, {}, rules.in_time),
     ],
 )
-def test_of_several_rules_that_apply_the_first_decides(peer, context, decides):
+def test_the_first_matching_rule_decides(peer, context, decides):
     facts, around = replace(PEER, **peer), replace(ROUND, **context)
     assert next(rule for rule in rules.RULES if rule(facts, around) is not None) is decides
     assert seconds_for(facts, around) == decides(facts, around)

@@ -30,7 +30,7 @@ def test_a_shorter_absence_does_not_end_what_a_longer_one_began():
 
 
 @given(others=st.integers(1, 40), gone=st.integers(1, 40))
-def test_where_more_are_gone_than_may_lie_it_is_this_node_that_was(others, gone):
+def test_if_more_peers_seem_absent_than_may_lie_this_node_was(others, gone):
     absences = Absences(most_s=10.0)
     for number in range(gone):
         absences.over(str(number), 1.0, now=100.0)

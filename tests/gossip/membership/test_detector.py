@@ -326,7 +326,7 @@ def stream(core, versions, every_s, until):
     ],
     ids=["versions", "lives", "comings_and_goings"],
 )
-def test_of_a_stream_of_records_some_are_taken_at_once_then_a_few_and_the_newest_in_the_end(versions):
+def test_a_stream_of_records_is_rate_limited_and_ends_with_the_newest(versions):
     core, newest = knowing("a", "b", "c"), versions[-1]
     stored, passed_on = stream(core, versions, 0.01, 12.0)
     assert AT_ONCE < len(stored) <= AT_ONCE + 10 / (TIMING.suspicion_s / 2)

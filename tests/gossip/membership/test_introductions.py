@@ -72,7 +72,7 @@ def test_a_large_swarm_counts_members_before_all_have_met():
     assert facts(core.receive("a", wire.Spread((record("x"),)), 2.0)) == [Joined("x")]
 
 
-def test_of_those_that_join_at_once_each_meets_all_within_a_round_trip():
+def test_simultaneous_joiners_know_all_within_a_round_trip():
     swarm = DetectorSwarm(12, delay_s=0.02)
     swarm.run(0.5, swarm.agreed)
     met = swarm.run(swarm.now + 0.1)

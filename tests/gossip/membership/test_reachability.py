@@ -56,7 +56,7 @@ def test_one_source_decides_nothing_however_often_it_votes(truth, lies, sources)
     assert core.seen == (HOST if truth else "")
 
 
-def test_what_is_old_does_not_count_and_a_move_forgets_everything():
+def test_old_votes_do_not_count_and_a_move_forgets_all():
     core = heard(("a", False), ("b", False))
     assert core.look(5, VALID_S - 1.0) == "hidden"
     assert core.look(5, VALID_S) == "unknown"

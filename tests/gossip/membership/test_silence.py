@@ -43,7 +43,7 @@ def test_no_peer_is_searched_twice_at_once_or_just_after_its_message():
     assert probed(core.look(["a", "b"], 5.3, late=True)) == ["b"]
 
 
-def test_where_nobody_is_late_looks_are_as_rare_as_probes_and_only_for_few_links():
+def test_without_lateness_probes_of_awaited_peers_are_rare():
     core = knowing("a", "b", "c", "d", "e")
     assert probed(core.look(["b", "a"], 5.0, late=False)) == ["a"]
     assert probed(core.look(["b"], 5.0 + 0.9 * TIMING.probe_s, late=False)) == []

@@ -138,7 +138,7 @@ def test_a_quarter_of_a_correction_in_gradients_is_enough_and_what_is_not_there_
 
 @given(seed=seeds, scales=st.lists(st.floats(-3.0, 3.0), min_size=2, max_size=12), length=st.floats(1e-3, 1e3))
 @quick
-def test_what_is_added_is_at_most_four_times_our_gradients_component_along_it(seed, scales, length):
+def test_a_correction_is_at_most_four_times_the_gradients_component_along_it(seed, scales, length):
     """Whatever c is, so whatever peers sent: τ‖c‖ <= 4·⟨g, c⟩/‖c‖, of the mean over some three steps, or a hundredth of the gradient."""
     c = length * gaussian(seed)
     gradients = [scale * c / c.norm() + gaussian(seed + 1 + k) for k, scale in enumerate(scales)]
@@ -218,7 +218,7 @@ def test_flows_stay_opposite_to_the_bit_through_forgetting_loss_and_death(seed, 
 
 
 @pytest.mark.parametrize(("s", "share"), [(1.0, 1.0), (0.0, 0.5), (0.5, 0.75)])
-def test_what_is_not_borne_out_is_forgotten_by_half_where_it_is_exchanged(s, share):
+def test_unconfirmed_flows_decay_by_half_per_exchange(s, share):
     edge, half = Pet(0.3, 1e6).edge, Blocks(0, 0, 1, 64)
     book = edge_ledger.average(
         edge, edge_ledger.opened(torch.zeros(DIM)), torch.zeros(DIM), [Effect("b", Full(), torch.ones(DIM), 0.5, 1.0)]

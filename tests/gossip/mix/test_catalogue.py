@@ -9,7 +9,7 @@ from starling.node.engine.mixing import mixer
 
 
 @pytest.mark.parametrize("kind", MIXERS)
-def test_what_is_said_of_an_algorithm_is_so(kind):
+def test_documented_facts_of_algorithms_hold(kind):
     made, facts = mixer(Manifest(mix=MixSection(kind=kind))), MIXERS.facts(kind)
     assert made.asynchronous == facts.asynchronous
     kind = kind_of(made.edge)

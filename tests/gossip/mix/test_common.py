@@ -54,7 +54,7 @@ def test_where_a_peer_is_missing_the_own_update_counts_for_it(seed):
 
 
 @given(seeds)
-def test_what_was_committed_late_is_made_good_beside_the_mean(seed):
+def test_late_commits_are_added_to_the_mean(seed):
     """Last round our own update counted for the peer's; now the peer's does."""
     edge, old, of = Psgd("none").edge, updates(seed), updates(seed + 1)
     late = [each for each in swaps("b", old) if each.peer == "e"]

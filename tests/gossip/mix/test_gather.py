@@ -159,7 +159,7 @@ def test_all_requesters_get_the_same_bytes():
         assert not torch.equal(copies[0], first[0])
 
 
-def test_what_is_lost_is_absent_and_counts_as_no_vector():
+def test_a_lost_vector_is_absent():
     made = swarm()
     x, met = made.x.clone(), meetings(Ring())
     faults = no_faults(len(met))

@@ -131,7 +131,7 @@ def test_an_answer_that_is_committed_late_is_as_if_it_had_come_in_time(seed, age
     assert late.age == prompt.age == age + since
 
 
-def test_what_was_agreed_before_a_memory_was_deleted_changes_nothing():
+def test_effects_agreed_before_a_memory_was_deleted_are_dropped():
     one, other = (drawn(D, 20, torch.Generator().manual_seed(seed)) for seed in range(2))
     (end, _), (effect, _), _ = meet(one, other)
     one.forget()
@@ -164,7 +164,7 @@ def test_one_liar_moves_a_memory_by_its_own_length_and_its_squares_by_a_few_time
 
 @pytest.mark.parametrize("support", [Blocks(3, 1, 4, 16), Indices(torch.arange(5, 60, 3))], ids=["blocks", "indices"])
 @pytest.mark.parametrize("ages", [(30, 30), (5, 400)], ids=str)
-def test_of_a_part_only_that_part_is_averaged_and_an_age_stays(support, ages):
+def test_a_fragments_exchange_averages_that_fragment_and_ages_stay(support, ages):
     one, other = (drawn(D, age, torch.Generator().manual_seed(age + k)) for k, age in enumerate(ages))
     outside = torch.ones(D, dtype=torch.bool)
     outside[support.index(D)] = False

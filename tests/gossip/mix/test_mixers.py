@@ -178,7 +178,7 @@ def test_nothing_that_goes_in_is_modified(rule):
 
 
 @every_rule
-def test_what_is_kept_is_a_copy(rule):
+def test_stored_vectors_are_copies(rule):
     """An engine's parameters and gradients are live buffers: what a state has seen must not move with them."""
     for call in (
         lambda live, state: rule.start(live),

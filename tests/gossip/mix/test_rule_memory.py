@@ -41,7 +41,7 @@ def test_the_longest_absent_makes_room_and_who_is_here_keeps_its_seat():
     assert (set(taken), given_now) == ({"a", "c", "d"}, ()), "e stands"
 
 
-def test_what_was_known_of_the_last_peer_on_a_seat_is_gone_and_what_is_known_of_others_is_not():
+def test_replacing_a_stage_peer_forgets_only_its_state():
     kept = torch.arange(1.0, 7.0)
     taken, after, places = assign_slots({"a": 0, "b": 1}, ["b", "c", "d"], [True, False, True], kept, 2)
     assert taken == {"b": 1, "d": 0}

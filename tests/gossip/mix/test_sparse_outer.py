@@ -214,7 +214,7 @@ def test_a_restart_restores_the_residual_and_a_late_joiner_has_none():
 
 
 @pytest.mark.parametrize("owed", [torch.zeros(D + 1), torch.full((D,), math.nan)])
-def test_what_another_model_owed_is_refused(owed):
+def test_another_models_residual_is_refused(owed):
     mixer = SparseOuter()
     with pytest.raises(ValueError, match="another model"):
         mixer.resumed(mixer.start(torch.zeros(D)), {"owed": owed})
@@ -304,7 +304,7 @@ def agreed(rounds=100, select="chunk_top_k", ratio=0.05, response="spread2", ove
         ({"response": "int4"}, "compress.response: all members"),
     ],
 )
-def test_what_cannot_work_is_refused_with_what_to_try(changed, complaint):
+def test_settings_that_cannot_work_are_refused_with_an_alternative(changed, complaint):
     manifests.check(agreed())
     with pytest.raises(ConfigError, match=complaint) as refused:
         manifests.check(agreed(**changed))

@@ -175,7 +175,7 @@ def test_the_wire_carries_what_the_rules_say(name):
         torch.testing.assert_close(reference.x, swarm.x, rtol=0, atol=1e-12)
 
 
-def test_what_cannot_be_is_one_clear_line():
+def test_impossible_settings_give_one_clear_line():
     for name in ("choco", "beer"):
         for gamma in (0.0, 1.5, float("nan")):
             with pytest.raises(ConfigError, match="gamma must be finite and > 0 and <= 1"):
@@ -278,7 +278,7 @@ def test_a_lost_message_sets_copies_apart_for_ever_unless_both_halves_are_undone
     seed=seeds, events=st.lists(st.tuples(st.integers(0, 11), st.sampled_from(["say", "hear", "stale"])), max_size=60)
 )
 @quick
-def test_what_was_given_and_not_seen_is_on_its_way(edge, seed, events):
+def test_sent_but_unreceived_mass_is_in_flight(edge, seed, events):
     """Messages lost, late, repeated or overtaken: what nodes have and what is on its way sum to what there was, exactly."""
     ends = [(i, j) for i in range(4) for j in range(4) if i != j]
     have = [eighths(seed + i, 6) for i in range(4)]

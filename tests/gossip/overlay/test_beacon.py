@@ -70,7 +70,7 @@ def test_beacons_of_far_epochs_are_not_verified():
     assert 5 + AHEAD not in beacons
 
 
-def test_of_two_signatures_of_the_creator_the_first_stays():
+def test_the_creators_first_signature_stays():
     """Ed25519 lets a signer choose: it can part a swarm for an epoch, but not change an order again and again."""
     beacons = Beacons(SWARM, CREATOR.peer_id, lambda _peer, _signature, _message: True)
     assert beacons.take("x", Beacon(1, bytes(64)), 0)

@@ -211,7 +211,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("asked", "said"), WRONG)
-def test_what_cannot_be_had_is_refused_with_the_key_and_the_bound(asked, said):
+def test_impossible_values_are_refused_with_key_and_bound(asked, said):
     with pytest.raises(ConfigError, match=said):
         overlay(**{"k": 1, "seed": 4, **asked})
 
@@ -231,7 +231,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("asked", "n", "said"), REFUSED)
-def test_what_cannot_be_had_for_so_many_members_is_refused_where_their_number_is_known(asked, n, said):
+def test_overlays_undefined_for_a_known_number_of_members_are_refused(asked, n, said):
     with pytest.raises(ConfigError, match=said):
         check(overlay(**{"k": 1, "seed": 4, **asked}), n)
 

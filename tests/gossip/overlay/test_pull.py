@@ -18,7 +18,7 @@ def test_every_node_pulls_k_distinct_others_with_equal_weights():
             assert set(row.values()) == {1.0 / (k + 1)}
 
 
-def test_where_there_are_fewer_than_k_others_all_are_asked():
+def test_with_fewer_than_k_others_all_are_requested():
     assert Pull(5, 6).row(1, 4, 0) == {0: 0.25, 2: 0.25, 3: 0.25}
     assert Pull(5, 6).row(0, 1, 0) == {}
 

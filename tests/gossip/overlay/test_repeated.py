@@ -17,7 +17,7 @@ inners = st.sampled_from([Ring(), OnePeerExponential(), RandomMatching(4)])
 
 
 @given(inner=inners, n=st.integers(1, 40), times=st.integers(1, 8), phase=st.integers(0, 500))
-def test_of_a_phase_the_first_round_has_local_steps_and_the_last_leaves_what_was_averaged(inner, n, times, phase):
+def test_a_phase_begins_with_local_steps_and_ends_with_the_average(inner, n, times, phase):
     part = Repeated(inner, times)
     rounds = range(phase * times, (phase + 1) * times)
     stages = [stage(part, n, t) for t in rounds]

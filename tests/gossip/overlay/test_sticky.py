@@ -155,7 +155,7 @@ def test_strangers_are_taken_in_up_to_the_spare_edges_and_targets_always():
     assert all(node.accept(peer) for peer in opened)
 
 
-def test_of_too_many_edges_those_furthest_away_in_the_rings_are_closed():
+def test_surplus_edges_furthest_in_the_rings_are_closed():
     alive = {f"peer{i}" for i in range(60)}
     node = StickyEdges(2, b"salt")
     node.update("me", alive)

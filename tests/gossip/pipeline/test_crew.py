@@ -128,7 +128,7 @@ def test_a_stage_whose_others_do_not_evaluate_goes_on_without_a_value():
     assert world.run(lambda: alone.evaluations == [None], 40.0)
 
 
-def test_what_is_owed_is_struck_off_when_it_arrives_and_any_frame_ends_arrears():
+def test_arrears_end_when_the_message_or_any_frame_arrives():
     owed = Owed()
     owed.agree([(0, "activation 0"), (2, "gradient 0"), (2, "part")])
     assert owed.debtors == (0, 2)

@@ -137,7 +137,7 @@ def test_a_credential_comes_back_as_it_was_or_cannot_be_made(operator, ticket):
     | st.sampled_from([b"\x93\xa0\xc0\x90", b"\xdd\xff\xff\xff\xff", bytes(5000)])
 )
 @examples(100)
-def test_what_is_no_credential_is_refused_by_name(raw):
+def test_an_invalid_credential_is_refused_by_name(raw):
     with pytest.raises(ValueError, match=r"^credential_malformed$"):
         credentials.decode(raw)
     with pytest.raises(ValueError, match=r"^chain_malformed$"):

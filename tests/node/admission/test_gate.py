@@ -57,7 +57,7 @@ def test_only_listed_peers_and_the_creator_are_members():
     assert gate.fault(record_of(PEOPLE[2])) == "not_listed"
 
 
-def test_where_nothing_is_asked_an_empty_credential_is_enough():
+def test_open_admission_accepts_an_empty_credential():
     gate = gate_of(AdmissionSection())
     assert not gate.closed
     assert gate.admits(record_of(PEOPLE[1]))
@@ -134,7 +134,7 @@ def test_the_invited_are_members_and_the_creator_needs_no_invitation():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_no_honest_member_can_have_told_is_a_fault(record, reason):
+def test_impossible_reports_are_faults(record, reason):
     gate = gate_of()
     assert gate.fault(record) == reason
     assert not gate.admits(record)

@@ -78,7 +78,7 @@ def test_every_number_is_given_once_until_it_has_ended(tmp_path):
     assert [given_by(tmp_path / "creator").number for _ in range(5)] == list(range(5))
 
 
-def test_what_lies_in_the_folder_besides_does_no_harm(tmp_path):
+def test_other_files_in_the_folder_do_no_harm(tmp_path):
     folder = tmp_path / "issued"
     folder.mkdir()
     (folder / "notes.txt").write_text("0 is for Ada")

@@ -71,7 +71,7 @@ def test_what_may_come_next_is_offered(line):
     assert offered(line) == CASES[line]
 
 
-def test_where_no_node_is_any_directory_will_do():
+def test_without_a_node_any_directory_is_accepted():
     (item,) = completion.RunDirectory().shell_complete(None, None, "ph")
     assert (item.value, item.type) == ("ph", "dir")
     (item,) = completion.Watchable().shell_complete(None, None, "nothing-here/")

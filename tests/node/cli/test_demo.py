@@ -437,7 +437,7 @@ def test_mean_and_minimum_are_of_the_honest(tmp_path):
     assert demo._line() == "4 nodes (2 Byzantine), round 10, accuracy 0.850"
 
 
-def test_of_crews_the_consensus_distance_is_that_of_their_whole_models(tmp_path):
+def test_crews_consensus_distance_is_that_of_whole_models(tmp_path):
     """Two crews of two stages, apart by 2 in three numbers of the first stage and by 4 in one of the second."""
     demo = Demo(Plan(Manifest()))
     demo.members = [member(tmp_path, index, 0.5) for index in range(4)]

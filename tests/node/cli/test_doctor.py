@@ -91,7 +91,7 @@ HOME = "/ip4/192.168.1.4/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKD
         (verdicts.buffers(None, 6 << 20), "unknown", "does not say"),
     ],
 )  # fmt: skip
-def test_what_is_concluded(concluded, verdict, words):
+def test_doctor_verdicts_at_each_bound(concluded, verdict, words):
     """At both sides of each bound; a warning or failure says what to do."""
     said, found, todo = concluded
     assert said == verdict
@@ -265,7 +265,7 @@ def test_an_invitation_that_has_ended_is_seen_before_and_after_joining(measured,
         assert "after the invitation ended (2001-09-09" in examined(capsys, *arguments, code=1)[1]["clock"]["found"]
 
 
-def test_how_a_node_ended_is_said(measured, tmp_path, capsys):
+def test_the_end_of_a_node_is_reported(measured, tmp_path, capsys):
     place = joined(tmp_path)
     place.keep_final(final.FinalStatus(ended="failed", reason="the engine died", snapshot=snapshot(round=7)))
     assert "the engine died" in examined(capsys, "--dir", "n")[1]["node"]["found"]

@@ -360,7 +360,7 @@ def test_run_goes_on_in_the_directory(until_stdin_closes, daemon, here):
 @pytest.mark.parametrize(
     "arguments", [["leave"], ["pause"], ["resume"], ["limits"], ["eval"], ["invite"], ["export", "m.safetensors"]]
 )
-def test_where_the_node_does_not_run_one_line_says_how_to_start_it(arguments, here, capsys):
+def test_a_stopped_node_gives_one_line_on_how_to_start_it(arguments, here, capsys):
     RunDir.create(here / "n").write_config(NodeConfig())
     refused(capsys, [*arguments, "--dir", "n"], "`starling run --dir n`", code=1)
 

@@ -119,7 +119,7 @@ def _after(capsys, arguments):
     return printed(capsys, *arguments)
 
 
-def test_what_is_printed_by_who_creates_joins_and_exports_fits(here, capsys, monkeypatch, ended):
+def test_output_of_create_join_and_export_fits_its_schema(here, capsys, monkeypatch, ended):
     monkeypatch.setattr("starling.node.daemon.main.run", Daemon())
     created = valid("create", printed(capsys, "create", "--dir", "a"))
     assert created["invite"].startswith("starling1:")

@@ -36,7 +36,7 @@ def test_a_task_in_this_folder_is_found_and_checked(here, capfd):
     ]
 
 
-def test_what_is_wrong_is_printed_with_its_line_and_exit_2(here, capfd):
+def test_errors_are_printed_with_their_line_and_exit_2(here, capfd):
     (here / "mine.py").write_text(TASK.format("Yours"))
     assert main(["task", "check", "mine:Mine"]) == 2
     out = capfd.readouterr().out

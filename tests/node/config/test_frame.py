@@ -44,7 +44,7 @@ def test_the_bits_of_a_value_are_those_that_it_takes(name):
         (("compress.select=full", "compress.request=bf16", "compress.response=fp16", "mix=choco", "overlay=ring"), 7),
     ],
 )
-def test_what_does_not_fit_a_frame_is_refused_with_what_helps(words, parts):
+def test_messages_longer_than_a_frame_are_refused_with_a_remedy(words, parts):
     """907 million numbers. The remedy named is the least that is accepted."""
     with pytest.raises(ConfigError, match=rf"compress.select: a message about 907,201,536 .* 268 MB; .*parts={parts}`"):
         manifests.check(gpt(*words))

@@ -100,7 +100,7 @@ def test_what_was_changed_after_signing_does_not_verify(change):
         manifests.verify(toml.apply_set(created(), [change]))
 
 
-def test_what_was_never_created_says_how():
+def test_an_uncreated_manifest_is_refused_with_the_command():
     with pytest.raises(ConfigError, match="starling create"):
         manifests.verify(Manifest())
 
@@ -189,7 +189,7 @@ def test_the_defaults_are_without_blame():
         ),
     ],
 )
-def test_what_cannot_work_is_refused_with_the_cure(assignments, says):
+def test_settings_that_cannot_work_are_refused_with_a_remedy(assignments, says):
     with pytest.raises(ConfigError) as error:
         manifests.check(changed(*assignments))
     message = str(error.value)
@@ -210,7 +210,7 @@ def test_what_cannot_work_is_refused_with_the_cure(assignments, says):
         (["mix.clip_norm=0"], "mix.clip_norm"),
     ],
 )
-def test_what_is_perhaps_not_meant_is_one_warning(assignments, key):
+def test_doubtful_settings_give_one_warning(assignments, key):
     (warning,) = manifests.check(changed(*assignments))
     assert warning.startswith(f"{key}: ")
     assert "\n" not in warning
@@ -255,7 +255,7 @@ def test_outer_momentum_is_told_what_it_needs(assignments, keys):
 @pytest.mark.parametrize(
     "assignments", [["optimizer=adamw", "mix=dsgd"], ["pace=clock"], ["compress.response=identity"], ["overlay=base_k"]]
 )
-def test_what_is_fine_passes_in_silence(assignments):
+def test_a_correct_task_passes_without_output(assignments):
     assert manifests.check(changed(*assignments)) == []
 
 

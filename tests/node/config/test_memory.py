@@ -71,7 +71,7 @@ def test_where_no_batch_fits_none_is_named():
     assert "smaller keys of `task`" in memory.objection(agreed("text", width=16_384, layers=64), GB)
 
 
-def test_of_a_task_of_ones_own_the_model_counts_once_it_is_made():
+def test_a_custom_tasks_model_counts_once_it_is_made():
     own = agreed("digits")
     assert memory.objection(own, GB, 10**7) == ""
     with pytest.raises(ConfigError, match=r"a model of 1\.0 GB"):

@@ -137,7 +137,7 @@ def test_a_key_that_protects_is_refused_when_weaker_and_the_cure_it_names_works(
     assert manifests.check(with_preset(name, weak, cure)) == []
 
 
-def test_what_a_creator_writes_cannot_write_to_a_terminal():
+def test_a_creators_text_cannot_control_a_terminal():
     message = refusal("preset=open", 'robust.rule="\\u001b[2J\\n"')
     assert message.isprintable()
 
@@ -288,7 +288,7 @@ def test_a_rule_is_checked_with_a_known_number_of_members():
         (["preset=open", "admission.memory_kib=8"], "admission.memory_kib"),
     ],
 )
-def test_what_is_perhaps_not_meant_is_one_note(assignments, key):
+def test_doubtful_settings_give_one_note(assignments, key):
     (note,) = manifests.check(presets.load(Manifest, assignments=assignments))
     assert note.startswith(f"{key}: ")
 
@@ -315,7 +315,7 @@ def test_config_show_prints_a_preset_as_a_file_to_begin_with(tmp_path, capsys):
         (["config", "show", "node", "--preset", "open"], "--preset: is about a manifest or a scenario, got node"),
     ],
 )
-def test_what_cannot_be_is_one_line(tmp_path, monkeypatch, capsys, words, says):
+def test_impossible_settings_give_one_line(tmp_path, monkeypatch, capsys, words, says):
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
     said = capsys.readouterr()

@@ -45,7 +45,7 @@ def test_every_allocation_counts_in_the_memory_estimate():
     assert of("compress.select=full") > of("compress.select=fragment", "compress.parts=4")
 
 
-def test_where_too_little_is_free_one_line_says_what_is_expected_and_what_helps():
+def test_too_little_free_memory_gives_one_line_with_a_remedy():
     manifest = agreed("task.batch_size=1")
     why = room.objection(manifest, PLAIN, 500 * MB)
     assert why.startswith("memory: this swarm's task is expected to take 7")

@@ -274,7 +274,7 @@ def test_rates_are_what_people_mean(text, rate):
 @pytest.mark.parametrize(
     "text", ["", "fast", "-1", "1e9", "10 mbit per second", "nan", "\u0661\u0660", "9" * 30, "9" * 400, "1\n2"]
 )
-def test_what_is_no_rate_is_one_line(text):
+def test_an_invalid_rate_gives_one_line(text):
     assert "rate: must" in refusal(toml.parse_rate, text)
 
 

@@ -53,7 +53,7 @@ def test_a_created_manifest_that_names_a_file_is_refused():
 
 
 @pytest.mark.parametrize("digest", ["sha256:", DIGEST.upper(), DIGEST + "0", "sha1:" + "0" * 40])
-def test_what_is_no_digest_is_a_path(digest):
+def test_a_value_that_is_no_digest_is_a_path(digest):
     assert not start.is_digest(digest)
     assert start.is_digest(DIGEST)
 

@@ -318,7 +318,7 @@ def test_a_small_model_has_no_second_thread(monkeypatch):
         assert it.pipe.reply()[0] == number
 
 
-def test_what_breaks_in_the_second_thread_ends_the_engine(monkeypatch):
+def test_an_error_in_the_second_thread_ends_the_engine(monkeypatch):
     with served() as it:
         it.call(calls.Free(on=True, round=0))
         it.computing()

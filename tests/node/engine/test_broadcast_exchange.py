@@ -103,7 +103,7 @@ def test_a_single_vote_is_no_majority():
         (lambda payload: payload[: ANCHOR_BYTES + 3] + b"\xff" + payload[ANCHOR_BYTES + 4 :], "wrong_dim"),
     ],
 )
-def test_what_is_no_message_is_the_peers_fault_and_changes_nothing(engines, harm, reason):
+def test_an_invalid_message_is_the_peers_fault_and_changes_nothing(engines, harm, reason):
     published = trained(engines)
     refused_as("peer", receive(engines["a"], "b", changed(published["b"], harm(published["b"].payload))), reason)
     refused_as(
@@ -127,7 +127,7 @@ def test_late_joiners_and_checkpoints_get_the_outer_parameters_not_an_intermedia
     assert torch.equal(x_of(opened(AGREED, 0, "a", file)), anchor)
 
 
-def test_what_is_evaluated_and_exported_is_the_anchor_and_training_goes_on_where_it_was(engines, tmp_path):
+def test_evaluation_and_export_use_the_outer_parameters_and_training_continues(engines, tmp_path):
     mixed(engines, trained(engines))
     engine, file = engines["a"], tmp_path / "export"
     anchor, x = x_of(engine).clone(), engine.replica.x.clone()

@@ -100,7 +100,7 @@ def test_the_responder_measures_what_was_clipped_away_and_the_initiator_what_is_
     assert done(engines["a"], calls.Mix(0)).distance == pytest.approx(apart if whole else limit / size)
 
 
-def test_of_gathered_vectors_the_figure_is_the_median_distance():
+def test_gathered_vectors_give_the_median_distance():
     engines, vectors = trained("abcd")
     for peer in "bcd":
         receive(engines["a"], peer, vectors[peer])

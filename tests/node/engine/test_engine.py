@@ -47,7 +47,7 @@ def test_open_says_what_was_opened_and_works_once():
         (manifest(optimizer=OptimizerSection(kind="torch.optim:RMSprop", alpha=-1.0)), "optimizer"),
     ],
 )
-def test_what_a_person_got_wrong_is_refused_in_one_line_that_names_the_key(agreed, word):
+def test_user_errors_are_refused_in_one_line_with_the_key(agreed, word):
     reply = Worker().handle(opening(agreed))
     refused_as("config", reply, word)
 

@@ -79,7 +79,7 @@ def test_it_is_a_few_lines_of_text():
         ({"loss": nn.L1Loss()}, "its loss is L1Loss, the swarm's is mse_loss"),
     ],
 )  # fmt: skip
-def test_what_differs_is_said_in_one_line(changed, words):
+def test_differences_are_reported_in_one_line(changed, words):
     swarm = lines_of(made(version=1))
     compared(made(version=1), swarm)
     with pytest.raises(ConfigError) as caught:
@@ -184,7 +184,7 @@ def layers(count, last=4):
     return lambda: nn.ModuleList(nn.Linear(1, last if number == count - 1 else 2) for number in range(count))
 
 
-def test_of_a_deep_model_the_manifest_holds_a_part_and_a_digest_of_the_rest():
+def test_a_deep_models_manifest_has_a_part_and_a_digest_of_the_rest():
     swarm = lines_of(made(layers(300)))
     assert len(swarm) == FINGERPRINT_LINES
     compared(made(layers(300)), swarm)

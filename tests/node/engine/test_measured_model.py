@@ -62,7 +62,7 @@ def test_training_goes_on_and_the_measured_model_stays_as_it_was():
     assert equal(values(model), trained)
 
 
-def test_what_an_evaluation_leaves_in_a_module_is_no_concern_of_training():
+def test_evaluation_leaves_training_state_unchanged():
     """A count, a mode, an activation, a buffer given another tensor: all are kept with the measured model."""
     model = Net()
     train(model)

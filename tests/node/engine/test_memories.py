@@ -70,7 +70,7 @@ def test_both_ends_have_the_mean_of_both_memories(kind):
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
-def test_of_an_optimiser_it_does_not_know_models_alone_are_averaged_which_is_said_once(kind):
+def test_unknown_optimisers_average_models_only_with_one_warning(kind):
     engine = opened(agreed(kind))
     (note,) = [each for turn in range(2) for each in done(engine, calls.Train(turn, 1)).notes if "moments" in each]
     assert kind in note
@@ -125,7 +125,7 @@ def test_a_memory_in_low_precision_is_averaged_as_well(moments):
 
 
 @pytest.mark.parametrize("changes", [{"personal": ["2.*"]}], ids=["personal"])
-def test_of_a_model_that_is_shared_in_part_so_is_the_memory(changes):
+def test_a_partly_shared_models_memory_is_partly_shared(changes):
     engines = pair(agreed(mix=MixSection(kind="moments", memory="int8", clip_norm=0.0, **changes)))
     before = {peer: state_of(each) for peer, each in engines.items()}
     round_of(engines)

@@ -63,7 +63,7 @@ def test_a_save_model_file_loads_under_any_tied_name(tmp_path):
     assert equal(fresh, Tied(2))
 
 
-def test_what_we_write_is_read_by_load_model(tmp_path):
+def test_exports_are_read_by_load_model(tmp_path):
     safetensors.torch.save_file(model_file.entries(Tied(1)), tmp_path / "m")
     fresh = Tied()
     assert safetensors.torch.load_model(fresh, tmp_path / "m", strict=True) == (set(), [])
@@ -171,7 +171,7 @@ class WholeNumbers(nn.Module):
         (WholeNumbers, {"0.weight", "0.weight.scale"}, {"1.weight", "2.running_mean", "2.running_var", "2.num_batches_tracked"}),
     ],
 )  # fmt: skip
-def test_of_a_packed_base_only_what_is_trained_is_written_and_needed(layer, left_out, held):
+def test_files_of_a_packed_base_have_trained_tensors_only(layer, left_out, held):
     model = nn.Sequential(layer(), nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False))
     model[1].bias.requires_grad_(False)  # frozen, though not packed: of the base too
     assert quantised(model) == left_out

@@ -147,7 +147,7 @@ def test_a_loss_that_is_no_mean_of_its_parts_is_refused_in_one_line_and_never_wr
     torch.testing.assert_close((ours, own), (whole, loss), rtol=1e-5, atol=1e-6)
 
 
-def test_where_parts_cannot_be_compared_the_owner_is_told():
+def test_incomparable_parts_are_reported_to_the_owner():
     class Drawn(Fit):
         def loss(self, model, batch):
             return super().loss(model, batch) * (1 + torch.rand(()))
@@ -171,7 +171,7 @@ def test_an_error_of_another_kind_is_the_task_s():
         gradient_of(Fit(0, RuntimeError("mat1 and mat2 shapes cannot be multiplied")), batch_of(4))
 
 
-def test_what_does_not_fit_one_sample_at_a_time_is_said_in_one_line():
+def test_a_sample_too_large_for_memory_is_reported_in_one_line():
     with pytest.raises(ConfigError, match=r"numerics\.micro_batch: a single sample.*smaller model") as error:
         gradient_of(Fit(0), batch_of(4))
     assert "\n" not in str(error.value)
@@ -350,7 +350,7 @@ def failing(at):
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_where_the_compiler_fails_steps_are_done_without_and_it_is_said_why(at):
+def test_a_compiler_failure_falls_back_with_the_reason(at):
     """Also in the middle of a batch, whose gradient is not counted twice."""
     whole, loss, *_ = gradient_of(Fit(), batch_of(12), micro_batch=4)
     keys = {"micro_batch": 4, "compile": True}
@@ -369,7 +369,7 @@ def test_an_error_of_the_task_is_the_task_s_where_it_is_compiled_too():
         gradient_of(Fit(0, RuntimeError("mat1 and mat2")), batch_of(4), compile=True, compiler=interpreted)
 
 
-def test_what_was_changed_by_itself_is_told_once():
+def test_automatic_changes_are_reported_once():
     engine = opened(manifest())
     engine.trainer.means.gradients.notes.append("out of memory: …")
     assert [done(engine, calls.Train(turn, 1)).notes for turn in (0, 1)] == [("out of memory: …",), ()]
@@ -413,7 +413,7 @@ def test_a_node_with_other_numerics_learns_what_the_swarm_learns(numerics):
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
 
 
-def test_what_a_machine_or_a_model_has_not_is_refused_in_one_line(monkeypatch):
+def test_features_that_machine_or_model_lack_are_refused_in_one_line(monkeypatch):
     def refused(words, agreed=None, **keys):
         asked = msgspec.structs.replace(opening(agreed or manifest()), **keys)
         refused_as("config", Worker().handle(asked), words)

@@ -75,7 +75,7 @@ def test_a_model_is_measured_on_the_task_s_data_or_on_a_file(left, tmp_path):
     assert offline.measure(left.path, model, whole)["value"] == pytest.approx(built["value"])
 
 
-def test_what_is_no_model_of_the_swarm_is_refused(left, tmp_path):
+def test_a_model_of_another_swarm_is_refused(left, tmp_path):
     other = tmp_path / "other.safetensors"
     other.write_bytes(b"no model")
     with pytest.raises(ConfigError, match="is not a model of this swarm"):

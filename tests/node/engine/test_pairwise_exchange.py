@@ -338,7 +338,7 @@ def test_both_ends_say_whether_their_difference_was_clipped(clip_norm, response,
 @pytest.mark.parametrize(
     ("call", "stays"), [(calls.Revoke("b"), False), (calls.Settle("b"), True)], ids=["revoked", "settled"]
 )
-def test_what_a_peer_committed_is_revoked_and_settled_with_its_flow(call, stays):
+def test_committed_effects_are_revoked_and_closed_with_the_peers_flow(call, stays):
     exact = CompressSection(select="full", request="identity", response="identity")
     engines = pair(manifest("quadratic", nodes=2, mix=MixSection(clip_norm=0.0), compress=exact))
     exchange(engines, "a", "b", seq=1)

@@ -142,7 +142,7 @@ def known(engine):
     }
 
 
-def test_what_a_rule_knows_of_each_peer_survives_a_restart_and_ends_with_a_ban(tmp_path):
+def test_rule_state_per_peer_survives_a_restart_and_ends_with_a_ban(tmp_path):
     """Else the history of a clone would be gone after a restart; a peer that is admitted again begins anew."""
     _, vectors = trained()
     agreed = gathering("foolsgold")

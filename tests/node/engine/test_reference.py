@@ -211,7 +211,7 @@ def test_tracked_swarms_reach_the_common_optimum_and_plain_averaging_stops_short
     assert distance > 1e-2
 
 
-def test_of_two_nodes_the_one_with_the_lesser_peer_id_initiates():
+def test_the_lesser_peer_id_initiates():
     """As edges do; who asks and who answers decides whose values are rounded."""
     agreed = manifest(rounds=1, local_steps=1)
     swarm, local = reference(agreed, Mask(0.5))

@@ -59,7 +59,7 @@ def test_a_poisoned_model_is_named_and_does_not_count(scale):
 
 
 @pytest.mark.slow
-def test_of_two_that_contradict_each_other_nothing_is_taken():
+def test_two_contradicting_models_are_both_refused():
     joiner, before = opened(manifest(), 1, "a"), x_of(opened(manifest(), 1, "a"))
     for name, state in (("b", snapshot(trained("b"))), ("c", poisoned(trained("c"), -1.0))):
         done(joiner, calls.Consider(name, 4, state))
@@ -77,7 +77,7 @@ def test_memory_is_bounded():
     assert done(joiner, calls.Agree()).peers == ("p0", "p1", "p2")
 
 
-def test_what_was_collected_before_does_not_count_in_another_turn():
+def test_collected_claims_do_not_count_in_another_step():
     joiner, state = opened(manifest(), 1, "a"), snapshot(trained("b", 1))
     done(joiner, calls.Consider("old", 1, state, 1))
     done(joiner, calls.Consider("new", 1, state, 2))

@@ -243,7 +243,7 @@ def test_a_late_joiner_is_given_the_teacher_of_the_median_peer():
 
 
 @pytest.mark.parametrize("name", ["frozen.student.1.bias", "frozen.other", "teacher.1.bias"])
-def test_what_is_no_frozen_parameter_is_not_taken_over(name):
+def test_only_frozen_parameters_are_installed(name):
     made = agreed("taught")
     giver, joiner = opened(made), opened(made, 0, "c")
     given, facts = tensor_file.unpack(transfer(giver))

@@ -94,7 +94,7 @@ def test_a_model_of_another_task_is_refused_in_one_line(tmp_path, change, words)
     assert refused.reason.endswith("as `starling export MODEL.safetensors` writes it")
 
 
-def test_what_is_no_safetensors_file_is_never_unpickled(tmp_path):
+def test_only_safetensors_files_are_read_and_nothing_is_unpickled(tmp_path):
     torch.save({"x": torch.zeros(1)}, tmp_path / "warm.pt")
     for file, data in (("warm.pt", None), ("empty", b""), ("cut", b"\xff" * 20)):
         if data is not None:

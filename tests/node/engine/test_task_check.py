@@ -112,7 +112,7 @@ REMARKS = {  # the method, and what is said in which step
 
 
 @pytest.mark.parametrize("case", REMARKS)
-def test_what_trains_passes_and_a_remark_says_what_may_not_be_meant(case, tmp_path):
+def test_training_tasks_pass_with_remarks_on_doubtful_settings(case, tmp_path):
     """A pooler that the loss does not need, an expert never chosen, a batch that is left out: none is an error."""
     method, step, words = REMARKS[case]
     findings = check(written(tmp_path, f"own_remark_{list(REMARKS).index(case)}", method), code=str(tmp_path))
@@ -132,7 +132,7 @@ def test_a_good_task_passes_every_step(tmp_path):
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_is_wrong_is_found_in_its_step(case, tmp_path):
+def test_each_error_is_reported_in_its_step(case, tmp_path):
     method, step, words = BROKEN[case]
     *before, last = check(written(tmp_path, number(case), method), code=str(tmp_path))
     assert all(finding.fine for finding in before)

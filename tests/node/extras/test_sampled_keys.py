@@ -21,7 +21,7 @@ def agreed(*more):
     return presets.load(Manifest, None, (*FITS, *more))
 
 
-def test_what_fits_is_taken_and_told_in_words():
+def test_valid_sampling_settings_are_accepted_and_described():
     manifest.check(agreed())
     assert "4 members train a round, 20 local steps, 3 average" in method(agreed())
     assert "the next sample averages" in method(agreed("pace.aggregators=0"))

@@ -163,7 +163,7 @@ async def test_a_refused_peer_stays_out_until_the_hour():
 
 
 @virtual
-async def test_what_cannot_be_reached_says_so():
+async def test_unreachable_peers_are_reported():
     hub, a, _ = await pair()
     hub.join("c")
     with pytest.raises(PeerUnreachable, match="no known address"):

@@ -85,7 +85,7 @@ async def test_a_router_that_refuses_is_silent_or_answers_nonsense_gives_no_port
 
 
 @pytest.mark.trio
-async def test_where_nobody_listens_or_there_is_no_router_no_time_is_lost():
+async def test_without_a_router_no_time_is_lost():
     with trio.fail_after(1.0):
         assert await NatPmp(lambda: "127.0.0.1", 1).lead(4001, 4001) is None
         assert await NatPmp(lambda: None).lead(4001, 4001) is None

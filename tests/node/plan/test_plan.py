@@ -76,7 +76,7 @@ def kept(block, x):
 
 
 @pytest.mark.parametrize("t", [64, 256, 512])
-def test_what_a_block_keeps_for_its_gradient_is_what_is_planned(t):
+def test_planned_activation_bytes_match_a_blocks(t):
     """Fifteen times its input where attention is fused, whatever the length."""
     assert kept(Block(64, 4), torch.randn(2, t, 64, requires_grad=True)) == pytest.approx(memory.KEPT, rel=0.02)
 
@@ -99,7 +99,7 @@ class Scored(Block):
     ("t", "scores", "found"),
     [(128, "stored", 19.2), (512, "stored", 31.5), (128, "dropout", 27.2), (512, "dropout", 63.5)],
 )
-def test_what_a_block_keeps_of_its_scores_is_what_is_planned(t, scores, found):
+def test_planned_score_bytes_match_a_blocks(t, scores, found):
     """Those without dropout are the reference's. It counts two numbers a score as room for a mask; with dropout there are three."""
     block = Scored(128, 4)
     block.dropped = 0.1 if scores == "dropout" else 0.0
@@ -144,7 +144,7 @@ def test_parts_of_a_model_need_what_the_whole_does_but_for_what_each_process_tak
         ({}, {"scores": "dropout"}, False),
     ],
 )
-def test_what_is_kept_for_less_or_more(given, change, less):
+def test_settings_change_the_planned_memory(given, change, less):
     needed = [memory.needed(SMALL, TrainSection(**keys), 0, 8, 1, 0) for keys in (given, given | change)]
     assert (needed[1] < needed[0]) == less
 

@@ -695,7 +695,7 @@ class Plain:
         (Plain(net().parameters()), r"Plain has no hooks: .*swarm\.correct\(\) .*swarm\.corrected\(\)"),
     ],
 )
-def test_what_is_no_optimiser_with_hooks_is_refused(given, words):
+def test_an_object_without_optimiser_hooks_is_refused(given, words):
     with pytest.raises(ConfigError, match=words):
         unwrapped(given if isinstance(given, list) else [given])
 

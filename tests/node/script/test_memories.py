@@ -244,7 +244,7 @@ def shared(model):
     ],
     ids=["nadam", "rmsprop", "adamax", "amsgrad", "plain sgd", "schedule-free", "slow weights", "one of two", "shared"],
 )
-def test_of_what_is_not_known_by_name_nothing_is_averaged(make):
+def test_state_under_unknown_names_is_not_averaged(make):
     model = net()
     optimizers = make(model)
     memories, parameters = of(model, *optimizers)

@@ -86,7 +86,7 @@ def test_a_frame_has_a_row_an_evaluation_or_names_the_package():
         ({"set": {"mix.knd": "pet"}}, r"mix\.knd: no such key"),
     ],
 )
-def test_what_is_wrong_is_one_line(given, message):
+def test_errors_are_one_line(given, message):
     with pytest.raises(ConfigError, match=message):
         simulate(**(KEYS | given))
 

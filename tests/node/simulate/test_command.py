@@ -207,7 +207,7 @@ def test_progress_is_lines_where_no_terminal_draws_a_bar(file):
     assert "starting" in invoke(Canned(), file, "--progress")[2]
 
 
-def test_what_may_not_be_meant_is_noted(file):
+def test_doubtful_settings_are_noted(file):
     assert invoke(Canned(), file, "--set", "mix.clip_norm=0")[2].startswith("note: mix.clip_norm: 0 is off")
 
 
@@ -223,7 +223,7 @@ def test_what_may_not_be_meant_is_noted(file):
         (["--group", "mix.kind"], "--group: 'mix.kind' is not swept here; there is no [sweep]"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_starts(file, capsys, options, message):
+def test_errors_are_reported_before_a_start(file, capsys, options, message):
     assert main(["simulate", str(file), *options]) == 2
     said = capsys.readouterr()
     assert said.out == ""

@@ -307,13 +307,13 @@ def test_wrong_keys_and_values_are_one_line(assignments, message):
         (["task=images", "task.path=/no/where"], r"task\.path: '/no/where' does not exist"),
     ],
 )
-def test_what_cannot_work_is_refused_with_its_bound_before_anything_starts(assignments, message):
+def test_settings_that_cannot_work_are_refused_with_the_bound_before_a_start(assignments, message):
     with pytest.raises(ConfigError, match=message) as caught:
         rules.check(cells(scenario(*assignments)))
     assert "\n" not in str(caught.value)
 
 
-def test_of_a_sweep_the_run_at_fault_is_named():
+def test_the_failing_run_of_a_sweep_is_named():
     with pytest.raises(ConfigError, match=r"\(in the run with overlay\.k = 4\)"):
         rules.check(cells(scenario("simulate.nodes=4", "overlay=base_k", text="[sweep.grid]\noverlay.k = [1, 4]\n")))
 

@@ -13,5 +13,5 @@ def test_nodes_are_found_by_number_in_its_order_and_nothing_else_is(tmp_path):
     assert list(demo_folder.nodes(tmp_path).items()) == [(n, tmp_path / f"node-{n}") for n in (0, 9, 10)]
 
 
-def test_what_is_no_folder_has_no_nodes(tmp_path):
+def test_a_path_that_is_no_folder_has_no_nodes(tmp_path):
     assert demo_folder.nodes(tmp_path / "none") == {}

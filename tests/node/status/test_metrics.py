@@ -58,7 +58,7 @@ def test_every_outcome_and_state_has_its_series_from_the_beginning():
     assert sum(value for (name, _), value in found.items() if name == "starling_state") == 1
 
 
-def test_what_is_not_known_is_absent_and_never_0():
+def test_unknown_values_are_absent_and_never_0():
     known = {name for name, _ in samples(bare())}
     for name in ("loss", "value", "steps_per_second", "consensus_distance", "cpu_cores", "gpu_busy_ratio", "rounds"):
         assert f"starling_{name}" not in known

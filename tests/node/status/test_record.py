@@ -70,7 +70,7 @@ def test_points_are_found_again_after_the_daemon_thinned_its_curve():
     assert [point[0] for point in json.loads(record.line(before, thinned))["loss_curve"]] == [42]
 
 
-def test_what_was_written_before_the_file_was_begun_anew_comes_first(tmp_path):
+def test_the_rotated_files_lines_come_first(tmp_path):
     path, written = tmp_path / "record.jsonl", [at_second(second) for second in range(6)]
     write(record.earlier(path), written[:3])
     write(path, written[3:])

@@ -78,7 +78,7 @@ def test_a_model_s_score_is_bits_of_every_token(tmp_path):
     assert task.decode(task.encode("né")) == "né"
 
 
-def test_of_a_larger_vocabulary_only_bytes_are_written(tmp_path):
+def test_a_larger_vocabulary_writes_bytes_only(tmp_path):
     task = starling.adapters.causal_lm(gpt2(vocab_size=300), text=write_texts(tmp_path), context=16)
     assert isinstance(task, Generative)
     assert task.context == 16

@@ -600,7 +600,7 @@ def test_metrics_of_training_begin_anew_with_each_epoch():
         (lambda self, batch, i: self.log("acc", 1.0), "must return the loss, or log it as val_loss"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_logged_is_said(step, said):
+def test_unloggable_values_are_reported(step, said):
     task = starling.adapters.lightning(type("Wrong", (Net,), {"validation_step": step}))
     with pytest.raises(ConfigError, match=said):
         measured(task, task.model(generator(1, "model")))

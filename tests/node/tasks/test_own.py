@@ -173,7 +173,7 @@ def test_a_batch_of_a_dataset_that_draws_itself_comes_from_the_generator_alone()
         ({"metrics": {}}, "metrics: needs functions of"),
     ],
 )
-def test_what_cannot_be_trained_on_is_refused_in_one_line(changed, said):
+def test_unusable_data_are_refused_in_one_line(changed, said):
     with pytest.raises(ConfigError, match=said) as caught:
         made(**changed)
     assert "\n" not in str(caught.value)

@@ -106,7 +106,7 @@ def test_a_folder_of_images_has_a_folder_for_each_class(tmp_path):
         ("t.npz", "PK", "not a readable .npz file"),
     ],
 )
-def test_what_is_wrong_is_named_with_file_and_line(name, text, said, tmp_path):
+def test_errors_name_file_and_line(name, text, said, tmp_path):
     with pytest.raises(ConfigError, match=f"{name}: {said}") as caught:
         read(put(tmp_path, name, text))
     assert "\n" not in str(caught.value)

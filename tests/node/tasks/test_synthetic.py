@@ -85,7 +85,7 @@ def test_all_samples_together_teach_what_those_of_one_node_do_not():
     assert learned(Synthetic().data(source(), "cpu")) < 0.75
 
 
-def test_what_is_not_for_it_is_refused_in_one_line(tmp_path):
+def test_unsupported_data_are_refused_in_one_line(tmp_path):
     with pytest.raises(ConfigError, match="synthetic draws its own samples and reads no files"):
         Synthetic().data(own(tmp_path), "cpu")
     with pytest.raises(ConfigError, match="cannot cut 4000 samples into 4001 shards"):

@@ -87,7 +87,7 @@ def test_a_tracker_of_one_s_own_is_named_by_its_class(recorded, tmp_path, monkey
         (["nowhere:Tracker", "x"], "tracker: 'nowhere:Tracker' is not"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_one_line(recorded, capsys, arguments, words):
+def test_unusable_input_is_reported_in_one_line(recorded, capsys, arguments, words):
     assert main(["track", *arguments, "--dir", str(recorded[0])]) == 2
     said = capsys.readouterr().err
     assert words in said

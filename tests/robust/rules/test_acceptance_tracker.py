@@ -56,7 +56,7 @@ def test_every_cell_with_lies_about_model_and_tracker_holds(design):
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("design", UNTRACKED, ids=lambda design: design.name)
-def test_what_has_no_tracker_is_as_good_where_nobody_lies(design):
+def test_without_liars_methods_without_trackers_are_as_good(design):
     close(design, tracker_cell(design, COLUMNS[0]), 0)
 
 

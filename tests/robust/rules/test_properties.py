@@ -108,7 +108,7 @@ def test_inputs_are_not_modified_and_share_no_memory_with_the_result(name):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_those_who_are_there_never_count_for_those_who_are_not(name):
+def test_present_vectors_never_count_for_absent_ones(name):
     """One of seven peers is there: it moves us by no more than a share of a combination of all of them would give it, 1/(m − 2b)."""
     own, received, present, _ = example(10)
     present[1:] = False

@@ -121,7 +121,7 @@ def test_verdicts_of_the_doctor_are_awaited_shown_or_missing():
     assert told("doctor", at, "it failed")["blocks"][0]["rows"] == [[["!", "bad"], "it failed"]]
 
 
-def test_what_an_address_asks_for_and_is_not_there_is_the_default():
+def test_unknown_values_in_an_address_get_the_default():
     at = view(swarm(2))
     assert told("no page", at) == told("node", at)
     assert told("peers", at, sort="no column", peer="nobody") == told("peers", at)

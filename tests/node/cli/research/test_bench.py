@@ -285,7 +285,7 @@ def test_every_codec_measured_gives_back_what_it_took(name):
 
 @pytest.mark.acceptance
 @pytest.mark.slow
-def test_what_is_left_beside_busy_processes_is_a_ratio_to_the_quiet_speed_of_the_same_run(capsys):
+def test_speed_with_busy_processes_is_relative_to_the_quiet_speed_of_the_same_run(capsys):
     assert main(["bench", "codec", "--d", "1000", "--codec", "full+int4", "--beside", "1", "--json"]) == 0
     (case,) = valid("bench-codec", capsys.readouterr().out)["cases"]
     assert case["beside"] == 1

@@ -147,7 +147,7 @@ def test_a_table_has_a_row_for_each_case_of_a_pattern(measured, capsys):
         ("--seconds nan", "--seconds: must be in [0.001, 3600], got nan"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_measured_is_refused_in_one_line(arguments, words, measured, capsys):
+def test_unmeasurable_cases_are_refused_in_one_line(arguments, words, measured, capsys):
     assert main(["bench", "loop", *arguments.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line

@@ -148,7 +148,7 @@ def test_pairs_are_of_one_seed():
     assert case.above == 1
 
 
-def test_where_lower_is_better_the_sign_turns():
+def test_lower_is_better_flips_the_sign():
     case = compare("a", "text", [of_seed(default=(3.0,), plain=(3.5,), higher_is_better=False)])
     assert case.end == 0.5
     assert (case.default_end, case.plain_end) == (3.0, 3.5)
@@ -308,7 +308,7 @@ def test_a_table_has_a_row_for_each_cell_and_counts_the_worse(tmp_path):
         ("--data . --cells by_language/sgd/*", "must hold 4 files *.txt, got 0"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_measured_is_refused_in_one_line(arguments, words, tmp_path, monkeypatch, capsys):
+def test_unmeasurable_cases_are_refused_in_one_line(arguments, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["bench", "never-worse", *arguments.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()

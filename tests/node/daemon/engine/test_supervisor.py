@@ -134,7 +134,7 @@ async def test_an_engine_that_dies_twice_in_a_row_at_one_line_of_one_step_is_not
 
 
 @virtual
-async def test_what_an_engine_refuses_in_a_step_ends_the_node_in_one_line():
+async def test_an_engine_error_in_a_step_ends_the_node_in_one_line():
     """The owner has to mend it: it would be refused again, whatever the checkpoint."""
     supervisor, _, started = supervised(OPENED, places=("",), refuses=True)
     with pytest.raises(ConfigError, match=r"^out of memory$"):

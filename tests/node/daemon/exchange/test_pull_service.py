@@ -174,7 +174,7 @@ async def test_a_peer_that_reads_nothing_uses_memory_briefly_and_delays_no_other
 
 
 @virtual
-async def test_what_a_banned_peer_told_this_round_does_not_count():
+async def test_a_banned_peers_reports_of_this_round_do_not_count():
     swarm = PullSwarm("abz")
     a = swarm["a"]
     async with swarm.serving() as nursery:

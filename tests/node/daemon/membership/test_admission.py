@@ -55,7 +55,7 @@ class Stranger:
         return [record for message in self.heard if isinstance(message, Sync | Spread) for record in message.records]
 
 
-async def test_those_invited_find_each_other_and_know_who_answers_for_whom(autojump_clock):
+async def test_invited_members_find_each_other_and_know_their_inviters(autojump_clock):
     swarm = Swarm(INVITE)
     async with swarm.running(swarm.invited(1), swarm.invited(1, 2), swarm.invited(3)):
         await until(lambda: agreed(swarm.nodes), 10.0)
@@ -127,7 +127,7 @@ async def test_a_leaked_invite_is_voided_by_its_number_before_or_after_it_is_use
     ],
     ids=["creator", "cousin", "unknown", "number", "large", "empty"],
 )  # fmt: skip
-async def test_what_is_not_ours_to_revoke_is_one_line(autojump_clock, who, whom, says):
+async def test_revoking_a_foreign_invitation_gives_one_line(autojump_clock, who, whom, says):
     swarm = Swarm(INVITE)
     async with swarm.running(swarm.invited(1), swarm.invited(2)):
         await until(lambda: agreed(swarm.nodes), 10.0)
@@ -198,7 +198,7 @@ async def test_a_node_that_would_be_refused_does_not_start(autojump_clock, admis
 
 
 @pytest.mark.slow
-async def test_those_who_worked_find_each_other_and_renew_in_time(autojump_clock):
+async def test_members_with_proof_of_work_find_each_other_and_renew_in_time(autojump_clock):
     swarm = Swarm(WORK)
     async with swarm.running((), ()):
         await until(lambda: agreed(swarm.nodes), 10.0)

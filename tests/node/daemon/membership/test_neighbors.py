@@ -82,7 +82,7 @@ def test_in_a_large_swarm_a_node_draws_its_peers():
         assert len(met(complete, me)) == MAX_DRAWN - 1
 
 
-def test_what_others_draw_by_chance_of_their_own_nobody_knows():
+def test_draws_of_other_nodes_with_private_chance_are_unknown():
     everybody = members(9)
     own = drawn(everybody, everybody[2])
     assert met(own.link_map(4), everybody[2]) == set(own.weights(4))

@@ -109,7 +109,7 @@ async def test_anything_else_is_refused_in_a_line(autojump_clock, method, target
         b"GET /metrics HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 50_000, b"GET /" + b"x" * 50_000, b"\r\n" * 100,
     ],
 )  # fmt: skip
-async def test_what_is_no_request_costs_one_line_and_no_snapshot(autojump_clock, sent):
+async def test_an_invalid_request_costs_one_line_and_no_snapshot(autojump_clock, sent):
     node = Node()
     served, _ = service(node=node)
     async with line(served) as stream:
@@ -224,7 +224,7 @@ async def test_an_address_is_host_and_port(text, address):
 @pytest.mark.parametrize(
     "text", ["9464", "localhost", "::1:9464", "a:b", "a:65536", "a:-1", "http://a:1", "a:1/x", "a b:1", "a:٣"]
 )
-async def test_what_is_no_address_is_said_once_and_the_node_goes_on(text):
+async def test_an_invalid_address_is_reported_once_and_the_node_goes_on(text):
     with pytest.raises(ValueError, match="HOST:PORT"):
         parse_address(text)
     served, told = service(text)

@@ -192,7 +192,7 @@ async def test_a_peer_with_bad_chunks_does_not_prevent_the_download(tmp_path, an
 
 
 @virtual
-async def test_where_nobody_has_it_one_line_says_so_and_it_is_asked_for_until_somebody_does(tmp_path):
+async def test_an_unavailable_start_is_reported_once_and_requested_until_available(tmp_path):
     async with swarm(tmp_path) as (peer, liar, nursery):
         await liar("liar", lambda query: right(query) if isinstance(query, DigestsQuery) else right(ChunkQuery(0, 0)))
         empty, newcomer = await peer("empty"), await peer("newcomer")

@@ -139,7 +139,7 @@ def offer(query, size=40):
     return StateOffer(query.nonce, 1, 5, size, b"d" * 32, b"schema")
 
 
-def test_what_is_lost_is_asked_again_soon_and_who_is_busy_is_not_pestered():
+def test_lost_requests_are_repeated_soon_and_busy_peers_are_not_flooded():
     async def story(transfer, _lane):
         return await transfer.offers(["silent"])
 
@@ -399,7 +399,7 @@ def test_a_download_that_was_cut_off_goes_on_with_the_rest_and_trusts_no_byte_of
     assert not list(tmp_path.iterdir()), "neither what was kept nor the file that the model came in"
 
 
-def test_what_an_ended_node_left_of_a_model_is_deleted_and_a_failed_download_leaves_nothing(tmp_path):
+def test_partial_downloads_are_deleted(tmp_path):
     (tmp_path / "model-old.part").write_bytes(b"left")
     state, *_ = fetch(lambda *_: None, "a", partial=tmp_path / "state.part")
     assert state is None
@@ -411,7 +411,7 @@ def test_what_an_ended_node_left_of_a_model_is_deleted_and_a_failed_download_lea
     assert not list(tmp_path.iterdir())
 
 
-def test_where_the_disk_takes_nothing_the_download_goes_on(tmp_path):
+def test_a_full_disk_does_not_stop_the_download(tmp_path):
     state, _, texts, _, _ = fetch(
         lambda _peer, _n, query: (1.0, giving(query)), "b", "c", partial=tmp_path / "none" / "state.part"
     )

@@ -236,7 +236,7 @@ def own_rates(one, other):
 
 
 @pytest.mark.parametrize(("one", "other"), [(0.02, 0.02), (0.01, 0.05), (0.05, 0.01)])
-def test_of_two_nodes_with_rates_of_their_own_both_use_the_gain_of_the_longer_steps(one, other):
+def test_nodes_with_different_rates_both_use_the_gain_of_the_longer_steps(one, other):
     """Whichever asks. So flows stay opposite, and neither moves faster than its own steps bear."""
     nodes, longest = own_rates(one, other), own_rates(max(one, other), max(one, other))
     for both in (nodes, longest):
@@ -277,7 +277,7 @@ def committed(nodes):
     return [decoded(done) for node in nodes.values() for done in node.vectors.committed]
 
 
-def test_where_no_flows_are_kept_nothing_but_all_can_be_borne_out():
+def test_without_flows_the_confirmed_share_must_be_one():
     for mix in (MixSection(kind="dsgd"), MIXES[MEMORIES]):
         nodes = trained(manifest(mix=mix, compress=EXACT))
         offered = nodes["a"].call(calls.Offer("b", 0, 0, 0, 0.5))
@@ -307,7 +307,7 @@ def test_what_is_dropped_is_neither_applied_nor_committed_and_another_transactio
 
 @of_kinds
 @pytest.mark.parametrize("everybody", [False, True], ids=["one", "all"])
-def test_what_is_under_way_with_a_peer_is_forgotten_with_it(kind, everybody):
+def test_forgetting_a_peer_drops_its_transactions(kind, everybody):
     nodes, alone = trained(agreed(kind)), trained(agreed(kind))
     if kind in PULLED:
         send(nodes, "b", "a")
@@ -469,7 +469,7 @@ def test_every_peer_is_offered_and_answered_the_same_bytes(select):
     assert nodes["b"].call(calls.Offer("c", 0, 8, 6, 1 / 3)).payload != offered[0]
 
 
-def test_what_a_node_ahead_of_the_common_model_saves_and_offers_is_the_common_model():
+def test_an_overlapping_node_saves_and_offers_the_common_model():
     """A checkpoint, or what a late joiner takes over, holds no local steps that others have not been told of."""
     nodes = trained(agreed(EdgeKind.COMMON))
     transact(nodes)

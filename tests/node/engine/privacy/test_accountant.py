@@ -87,7 +87,7 @@ def test_the_last_step_that_is_taken_is_the_last_that_may_be():
     assert limited.problem == "epsilon would exceed privacy.max_epsilon = 2"
 
 
-def test_what_cannot_be_written_down_is_not_taken(tmp_path):
+def test_steps_are_refused_if_the_account_cannot_be_written(tmp_path):
     folder = tmp_path / "gone"
     folder.mkdir()
     now = spent(folder / "p.json")

@@ -387,6 +387,6 @@ class Normed(Digits):
     ],
     ids=["no_samples", "batch_norm", "unruly", "losses", "swaps"],
 )  # fmt: skip
-def test_what_cannot_be_done_is_refused_in_one_line(agreed, section, words):
+def test_impossible_requests_are_refused_in_one_line(agreed, section, words):
     _, reply = private_engine(section, agreed)
     refused_as("config", reply, words)

@@ -143,7 +143,7 @@ def nan(payload):
         ("B", turned, "gradient_bad_shape"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused_by_reason_and_nothing_is_applied(text, way, forged, reason):
+def test_mismatched_payloads_are_refused_with_a_reason_and_not_applied(text, way, forged, reason):
     crew = InlineCrew(agreed(text), on_the_way=lambda it: forged(it) if it.way == way and it.micro == 1 else it)
     before = crew.vector
     with pytest.raises(ValueError, match=reason):

@@ -48,7 +48,7 @@ def test_private_addresses_are_for_private_swarms():
     assert len(one.known) == 4
 
 
-def test_what_the_owner_said_is_told_to_all_and_does_not_change():
+def test_configured_addresses_are_announced_and_do_not_change():
     one = node(HOME, configured=["/ip4/10.0.0.9/tcp/5", "/dns4/me.example/tcp/6"])
     one.met_public = True
     assert not one.look([PUBLIC])

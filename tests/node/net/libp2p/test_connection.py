@@ -143,7 +143,7 @@ async def test_a_short_frame_overtakes_a_long_one_on_a_link_of_any_rate(bytes_pe
 
 
 @virtual
-async def test_what_a_slow_link_takes_at_once_now_and_then_does_not_make_it_a_fast_one():
+async def test_a_slow_links_buffer_does_not_make_it_look_fast():
     """Short frames vanish in the system's buffers in no time: a long one behind them would queue for seconds, and a probe behind it."""
     async with connected(inf) as (ends, nursery):
         long, sink = await lane_between(ends)
@@ -254,7 +254,7 @@ async def test_the_peer_with_most_unfinished_bytes_is_reset_at_the_bound():
 
 
 @virtual
-async def test_what_strangers_have_under_way_has_a_small_bound_of_its_own():
+async def test_strangers_unfinished_frames_have_a_small_bound():
     """They have only small things to say, and cost nothing to make. Whoever we know is not in their way, nor are they in its."""
     async with connected() as (ends, nursery):
         unfinished, frames, streams = PartialFrames(strange_limit=400_000), [], {}
@@ -338,7 +338,7 @@ async def test_frames_for_which_there_is_no_room_wait_at_their_sender():
 
 
 @virtual
-async def test_of_streams_that_are_not_read_those_beyond_the_bound_are_reset():
+async def test_unread_streams_beyond_the_bound_are_reset():
     """Their windows are memory that a hostile peer fills."""
     async with connected() as (ends, nursery):
         unfinished = PartialFrames(limit=3 * INITIAL_WINDOW)

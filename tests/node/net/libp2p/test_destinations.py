@@ -42,7 +42,7 @@ def test_within_a_network_of_ones_own_its_addresses_are_dialled():
     assert Destinations(frozenset({"private"})).choose([rumored("169.254.169.254")], "", 0.0) == []
 
 
-def test_what_a_node_announces_says_what_it_belongs_to_and_names_do_not():
+def test_announcements_have_a_swarms_mark_and_names_do_not():
     bound = [parse("/ip4/172.18.0.2/tcp/4001")]
     assert own_kinds(bound, bound) == {"private"}
     assert own_kinds([parse("/ip4/8.8.8.8/tcp/4001")], bound) == PUBLIC

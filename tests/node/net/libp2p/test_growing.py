@@ -47,7 +47,7 @@ print(most() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system counts in other units")
-def test_what_is_announced_is_not_memory_and_what_came_is_held_once():
+def test_announced_lengths_allocate_nothing_and_received_bytes_are_stored_once():
     """In a process of its own, whose peak it is."""
     said = subprocess.run(
         [sys.executable, "-c", ANNOUNCED], check=True, capture_output=True, text=True, timeout=60

@@ -62,7 +62,7 @@ async def test_records_of_another_implementation_are_opened_wherever_they_are_cu
     "record", [b"\0\0", b"\0\x01x", (MAX_RECORD_BYTES).to_bytes(2, "big") + bytes(MAX_RECORD_BYTES)]
 )
 @virtual
-async def test_what_is_no_record_ends_the_channel(record):
+async def test_an_invalid_noise_record_ends_the_channel(record):
     mine, _ = noise_ends()
     with pytest.raises(ChannelBroken, match="a record is forged"):
         await Channel(Wire(record, 1 << 20), mine, b"").read()

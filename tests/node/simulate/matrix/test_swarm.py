@@ -128,7 +128,7 @@ def test_double_precision_gives_the_same_bits(name):
 
 
 @pytest.mark.parametrize("name", ["pet", "gradient_tracking", "outer", "push_sum"])
-def test_how_many_rows_are_computed_together_changes_nothing(name, monkeypatch):
+def test_results_do_not_depend_on_how_many_rows_are_computed_together(name, monkeypatch):
     """It is for speed alone: what the processor's cache holds."""
     monkeypatch.setattr("starling.node.simulate.matrix.swarm.NUMBERS_AT_ONCE", 2 * DIM)
     few = Both(mixer(name), exchange_codec("fp16", "int8"), Everything())

@@ -75,7 +75,7 @@ async def test_after_stop_it_is_gone():
 
 
 @virtual
-async def test_what_the_body_raises_comes_out_as_it_is():
+async def test_exceptions_of_the_body_propagate_unchanged():
     """The owner tells a ConfigError from an EngineError by its type, not by unpacking groups."""
     with pytest.raises(KeyError):
         async with inline():
