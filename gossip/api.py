@@ -238,6 +238,9 @@ class Broadcasting(Protocol):
     def resumed(self, state: Any, kept: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
         """Return the model (d,) with which a node goes on after a restart, and its state. Raises ValueError: `kept` is another model's."""
 
+    def moved(self, state: Any, settled: Tensor) -> Any:
+        """Return the state of a node whose `settled` is this one (…, d) instead, and which goes on otherwise as it was."""
+
     def advance(
         self, state: Any, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int
     ) -> tuple[Any, Tensor]:  # fmt: skip

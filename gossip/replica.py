@@ -212,6 +212,21 @@ class Replica:
         found: Tensor = shortened
         return found
 
+    def again(
+        self, anchor: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int
+    ) -> Tensor:  # fmt: skip
+        """Return the anchor (d,) after a round in which all nodes broadcast, from that before it; nothing here changes."""
+        edge: Any = self.mixer.edge
+        silent = torch.zeros_like(messages[0])
+        state, _ = edge.advance(edge.start(anchor), silent, silent, messages, present, members, round)
+        settled: Tensor = edge.settled(state)
+        return settled
+
+    def reanchor(self, anchor: Tensor) -> None:
+        """Go on from another anchor (d,): more is known of the rounds before. `advance` follows."""
+        edge: Any = self.mixer.edge
+        self.state = edge.moved(self.state, anchor)
+
     def settle(self, peer: str) -> None:
         """Close an edge in order."""
         self.memory.settle(peer)

@@ -110,6 +110,18 @@ class VerifyUpdate(Call, frozen=True, tag="verify"):
     payload: bytes
 
 
+class VerifyEarlier(Call, frozen=True, tag="verify_earlier"):
+    """Decode a peer's message of a round that is mixed, and add it to that round's sum at the next Mix. -> Done, or Refused
+
+    Refused as "peer" where VerifyUpdate is, as "state" where that message is not missing, or nothing is added to that round any more.
+    """
+
+    peer: str
+    digest: bytes
+    payload: bytes
+    round: int
+
+
 class Done(Call, frozen=True, tag="done"):
     """It is done."""
 
@@ -137,4 +149,4 @@ class Refused(Call, frozen=True, tag="refused"):
 
 EdgeCall = Offer | Answer | Apply | Commit | Drop | Settle | Revoke
 """Calls of one edge; they are carried out one after the other, in the order given."""
-ExchangeCall = EdgeCall | VerifyUpdate
+ExchangeCall = EdgeCall | VerifyUpdate | VerifyEarlier

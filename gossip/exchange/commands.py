@@ -7,7 +7,7 @@ back through `reply`. `inc` and `seq` travel along so that a reply that comes to
 from dataclasses import dataclass, field
 from typing import Literal
 
-from starling.gossip.exchange.calls import EdgeCall, VerifyUpdate
+from starling.gossip.exchange.calls import EdgeCall, VerifyEarlier, VerifyUpdate
 from starling.gossip.wire.schema import PairwiseMessage, PulledMessage, Request, Response, Solicit
 
 Outcome = Literal["committed", "aborted", "busy", "timeout"]
@@ -133,4 +133,4 @@ class DeferredDecision:
 EdgeCommand = SendMessage | EdgeCall | ExchangeRequest | Ended
 """What an edge returns. A message of the peer among it is for the pace to decide: a Request -> `Edge.accept` or `Edge.refuse`, at once or
 later; a Solicit -> `Edge.begin`, `Edge.refuse_solicit` or nothing."""
-Command = SendMessage | EdgeCall | VerifyUpdate | DiscardCalls | Ended | EdgeDropped | Fault | Event
+Command = SendMessage | EdgeCall | VerifyUpdate | VerifyEarlier | DiscardCalls | Ended | EdgeDropped | Fault | Event

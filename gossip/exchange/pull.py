@@ -40,11 +40,12 @@ import msgspec
 
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.exchange.attestation import Verify, attestation_of, digest, genuine
-from starling.gossip.exchange.calls import Call, Done, ExchangeCall, Refused, VerifyUpdate
+from starling.gossip.exchange.calls import Call, Done, ExchangeCall, Refused, VerifyEarlier, VerifyUpdate
 from starling.gossip.exchange.commands import Command, Fault, Outcome, SendMessage
 from starling.gossip.exchange.patience import Patience
 from starling.gossip.exchange.progress import PeerProgress
-from starling.gossip.wire.schema import NotNow, Pull, Pulled
+from starling.gossip.exchange.relays import Relays
+from starling.gossip.wire.schema import NotNow, Pull, Pulled, Relay, Relayed
 
 MAX_DEFERRED = 1024
 """Peers with a deferred question; further ones are answered "full". Many, as each costs little and Sybils would fill a small queue."""
@@ -70,6 +71,7 @@ class Pulls:
     verify: Verify  # checks a peer's signature
     incarnation_of: Callable[[str], int | None]  # incarnation in a peer's membership record; None if there is none
     afford: Callable[[int, float], bool]  # (bytes, now) -> whether so much may be sent to a peer now
+    relays: Relays  # messages of earlier rounds, passed on
     max_lead: int = 16  # rounds a peer may be ahead of us and be deferred, or behind us and be answered
     nonce: int = 0  # of our first question; numbers of an earlier run of this node must not be used again
     kept: int = KEPT  # published vectors kept
@@ -104,12 +106,13 @@ class Pulls:
     @property
     def done(self) -> bool:
         """Every question of the round is resolved."""
-        return not self.waiting
+        return not self.waiting and not (self.phase == "asking" and self.relays.waiting)
 
     @property
     def deadline(self) -> float:
         """Time of the next `tick`; infinite if there is none."""
-        return min((min(self._until(peer), self._again[peer]) for peer in self._open), default=inf)
+        open_until = min((min(self._until(peer), self._again[peer]) for peer in self._open), default=inf)
+        return min(open_until, self.relays.waits_until) if self.phase == "asking" else inf
 
     @property
     def behind(self) -> int:
@@ -139,6 +142,7 @@ class Pulls:
         The round is `publishable`: two vectors for one are equivocation.
         """
         assert self.publishable(published.round)
+        self.relays.published(published)
         self._published[published.round] = published  # the rounds rise, so the oldest is the first
         while len(self._published) > self.kept:
             del self._published[next(iter(self._published))]
@@ -159,17 +163,15 @@ class Pulls:
         self.patience.begin(now, steps_s)
         self._asked_at, self._round_s = now, self.patience.expires - now
         for peer in sorted(set(peers)):
-            self.nonce += 1
-            self.questions[peer] = self.nonce
-            self._remembered[self.nonce] = peer
+            self.questions[peer] = self._number(peer)
             self._again[peer] = now + self.patience.retry_s(peer)
-        while len(self._remembered) > MAX_REMEMBERED:
-            del self._remembered[next(iter(self._remembered))]
+        self.relays.begin(round, self.questions)
         return [self._question(peer) for peer in self.questions]
 
     def tick(self, now: float) -> list[SendMessage]:
         """Questions past their deadline are timeouts. -> questions to repeat"""
         repeated = []
+        self.relays.tick(now)
         for peer in self._open:
             if now >= self._until(peer):
                 self._resolve(peer, "timeout", now)
@@ -181,15 +183,20 @@ class Pulls:
 
     def reply(self, call: ExchangeCall, reply: Call | None, now: float) -> list[Command]:
         """Take the engine's result for a vector: Done if it takes part in the round; None: the engine was lost, no fault of the peer."""
+        if isinstance(call, VerifyEarlier):
+            return [*self.relays.reply(call, reply)]
         if self._verifying.get(call.peer) is call:
             del self._verifying[call.peer]
+            if isinstance(reply, Done):
+                self.relays.committed(call.peer)
             self._resolve(call.peer, "committed" if isinstance(reply, Done) else "aborted", now)
         if isinstance(reply, Refused) and reply.kind == "peer":
             return [Fault(call.peer, reply.reason)]
         return []
 
     def unreachable(self, peer: str, now: float) -> list[Command]:
-        """Return a message could not be sent."""
+        """Note that a message could not be sent."""
+        self.relays.unreachable(peer)
         if peer in self._open:
             self._resolve(peer, "timeout", now)
         return []
@@ -200,11 +207,15 @@ class Pulls:
             self.patience.overtaken()
         self.phase = "computing"
         self.patience.end()
+        self.relays.stop()
         self._verifying = {}
 
     def forget(self, peer: str) -> None:
         """A peer is gone: discard all it sent."""
         self._verifying.pop(peer, None)
+        self.relays.unreachable(peer)
+        if self.phase == "asking":
+            self.relays.revoked(peer)
         if peer in self.waiting:
             self.outcomes[peer] = "aborted"
         self.progress.forget(peer)
@@ -213,17 +224,24 @@ class Pulls:
         self._answered.pop(peer, None)
         self._counted.pop(peer, None)
 
-    def receive(self, peer: str, message: Pull | Pulled | NotNow, now: float) -> list[Command]:
+    def receive(self, peer: str, message: Pull | Pulled | NotNow | Relay | Relayed, now: float) -> list[Command]:
         """Take a message in.
 
         Raises:
-            RemoteProtocolError: asked_too_often, answer_unasked, wrong_round, bad_signature. A question to that peer is over.
+            RemoteProtocolError: asked_too_often, answer_unasked, wrong_round, wrong_relay, bad_signature. A question to that peer is over.
         """
         match message:
             case Pull():
                 self.progress.record(peer, message.round)
                 self._count(peer, message.round)
                 return [*self._decide(peer, message, now)]
+            case Relay():
+                return [SendMessage(peer, self._passed_on(peer, message, now))]
+            case Relayed():
+                return [*self._relayed(peer, message)]
+            case NotNow() if self.relays.is_open(peer, message.nonce):
+                self.relays.close(message.nonce)
+                return [*self._seek()]
             case NotNow():
                 if self._answers(peer, message.nonce):
                     self._reports[peer] = min(message.round, MAX_ROUND)
@@ -249,7 +267,40 @@ class Pulls:
         self.progress.record(peer, pulled.round)
         self._reports[peer] = pulled.round
         call = self._verifying[peer] = VerifyUpdate(peer, pulled.digest, pulled.payload)
-        return [call]
+        self.relays.arrived(peer, pulled)
+        self.relays.compare(peer, pulled.heard, now + max(self.patience.usual_s(), self.patience.deadline.min_wait_s))
+        return [call, *self._seek()]
+
+    def _seek(self) -> list[SendMessage]:
+        """Ask for messages of earlier rounds that others have."""
+        questions = self.relays.questions(self.nonce + 1)
+        for question in questions:
+            self._number(question.peer)
+        return questions
+
+    def _relayed(self, peer: str, relayed: Relayed) -> list[Command]:
+        """Another member's message that we asked for."""
+        if self.relays.is_open(peer, relayed.nonce):
+            return [*self.relays.receive(peer, relayed)]
+        if self._remembered.get(relayed.nonce) != peer:
+            raise RemoteProtocolError(peer, "answer_unasked")
+        return []
+
+    def _passed_on(self, peer: str, relay: Relay, now: float) -> Relayed | NotNow:
+        """The answer to a question for another member's message."""
+        self.relays.count(peer)
+        message = self.relays.wanted(peer, relay)
+        if message is not None and self.afford(len(message.payload), now):
+            return message
+        return NotNow(relay.nonce, self.round, "late" if message is None else "busy")
+
+    def _number(self, peer: str) -> int:
+        """The number of a new question to a peer."""
+        self.nonce += 1
+        self._remembered[self.nonce] = peer
+        while len(self._remembered) > MAX_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+        return self.nonce
 
     def _answers(self, peer: str, nonce: int) -> bool:
         """Tell if this is the answer to an open question. A fault if we never asked."""
@@ -286,7 +337,8 @@ class Pulls:
         ):
             return NotNow(pull.nonce, self.round, "busy")
         self._answered[peer] = self._answered.get(peer, 0) + 1
-        return msgspec.structs.replace(it, nonce=pull.nonce)
+        heard = self.relays.digest(pull.round) if pull.lacks else b""
+        return msgspec.structs.replace(it, nonce=pull.nonce, heard=heard)
 
     def _due(self, round: int) -> list[tuple[str, Pull]]:
         """Return the questions for rounds up to this one, by peer; deferred no more."""
@@ -322,7 +374,7 @@ class Pulls:
         return self._reports.get(peer, self.round) < self.round
 
     def _question(self, peer: str) -> SendMessage:
-        return SendMessage(peer, Pull(self.questions[peer], self.round))
+        return SendMessage(peer, Pull(self.questions[peer], self.round, bool(self.relays.missing())))
 
     def _resolve(self, peer: str, outcome: Outcome, now: float) -> None:
         self.outcomes[peer] = outcome

@@ -1,7 +1,8 @@
-"""Messages that every member sends to all others: the digest of the anchor they start from, and the coordinates that matter most.
+"""Messages that every member sends to all others: the digest of an anchor of their sender, and the coordinates that matter most.
 
-    message    digest of the sender's anchor before the round (8 bytes) · payload as `starling.gossip.compress.codec.encode` writes it
+    message    digest of an anchor (8 bytes) · payload as `starling.gossip.compress.codec.encode` writes it
 
+The anchor is the sender's newest that no message changes any more: messages are added to the sums of the last rounds still.
 Equal anchors have equal digests. A message is the same for all who receive it: selector and quantizer draw nothing.
 
 Shapes: d parameters, k kept coordinates.

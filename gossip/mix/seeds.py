@@ -110,6 +110,10 @@ class Seeds(MixerBase):
         """Begin at the outer parameters."""
         return state.anchor, state
 
+    def moved(self, state: Told, settled: Tensor) -> Told:
+        """Another anchor; the scalars of this round stay."""
+        return Told(settled, state.scalars, state.done)
+
     def advance(
         self, state: Told, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str], round: int
     ) -> tuple[Told, Tensor]:  # fmt: skip

@@ -132,6 +132,10 @@ class SparseOuter(MixerBase):
         state = Anchored(state.anchor, owed)
         return self.begun(state), state
 
+    def moved(self, state: Anchored, settled: Tensor) -> Anchored:
+        """Another anchor; what is owed does not depend on it."""
+        return Anchored(settled, state.owed)
+
     def advance(
         self, state: Anchored, shared: Tensor, sent: Tensor, messages: Tensor, present: Tensor, members: Sequence[str] = (), round: int = 0
     ) -> tuple[Anchored, Tensor]:  # fmt: skip

@@ -7,7 +7,7 @@ new fields are appended with a default. Each message has a golden vector under `
     control     /starling/control/1      Hello, Probe, Acknowledge, ProbeFor, Spread, Compare, Want, Sync, Farewell, Revoked,
                                          Attestations, Evidence, Beacon, BeaconQuery, DialMe, Dialed, StopVote
     exchange    /starling/exchange/1     Request, Response, Ack, Busy, Solicit, Reset, Close, Closed, Check, or Pull, Pulled, NotNow,
-                                          Wake
+                                          Wake, Relay, Relayed
     state       /starling/state/2        StateQuery, StateOffer, ChunkQuery, Chunk, DigestsQuery, Digests, ManifestQuery, ManifestReply,
                                          SeatQuery, SeatReply
     crew        /starling/crew/1         Ready, Forward, Backward, Told, Piece, Kept
@@ -157,6 +157,9 @@ class Pull(Message, frozen=True, tag="pul"):
 
     nonce: Counter  # returned in the answer; a repeated question has the same
     round: Counter  # of the requester, whose local steps it has done
+    lacks: bool = (
+        False  # where messages add up, whether some of the rounds before are missing at the requester. Since 1.4
+    )
 
 
 class Pulled(Message, frozen=True, tag="pld"):
@@ -168,6 +171,8 @@ class Pulled(Message, frozen=True, tag="pld"):
     digest: Digest256  # BLAKE2b-256 of the payload
     signature: Signature  # over swarm, sender, incarnation, round and digest (`starling.gossip.exchange.attestation`)
     payload: Payload  # the whole vector, encoded (starling.gossip.compress.codec)
+    heard: Annotated[bytes, Meta(max_length=8)] = b""
+    """To who lacks messages, BLAKE2b-64 of those of the rounds before that are here (`starling.gossip.exchange.relays`). Since 1.4."""
 
 
 class NotNow(Message, frozen=True, tag="nnw"):
@@ -226,6 +231,22 @@ class Wake(Message, frozen=True, tag="wke"):
     yours: bool  # the receiver is to do the next turn
     claims: Annotated[tuple[Claim, ...], Meta(max_length=MAX_WITNESSES)]
     """Of members that have published `turn`, or the turn before it; their rounds are turns."""
+
+
+class Relay(Message, frozen=True, tag="rly"):
+    """Request the message of `author` in `round` of a member that has it. Answered by Relayed, or NotNow where it has not. Since 1.4."""
+
+    nonce: Counter  # returned in the answer
+    round: Counter
+    author: PeerId
+
+
+class Relayed(Message, frozen=True, tag="rld"):
+    """Answer to Relay: another member's message as that member signed it. Since 1.4."""
+
+    nonce: Counter
+    claim: Claim
+    payload: Payload
 
 
 class Rumor(msgspec.Struct, frozen=True, array_like=True):
@@ -528,7 +549,7 @@ class Kept(Message, frozen=True, tag="kpt"):
 _Membership = Hello | Probe | Acknowledge | ProbeFor | Spread | Compare | Want | Sync | Farewell
 Control = _Membership | Revoked | Attestations | Evidence | Beacon | BeaconQuery | DialMe | Dialed | StopVote
 PairwiseMessage = Request | Response | Ack | Busy | Solicit | Reset | Close | Closed | Check
-PulledMessage = Pull | Pulled | NotNow | Wake
+PulledMessage = Pull | Pulled | NotNow | Wake | Relay | Relayed
 State = (
     ManifestQuery | ManifestReply | StateQuery | StateOffer | ChunkQuery | Chunk | DigestsQuery | Digests | SeatQuery | SeatReply
 )  # fmt: skip

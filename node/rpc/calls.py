@@ -29,6 +29,7 @@ from starling.gossip.exchange.calls import (
     Refused,
     Revoke,
     Settle,
+    VerifyEarlier,
     VerifyUpdate,
 )
 from starling.node.config.schema import Manifest, NumericsSection, PrivacySection
@@ -38,7 +39,7 @@ __all__ = [
     "Abandon", "Advance", "Advanced", "Agree", "Agreed", "Answer", "Answered", "Apply", "Call", "ChunkRead", "Commit", "Consider", "Done",
     "Drop", "Evaluate", "Evaluated", "Finish", "Free", "Held", "Limit", "Mix", "Offer", "Offered", "Open", "Opened", "Point", "Pointed",
     "Publish", "Published", "ReadChunk", "ReadPoint", "Refused", "Reply", "Request", "Retreat", "Revoke", "Save", "Settle", "Snapshot",
-    "Stop", "Summary", "Summed", "Train", "Trained", "VerifyUpdate",
+    "Stop", "Summary", "Summed", "Train", "Trained", "VerifyEarlier", "VerifyUpdate",
 ]  # fmt: skip
 
 
@@ -306,8 +307,8 @@ class Stop(Call, frozen=True, tag="stop"):
 
 
 Later = (
-    Train | Free | EdgeCall | Publish | VerifyUpdate | Mix | Limit | Evaluate | Save | Snapshot | ReadChunk | Consider | Agree | Stop
-    | Advance | Retreat | Summary | Finish | Abandon | Point | ReadPoint
+    Train | Free | EdgeCall | Publish | VerifyUpdate | VerifyEarlier | Mix | Limit | Evaluate | Save | Snapshot | ReadChunk | Consider
+    | Agree | Stop | Advance | Retreat | Summary | Finish | Abandon | Point | ReadPoint
 )  # fmt: skip
 Request = Open | Later
 Reply = (

@@ -1,15 +1,18 @@
-"""Sparse outer steps on whole nodes: anchors are equal to the bit, and become so again after loss, a crash and a late join."""
+"""Sparse outer steps on whole nodes: anchors are equal to the bit, and become so again after loss, omission, a crash and a late join."""
+
+from random import Random
 
 import msgspec
 import pytest
 import torch
 
 from starling.gossip.mix.broadcast_codec import anchor_digest
+from starling.gossip.wire.schema import NotNow, Pulled, Relayed
 from starling.node.config.schema import CompressSection, MixSection, OverlaySection
 from starling.node.net.faults import Drop
 from tests.harness.sections import taken
 from tests.harness.stories import virtual
-from tests.harness.swarms import digits, events, rounds_done, story, until, values
+from tests.harness.swarms import digits, events, lie, rounds_done, story, until, values
 
 NODES = 5
 LEARNED = 0.85  # what the worst node reaches; chance is 0.1
@@ -53,8 +56,8 @@ async def test_a_crash_and_a_late_join_in_one_round_leave_equal_outer_parameters
 
 @pytest.mark.acceptance
 @virtual(1)
-async def test_a_node_that_missed_messages_takes_the_anchor_of_the_most(seed):
-    """For some rounds nothing of the first node reaches the second: both are apart, and those that waited for them."""
+async def test_a_node_that_missed_messages_has_them_from_others(seed):
+    """For some rounds nothing of the first node reaches the second: what it signed does, by the others."""
     swarm = story(agreement(40), seed)
     async with swarm.running(NODES):
         await until(lambda: rounds_done(swarm, 5))
@@ -63,6 +66,50 @@ async def test_a_node_that_missed_messages_takes_the_anchor_of_the_most(seed):
         await until(lambda: rounds_done(swarm, 8))
         swarm.hub.rules.clear()
         await swarm.finished()
-        assert any("anchor_parted" in events(v) for v in swarm.nodes.values())
+        assert not any("anchor_parted" in events(v) for v in swarm.nodes.values())
         assert len({anchor_digest(v.vector) for v in swarm.nodes.values()}) == 1
+        assert min(values(swarm)) > LEARNED
+
+
+def tells(swarm, index, told):
+    """From now on a node gives its message of a round to those peers alone of whom `told` says so, and passes on nobody's."""
+    node = swarm.nodes[index].node
+
+    def forge(message):
+        return (
+            [NotNow(message.nonce, node.progress.round, "busy")] if isinstance(message, Pulled | Relayed) else [message]
+        )
+
+    lie(node.network, "exchange", forge, lambda peer: not told(peer, node.progress.round))
+
+
+def halves(peers, alternates):
+    """Half of the peers in a round: always the same, or drawn anew."""
+
+    def told(peer, round):
+        order = sorted(peers)
+        if alternates:
+            Random(round).shuffle(order)
+        return peer in order[: len(order) // 2]
+
+    return told
+
+
+@pytest.mark.parametrize("alternates", [False, True])
+@virtual(1, more=(2, 3))
+async def test_a_member_that_tells_half_parts_nobody(seed, alternates):
+    """The others pass on what it signed. It stops some rounds before the end: two rounds later all have one anchor to the bit."""
+    swarm = story(agreement(40), seed)
+    async with swarm.running(NODES):
+        honest = [swarm.nodes[index] for index in range(NODES - 1)]
+        await until(lambda: rounds_done(swarm, 5))
+        mute = [False]
+        told = halves([v.peer_id for v in honest], alternates)
+        tells(swarm, NODES - 1, lambda peer, number: mute[0] or told(peer, number))
+        await until(lambda: rounds_done(swarm, 36))
+        mute[0] = True
+        await swarm.finished()
+        assert len({anchor_digest(v.vector) for v in honest}) == 1
+        assert not any("anchor_parted" in events(v) for v in honest)
+        assert all(not v.node.events.faults for v in honest)
         assert min(values(swarm)) > LEARNED

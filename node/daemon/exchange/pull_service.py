@@ -24,10 +24,11 @@ from starling.gossip.exchange.commands import Ended, Outcome
 from starling.gossip.exchange.estimates import Deadline
 from starling.gossip.exchange.patience import Patience
 from starling.gossip.exchange.pull import KEPT, Pulls
+from starling.gossip.exchange.relays import DEPTH, Relays, attestation_in
 from starling.gossip.limits import TokenBucket
 from starling.gossip.mix.catalogue import MIXERS
 from starling.gossip.wire.frames import decode
-from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES, NotNow, Pull, Pulled, Wake
+from starling.gossip.wire.schema import MAX_PAYLOAD_BYTES, NotNow, Pull, Pulled, Relay, Relayed, Wake
 from starling.node.daemon.context import NodeContext
 from starling.node.daemon.exchange.facts import About, Fact, Received, Sent, Subscriber
 from starling.node.daemon.exchange.service import ExchangeService, RoundOutcome
@@ -75,7 +76,8 @@ class PulledExchange(ExchangeService[Pulls]):
         self._look = members.look
         adds_up = MIXERS.facts(context.manifest.mix.kind, trusted=True).broadcasts
         core = Pulls(
-            context.swarm, patience, signing.verify, members.incarnation_of, self._afford, MAX_LEAD,
+            context.swarm, patience, signing.verify, members.incarnation_of, self._afford,
+            Relays(context.swarm, context.me, signing.verify, DEPTH if adds_up else 0), MAX_LEAD,
             kept=KEPT_MESSAGES if adds_up else KEPT, exact=adds_up, nonce=signing.first,
         )  # fmt: skip
         super().__init__(context, core, (*subscribers, self._observe), send_s=pace.max_wait_s)
@@ -106,7 +108,7 @@ class PulledExchange(ExchangeService[Pulls]):
 
     def _observe(self, fact: Fact) -> None:
         match fact:
-            case Sent(message) if message.kind is Pulled:
+            case Sent(message) if message.kind in (Pulled, Relayed):
                 self.payload_bytes += message.payload_bytes
 
     def _receive(self, peer: str, frame: bytes | memoryview) -> None:
@@ -118,13 +120,16 @@ class PulledExchange(ExchangeService[Pulls]):
         if isinstance(message, Wake):
             self._wake(peer, message)
             return
-        if not isinstance(message, Pull | Pulled | NotNow):
+        if not isinstance(message, Pull | Pulled | NotNow | Relay | Relayed):
             raise RemoteProtocolError(peer, "wrong_kind_of_exchange")
         commands = self._core.receive(peer, message, trio.current_time())
         if isinstance(message, Pulled) and any(isinstance(command, VerifyUpdate) for command in commands):
             self._given.add(peer)
             self._tell(Received(About(peer, Pulled, *message.figures), len(frame)))
             self._attested(attestation_of(self._context.swarm, peer, message))
+        if isinstance(message, Relayed) and commands:
+            self._tell(Received(About(peer, Relayed, *message.figures), len(frame)))
+            self._attested(attestation_in(self._context.swarm, message.claim))
         self._do(commands)
 
     def _wake(self, peer: str, wake: Wake) -> None:

@@ -5,9 +5,8 @@ synchronous, so a message, a reply and a deadline never interleave inside it. Ea
 calls, each emptied by a task of its own that lives while there is work. A frame that cannot be sent is lost with those behind it; the core
 is notified of that, and of lost calls. Subscribers are told of everything in numbers (`facts.py`).
 
-No peer waits for another, but for one thing: long requests go out one after the other. Side by side all would arrive when the last does,
-while the line is idle the other way; in turn the first is answered while the second goes out. None waits for longer than a payload usually
-takes, so that a peer with a slow line costs the others what it would cost them side by side.
+No peer waits for another, but for one thing: long requests go out one after the other, so that the first is answered while the second goes
+out. None waits for longer than a payload usually takes: a peer with a slow line costs the others what it would cost them side by side.
 """
 
 from collections import deque
@@ -135,6 +134,7 @@ class ExchangeService(Generic[Core]):
                     | calls.Settle()
                     | calls.Revoke()
                     | calls.VerifyUpdate()
+                    | calls.VerifyEarlier()
                 ):
                     self._queue_call(command)
                 case DiscardCalls(peer):
@@ -249,7 +249,7 @@ class ExchangeService(Generic[Core]):
                 clip = reply.clip if isinstance(reply, calls.Answered | calls.Done) else None
                 self._tell(Called(peer, call.seq, trio.current_time() - began, clip))
             self._do(self._core.reply(call, reply, trio.current_time()))
-            if isinstance(call, calls.VerifyUpdate):
+            if isinstance(call, calls.VerifyUpdate | calls.VerifyEarlier):
                 self._move()
         it.calling = False
         it.idle.set()

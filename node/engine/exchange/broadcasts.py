@@ -14,10 +14,12 @@ from torch import Tensor
 from starling.gossip.compress.budget import Effort
 from starling.gossip.edge_memory import Committed
 from starling.gossip.exchange.attestation import digest
-from starling.gossip.mix.broadcast_codec import BroadcastCodec, anchor_digest
+from starling.gossip.exchange.relays import DEPTH
+from starling.gossip.mix.broadcast_codec import BroadcastCodec
+from starling.gossip.mix.past_rounds import PastRounds
 from starling.gossip.replica import Replica
 from starling.node.engine.exchange.api import Frozen, Handlers, Mixed, Site
-from starling.node.engine.exchange.pulled import Inbox, bounded, check, excluded
+from starling.node.engine.exchange.pulled import Inbox, bounded, check, excluded, whole
 from starling.node.engine.exchange.terms import Terms
 from starling.node.engine.exchange.transactions import fault_of, fault_of_ours
 from starling.node.engine.threads import one_thread
@@ -32,23 +34,29 @@ class Broadcasts:
         self._vectors, self._terms, self._inbox = site.vectors, terms, inbox
         self._codec = BroadcastCodec(terms.select(0, terms.form.dim), terms.codec.response)
         self._sent: Tensor | None = None  # (D,) our own message of the round, as decoded
-        self._anchors: dict[str, bytes] = {}  # digests of the outer parameters from which received messages start
+        self._payloads: dict[str, bytes] = {}  # messages of the round, ours among them
+        self._anchors: dict[str, bytes] = {}  # digests of outer parameters in received messages
+        self._past = PastRounds(replica, self._decoded, DEPTH)
 
     def handlers(self) -> Handlers:
-        """Answer Publish and VerifyUpdate."""
-        return {calls.Publish: one_thread()(self.publish), calls.VerifyUpdate: one_thread()(self.verify)}
+        """Answer Publish, VerifyUpdate and VerifyEarlier."""
+        alone = one_thread()
+        return {
+            calls.Publish: alone(self.publish), calls.VerifyUpdate: alone(self.verify), calls.VerifyEarlier: alone(self.verify_earlier),
+        }  # fmt: skip
 
     def publish(self, call: calls.Publish) -> calls.Published:
         """Return the message from this node's outer parameters. Raises LocalProtocolError if our own numbers cannot be sent."""
         shared, dim = self._vectors.vector(""), self._terms.form.dim
         with fault_of_ours():
-            payload = self._codec.encode(shared, anchor_digest(self._anchor))
+            payload = self._codec.encode(shared, self._past.closed)
             _, sent = self._codec.decode(payload, dim, self._terms.form.dtype)
             self._sent = bounded(sent).to(self._terms.form.device)
+        self._payloads[self._terms.node] = payload
         return calls.Published(payload, digest(payload), self._codec.longest(dim))
 
     def verify(self, call: calls.VerifyUpdate) -> calls.Done:
-        """Decode a peer's message and keep it until Mix, the last of each, whichever round it is from.
+        """Decode a peer's message and keep it until Mix, the last of each.
 
         Raises RemoteProtocolError if it is not whole and usable.
         """
@@ -56,44 +64,56 @@ class Broadcasts:
         with fault_of(call.peer):
             anchor, vector = self._codec.decode(call.payload, self._terms.form.dim, self._terms.form.dtype)
             self._inbox.put(call.peer, bounded(vector))
-        self._anchors[call.peer] = anchor
+        self._anchors[call.peer], self._payloads[call.peer] = anchor, call.payload
+        return calls.Done()
+
+    def verify_earlier(self, call: calls.VerifyEarlier) -> calls.Done:
+        """Keep a message of a round that is mixed until the next Mix.
+
+        Raises RemoteProtocolError if it is not whole and usable, LocalProtocolError if it is not missing or the round is closed.
+        """
+        whole(call)
+        with fault_of(call.peer):
+            self._past.add(call.round, call.peer, call.payload)
         return calls.Done()
 
     def mix(self, frozen: Frozen, committed: Sequence[Committed], asked: Sequence[str], *, own: bool) -> Mixed:
-        """Make the step of the sum of all messages; ours counts as zeros if none went out."""
-        parted = self._parted(self._anchor)
+        """Make the step of the sum of all messages, after what came late for earlier ones; ours counts as zeros if none went out."""
+        parted = self._parted(self._past.closed)
+        self._past.repair()
         order = sorted({*asked, self._terms.node})
         messages, present = self._inbox.received(order)
         sent = torch.zeros_like(messages[0]) if self._sent is None else self._sent
         ours = order.index(self._terms.node)
         messages[ours], present[ours] = sent, self._sent is not None
+        self._past.mixed(frozen.phase.round, order, self._payloads)
         self.forget_all()
         shortened = self.replica.advance(frozen.vector, sent, messages, present, order, frozen.phase)
+        self._past.ended()
         return Mixed(excluded(order, shortened, asked), parted)
 
     def forget(self, peer: str) -> None:
         """Delete the message of a peer that is gone or banned."""
         self._inbox.pop(peer)
         self._anchors.pop(peer, None)
+        self._payloads.pop(peer, None)
 
     def forget_all(self) -> None:
         """Delete all messages."""
         self._inbox.clear()
         self._anchors.clear()
+        self._payloads.clear()
         self._sent = None
 
-    @property
-    def _anchor(self) -> Tensor:
-        anchor = self.replica.anchor
-        assert anchor is not None
-        return anchor
+    def _decoded(self, payload: bytes) -> Tensor:
+        _, vector = self._codec.decode(payload, self._terms.form.dim, self._terms.form.dtype)
+        return bounded(vector)
 
-    def _parted(self, anchor: Tensor) -> tuple[str, ...]:
+    def _parted(self, ours: bytes) -> tuple[str, ...]:
         """Return the peers in the majority whose outer parameters differ from ours (at least two agree); empty if we are in the majority.
 
         At a tie the parameters with the least digest count as the majority's, so that not all nodes give way.
         """
-        ours = anchor_digest(anchor)
         counts = Counter([ours, *self._anchors.values()])
         common = min(counts, key=lambda found: (-counts[found], found))
         if common == ours or counts[common] < 2:

@@ -12,7 +12,7 @@ from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
 from starling.gossip.exchange.attestation import digest
 from starling.node.engine.exchange.api import Vectors
 from starling.node.engine.exchange.terms import Form
-from starling.node.rpc.calls import VerifyUpdate
+from starling.node.rpc.calls import VerifyEarlier, VerifyUpdate
 
 LARGEST = 1e12  # largest number accepted in a vector: sums of squares of such stay finite in float32
 
@@ -54,6 +54,11 @@ def check(vectors: Vectors, call: VerifyUpdate) -> None:
     """Raise LocalProtocolError if this is not the time for updates, RemoteProtocolError if this one is not what was attested."""
     if not vectors.ready:
         raise LocalProtocolError("updates are received between the end of Train and Mix")
+    whole(call)
+
+
+def whole(call: VerifyUpdate | VerifyEarlier) -> None:
+    """Raise RemoteProtocolError if this is not what was attested."""
     if digest(call.payload) != call.digest:
         raise RemoteProtocolError(call.peer, "wrong_digest")
 

@@ -19,6 +19,7 @@ from starling.gossip.exchange.commands import Fault, SendMessage
 from starling.gossip.exchange.estimates import Deadline
 from starling.gossip.exchange.patience import Patience
 from starling.gossip.exchange.pull import KEPT, MAX_ANSWERS, MAX_DEFERRED, MAX_QUESTIONS, Pulls
+from starling.gossip.exchange.relays import Relays
 from starling.gossip.wire.schema import NotNow, Pull, Pulled, PulledMessage
 from tests.harness.signatures import sign, verify
 from tests.strategies import examples, seeds
@@ -45,6 +46,7 @@ def machine(**changes) -> Pulls:
         verify,
         kept["incarnation_of"],
         kept["afford"],
+        Relays("swarm", "me", verify, changes.get("depth", 0)),
         LEAD,
         changes.get("nonce", 100),
         kept=changes.get("kept", KEPT),

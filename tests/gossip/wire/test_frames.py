@@ -38,6 +38,14 @@ EXCHANGE = {
     "pulled": wire.Pulled(
         2**60 + 7, 42, 1_700_000_000_123, bytes(range(32)), bytes(range(64)), b"\x00\x01values\xff",
     ),
+    "pull_of_who_lacks": wire.Pull(2**60 + 7, 41, lacks=True),
+    "pulled_of_who_has": wire.Pulled(
+        2**60 + 7, 42, 1_700_000_000_123, bytes(range(32)), bytes(range(64)), b"\x00\x01values\xff", bytes(range(8)),
+    ),
+    "relay": wire.Relay(2**60 + 7, 41, "12D3KooWother"),
+    "relayed": wire.Relayed(
+        2**60 + 7, wire.Claim("12D3KooWother", 1_700_000_000_123, 41, bytes(range(32)), bytes(range(64))), b"\x00\x01values\xff",
+    ),
     "not_now": wire.NotNow(2**60 + 7, 44, "early"),
     "wake": wire.Wake(83, True, (wire.Claim("12D3KooWpeer", 1_700_000_000_000, 83, bytes(32), bytes(64)),)),
     "wake_asks": wire.Wake(0, False, ()),
@@ -107,10 +115,10 @@ def test_every_message_has_its_golden_bytes(lane, name):
     assert decode(lane, "peer", bytes.fromhex(GOLDEN[lane][name])) == MESSAGES[lane, name]
 
 
-@pytest.mark.parametrize("name", ["request", "response"])
+@pytest.mark.parametrize("name", [name for name in GOLDEN["exchange"] if "_before_" in name])
 def test_messages_without_what_was_appended_say_the_default(name):
-    """Nodes of before 1.3 bore out all of a correction."""
-    before = GOLDEN["exchange"][f"{name}_before_1_3"]
+    """Nodes of before 1.3 bore out all of a correction; those of before 1.4 said nothing of the rounds before."""
+    before, name = GOLDEN["exchange"][name], name.partition("_before_")[0]
     assert decode("exchange", "peer", bytes.fromhex(before)) == EXCHANGE[name]
 
 
@@ -142,7 +150,7 @@ def test_every_kind_of_message_is_among_them():
 
 
 def test_the_golden_files_name_these_messages_only():
-    named = {(lane, name) for lane, messages in GOLDEN.items() for name in messages if not name.endswith("_before_1_3")}
+    named = {(lane, name) for lane, messages in GOLDEN.items() for name in messages if "_before_" not in name}
     assert named == MESSAGES.keys()
 
 

@@ -6,8 +6,9 @@ import safetensors.torch
 import torch
 
 from starling.gossip.exchange.attestation import digest
+from starling.gossip.exchange.relays import DEPTH
 from starling.gossip.mix.broadcast_codec import ANCHOR_BYTES, anchor_digest
-from starling.node.config.schema import CompressSection, OverlaySection, PrivacySection
+from starling.node.config.schema import CompressSection, OptimizerSection, OverlaySection, PrivacySection
 from starling.node.engine import tensor_file
 from starling.node.engine.worker import Worker
 from starling.node.rpc import calls
@@ -65,23 +66,111 @@ def test_a_message_is_within_the_length_it_announces(engines):
         assert 0 < len(published.payload) <= published.longest
 
 
+def late(engine, author, published, round=0):
+    """What `author` published in a round reaches an engine after it mixed that round."""
+    return engine.handle(calls.VerifyEarlier(author, published.digest, published.payload, round))
+
+
+def closed(engines, first):
+    """All messages of `first` and the rounds after it arrive until nothing is added to the round before -> the last replies to Mix."""
+    for round_ in range(first, first + DEPTH + 1):
+        replies = mixed(engines, trained(engines, round_), round_)
+        assert round_ == first + DEPTH or not any(reply.parted for reply in replies.values())
+    return replies
+
+
+def one_anchor(engines):
+    return len({anchor_digest(x_of(engine)) for engine in engines.values()}) == 1
+
+
+@pytest.mark.parametrize("after", range(DEPTH))
+def test_a_message_that_comes_in_a_later_round_is_added_to_its_own_to_the_bit(engines, after):
+    """It is passed on by others while the rounds after it are done, in which more is added."""
+    published = trained(engines)
+    mixed(engines, published, missed={("b", "a"), ("c", "a")})
+    for round_ in range(1, 1 + after):
+        mixed(engines, trained(engines, round_), round_)
+        assert not one_anchor(engines)
+    following = trained(engines, 1 + after)
+    for name in "bc":
+        assert late(engines[name], "a", published["a"]) == calls.Done()
+    assert not any(reply.parted for reply in mixed(engines, following, 1 + after).values())
+    assert one_anchor(engines)
+    for round_ in range(2 + after, 5 + after):
+        assert not any(reply.parted for reply in mixed(engines, trained(engines, round_), round_).values())
+        assert one_anchor(engines)
+
+
+def test_the_same_is_so_where_scalars_along_drawn_directions_are_sent():
+    agreed = msgspec.structs.replace(
+        manifest(mix="seeds", nodes=4, rounds=100, compress=taken(CompressSection, select="full", response="int8_nearest")),
+        overlay=OverlaySection(kind="complete"), optimizer=taken(OptimizerSection, kind="sgd"),
+    )  # fmt: skip
+    engines = {name: opened(agreed, shard, name) for shard, name in enumerate("abc")}
+    published = trained(engines)
+    mixed(engines, published, missed={("b", "a")})
+    following = trained(engines, 1)
+    assert late(engines["b"], "a", published["a"]) == calls.Done()
+    mixed(engines, following, 1)
+    assert one_anchor(engines)
+
+
+def test_of_several_rounds_each_gets_what_it_lacked(engines):
+    first = trained(engines)
+    mixed(engines, first, missed={("b", "a")})
+    second = trained(engines, 1)
+    mixed(engines, second, 1, missed={("b", "a"), ("b", "c")})
+    following = trained(engines, 2)
+    for author, published, round_ in (("c", second, 1), ("a", first, 0), ("a", second, 1)):
+        assert late(engines["b"], author, published[author], round_) == calls.Done()
+    mixed(engines, following, 2)
+    assert one_anchor(engines)
+
+
+def test_what_comes_too_late_or_twice_or_of_nobody_changes_nothing(engines):
+    published = trained(engines)
+    mixed(engines, published, missed={("b", "a")})
+    refused_as("state", late(engines["b"], "c", published["c"]), "nothing")
+    refused_as("state", late(engines["b"], "z", published["a"]), "nothing")
+    refused_as("state", late(engines["b"], "a", published["a"], 7), "nothing")
+    harmed = changed(published["a"], published["a"].payload[:-1])
+    refused_as("peer", late(engines["b"], "a", harmed), "bad_support")
+    refused_as(
+        "peer", late(engines["b"], "a", msgspec.structs.replace(published["a"], digest=bytes(32))), "wrong_digest"
+    )
+    for round_ in range(1, 1 + DEPTH):
+        mixed(engines, trained(engines, round_), round_)
+    refused_as("state", late(engines["b"], "a", published["a"]), "nothing")
+    assert not one_anchor(engines)
+
+
+def test_who_took_over_a_model_adds_nothing_to_the_rounds_before(engines):
+    published = trained(engines)
+    mixed(engines, published, missed={("b", "a")})
+    engines["b"].trainer.install(x_of(engines["a"]), 1)
+    refused_as("state", late(engines["b"], "a", published["a"]), "nothing")
+    mixed(engines, trained(engines, 1), 1)
+    assert one_anchor(engines)
+
+
 def test_one_apart_from_all_others_learns_so_and_they_do_not(engines):
+    """Once nothing is added any more to the round that parted it."""
     mixed(engines, trained(engines), missed={("b", "a")})
-    replies = mixed(engines, trained(engines, 1), 1)
+    replies = closed(engines, 1)
     assert {name: reply.parted for name, reply in replies.items() if reply.parted} == {"b": ("a", "c", "d")}
 
 
 def test_of_two_halves_one_gives_way(engines):
     mixed(engines, trained(engines), missed={("b", "a"), ("c", "a")})
     assert torch.equal(x_of(engines["b"]), x_of(engines["c"]))
-    replies = mixed(engines, trained(engines, 1), 1)
+    replies = closed(engines, 1)
     assert {name for name, reply in replies.items() if reply.parted} in ({"b", "c"}, {"a", "d"})
 
 
 def test_the_most_common_anchor_counts_though_most_have_others(engines):
     """Else several that each missed something would stay apart for good."""
     mixed(engines, trained(engines), missed={("b", "a"), ("c", "d")})
-    replies = mixed(engines, trained(engines, 1), 1)
+    replies = closed(engines, 1)
     assert {name: reply.parted for name, reply in replies.items() if reply.parted} == {"b": ("a", "d"), "c": ("a", "d")}
 
 
@@ -89,7 +178,7 @@ def test_a_single_vote_is_no_majority():
     """Two members with two anchors: neither is a majority."""
     engines = {name: opened(AGREED, shard, name) for shard, name in enumerate("ab")}
     mixed(engines, trained(engines), missed={("b", "a")})
-    assert not any(reply.parted for reply in mixed(engines, trained(engines, 1), 1).values())
+    assert not any(reply.parted for reply in closed(engines, 1).values())
 
 
 @pytest.mark.parametrize(
@@ -173,7 +262,9 @@ def test_installing_a_model_clears_the_residual(engines):
     engines["a"].trainer.install(x_of(engines["b"]), 1)
     assert not engines["a"].replica.state.owed.any()
     assert torch.equal(engines["a"].replica.x, x_of(engines["b"]))
-    assert not any(reply.parted for reply in mixed(engines, trained(engines, 1), 1).values())
+    for round_ in range(1, 4):  # its newest anchor is not the one that the others no longer change
+        mixed(engines, trained(engines, round_), round_)
+    assert not any(reply.parted for reply in mixed(engines, trained(engines, 4), 4).values())
 
 
 def test_without_a_peer_a_node_goes_on_alone():

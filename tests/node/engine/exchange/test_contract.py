@@ -93,7 +93,7 @@ def equal(one, other):
 def test_each_kind_answers_its_own_calls(kind):
     node = Node(agreed(kind), "a")
     assert node.replica.kind is (EdgeKind.DIFFERENCES if kind is MEMORIES else kind)
-    pulled = {calls.Publish, calls.VerifyUpdate}
+    pulled = {calls.Publish, calls.VerifyUpdate} | ({calls.VerifyEarlier} if kind is EdgeKind.BROADCASTS else set())
     pairwise = {calls.Offer, calls.Answer, calls.Apply, calls.Commit, calls.Drop}
     assert set(node.exchange.handlers()) == (pulled if kind in PULLED else pairwise)
 

@@ -1,0 +1,236 @@
+"""Passing on each other's signed messages, where messages of all add up: what one member was not told it gets from others. No clock.
+
+Who lacks a member's message of the last `depth` rounds says so in its ordinary questions, and each answer carries the digest of what the
+answering peer has of these rounds. Where that differs from ours the peer is asked for what is missing. The author signed it, so it does not
+matter who passes it on. A message of a round is taken until the mix `depth` rounds later, then that round is closed: whoever lacks it lacks
+it for good.
+
+    digest that is wrong, or of what is not there    costs a question of ours, and only while a message is missing
+    a message not asked for, of another author or    a fault of who passed it on, as no honest member keeps it
+      round, not signed, or that the engine refuses
+    questions                                        AT_ONCE sources of a message are asked at a time, MAX_RELAYS messages of each source
+    answers                                          MAX_RELAYS to a peer from one publishing to the next; MAX_QUESTIONS are a fault
+
+A round waits for answers as long as ordinary ones usually take, or the shortest deadline if that is longer, after the last of these; what
+comes later counts in the next mix.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from math import inf
+
+import msgpack
+
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.exchange.attestation import Attestation, Verify, genuine
+from starling.gossip.exchange.calls import Call, Done, Refused, VerifyEarlier
+from starling.gossip.exchange.commands import Fault, SendMessage
+from starling.gossip.wire.schema import Claim, Pulled, Relay, Relayed
+
+DEPTH = 2
+"""Rounds for which a message may still be passed on: one in which its lack is noticed and mended, and one if that fails."""
+AT_ONCE = 2  # sources asked for one message at a time: the second in case the first is silent
+MAX_RELAYS = 16
+"""Messages that one source is asked for at a time, and that one peer is given from one publishing to the next."""
+MAX_QUESTIONS = 64  # of a peer from one publishing to the next
+HEARD_BYTES = 8
+
+
+@dataclass(slots=True)
+class Round:
+    """What is known of a round: its messages by author, ours among them, and whose there should be."""
+
+    messages: dict[str, Relayed] = field(default_factory=dict)
+    asked: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which message a peer is asked for."""
+
+    peer: str
+    round: int
+    author: str
+
+
+@dataclass(slots=True)
+class Relays:
+    """The messages that one node received in the last rounds, those that it lacks, and whom it asks for them.
+
+    Args:
+        swarm: swarm id.
+        me: our peer id.
+        verify: checks a signature.
+        depth: rounds for which messages are kept, 0: none, nobody is asked and nobody gets any.
+    """
+
+    swarm: str
+    me: str
+    verify: Verify
+    depth: int = 0
+    waits_until: float = inf
+    """When the round no longer waits for answers; infinite while it waits for none."""
+    rounds: dict[int, Round] = field(
+        default_factory=dict
+    )  # those for which messages are taken, and the present one; they rise
+    open: dict[int, Question] = field(default_factory=dict)  # questions by nonce
+    _current: int = -1
+    _pending: dict[str, Relayed] = field(default_factory=dict)  # direct messages that the engine verifies
+    _sources: list[str] = field(default_factory=list)  # peers that reported another digest in this round
+    _tried: set[Question] = field(default_factory=set)
+    _verifying: list[tuple[VerifyEarlier, str, Relayed]] = field(default_factory=list)  # with who passed it on
+    _given: dict[str, int] = field(default_factory=dict)  # messages passed on to each peer since the last publishing
+    _asked_by: dict[str, int] = field(default_factory=dict)  # questions of each since then
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the round waits for an answer or for the engine's verdict on one."""
+        return self.waits_until < inf and bool(self.open or self._verifying)
+
+    def published(self, message: Pulled) -> None:
+        """Keep our message of a round."""
+        self._given, self._asked_by = {}, {}
+        if self.depth:
+            self.rounds[message.round] = Round({self.me: self._relayed(self.me, message)})
+
+    def begin(self, round: int, asked: Iterable[str]) -> None:
+        """The members of `asked` are asked for their messages of `round`; rounds more than `depth` before it are closed."""
+        self.stop()
+        self._sources, self._tried, self._pending, self._current = [], set(), {}, round
+        if not self.depth:
+            return
+        own = self.rounds.pop(round, Round()).messages.get(self.me)
+        self.rounds = {number: it for number, it in self.rounds.items() if round - self.depth <= number < round}
+        self.rounds[round] = Round({} if own is None else {self.me: own}, frozenset(asked))
+        self.open = {nonce: it for nonce, it in self.open.items() if it.round in self.rounds}
+
+    def stop(self) -> None:
+        """Wait no more: the round is mixed. Answers are taken still."""
+        self.waits_until = inf
+
+    def arrived(self, peer: str, message: Pulled) -> None:
+        """The engine verifies the message of a peer for the present round."""
+        if self.depth:
+            self._pending[peer] = self._relayed(peer, message)
+
+    def committed(self, peer: str) -> None:
+        """The engine took the message of a peer for the present round."""
+        if (message := self._pending.pop(peer, None)) is not None:
+            self.rounds[self._current].messages[peer] = message
+
+    def revoked(self, peer: str) -> None:
+        """The engine deletes the message of a peer for the present round, which is not mixed yet."""
+        self._pending.pop(peer, None)
+        if self._current in self.rounds:
+            self.rounds[self._current].messages.pop(peer, None)
+
+    def digest(self, round: int) -> bytes:
+        """Return BLAKE2b-64 of which messages of the `depth` rounds before `round` are here; b"" where none are kept."""
+        if not self.depth:
+            return b""
+        known = [
+            (number, author, message.claim.digest)
+            for number in range(round - self.depth, round)
+            for author, message in sorted(self._messages(number).items())
+        ]
+        return blake2b(msgpack.packb(known, use_bin_type=True), digest_size=HEARD_BYTES).digest()
+
+    def missing(self) -> list[tuple[int, str]]:
+        """Return (round, author) of the messages of earlier rounds that are not here, the oldest round first."""
+        under_way = {(message.claim.round, message.claim.peer) for _, _, message in self._verifying}
+        return [
+            (number, author)
+            for number, it in self.rounds.items()
+            if number < self._current
+            for author in sorted(it.asked - it.messages.keys())
+            if (number, author) not in under_way
+        ]
+
+    def compare(self, peer: str, heard: bytes, until: float) -> None:
+        """Note what a peer reports with its message of the present round; answers are waited for until then."""
+        if self.depth and heard and peer not in self._sources and heard != self.digest(self._current):
+            self._sources.append(peer)
+            self.waits_until = until
+
+    def questions(self, nonce: int) -> list[SendMessage]:
+        """Return what is to be asked now, numbered from `nonce` on."""
+        asked = []
+        for number, author in self.missing() if self._sources and self.waits_until < inf else ():
+            at = sum((it.round, it.author) == (number, author) for it in self.open.values())
+            for peer in self._sources:
+                question = Question(peer, number, author)
+                load = sum(it.peer == peer for it in self.open.values())
+                if at < AT_ONCE and load < MAX_RELAYS and peer != author and question not in self._tried:
+                    self._tried.add(question)
+                    self.open[nonce] = question
+                    asked.append(SendMessage(peer, Relay(nonce, number, author)))
+                    at, nonce = at + 1, nonce + 1
+        return asked
+
+    def tick(self, now: float) -> None:
+        """Stop waiting once it is time."""
+        if now >= self.waits_until:
+            self.stop()
+
+    def is_open(self, peer: str, nonce: int) -> bool:
+        """Return whether this is the number of an open question to that peer."""
+        return (it := self.open.get(nonce)) is not None and it.peer == peer
+
+    def close(self, nonce: int) -> None:
+        """The question is answered, or in vain."""
+        self.open.pop(nonce, None)
+
+    def unreachable(self, peer: str) -> None:
+        """Nothing more comes of that peer."""
+        self.open = {nonce: it for nonce, it in self.open.items() if it.peer != peer}
+
+    def receive(self, peer: str, message: Relayed) -> list[VerifyEarlier]:
+        """Take the answer to an open question -> what the engine verifies. Raises RemoteProtocolError: wrong_relay, bad_signature."""
+        question, claim = self.open.pop(message.nonce), message.claim
+        if (claim.round, claim.peer) != (question.round, question.author):
+            raise RemoteProtocolError(peer, "wrong_relay")
+        if not genuine(attestation_in(self.swarm, claim), self.verify):
+            raise RemoteProtocolError(peer, "bad_signature")
+        if (claim.round, claim.peer) not in self.missing():
+            return []  # another was quicker
+        call = VerifyEarlier(claim.peer, claim.digest, message.payload, claim.round)
+        self._verifying.append((call, peer, message))
+        return [call]
+
+    def reply(self, call: VerifyEarlier, reply: Call | None) -> list[Fault]:
+        """Take the engine's verdict on a message that was passed on; None: the engine was lost."""
+        for at, (under_way, peer, message) in enumerate(self._verifying):
+            if under_way is call:
+                del self._verifying[at]
+                if isinstance(reply, Done) and (it := self.rounds.get(message.claim.round)) is not None:
+                    it.messages[message.claim.peer] = message
+                if isinstance(reply, Refused) and reply.kind == "peer":
+                    return [Fault(peer, reply.reason)]
+        return []
+
+    def count(self, peer: str) -> None:
+        """Count a question of a peer. Raises RemoteProtocolError: asked_too_often."""
+        self._asked_by[peer] = self._asked_by.get(peer, 0) + 1
+        if self._asked_by[peer] > MAX_QUESTIONS:
+            raise RemoteProtocolError(peer, "asked_too_often")
+
+    def wanted(self, peer: str, relay: Relay) -> Relayed | None:
+        """Return the message that a peer asks for; None where it is not here, or the peer had its share."""
+        message = self._messages(relay.round).get(relay.author)
+        if message is None or self._given.get(peer, 0) >= MAX_RELAYS:
+            return None
+        self._given[peer] = self._given.get(peer, 0) + 1
+        return Relayed(relay.nonce, message.claim, message.payload)
+
+    def _messages(self, round: int) -> dict[str, Relayed]:
+        return self.rounds[round].messages if round in self.rounds else {}
+
+    @staticmethod
+    def _relayed(peer: str, it: Pulled) -> Relayed:
+        return Relayed(0, Claim(peer, it.incarnation, it.round, it.digest, it.signature), it.payload)
+
+
+def attestation_in(swarm: str, claim: Claim) -> Attestation:
+    """Return the attestation of a claim; not verified yet."""
+    return Attestation(swarm, claim.peer, claim.incarnation, claim.round, claim.digest, claim.signature)

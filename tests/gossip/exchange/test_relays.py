@@ -1,0 +1,354 @@
+"""Messages passed on: a table of what is asked, answered and refused, and whole swarms in which one member tells whom it likes."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starling.gossip.errors import RemoteProtocolError
+from starling.gossip.exchange.attestation import body, digest
+from starling.gossip.exchange.calls import Done, Refused, VerifyEarlier, VerifyUpdate
+from starling.gossip.exchange.commands import Fault, SendMessage
+from starling.gossip.exchange.estimates import Deadline
+from starling.gossip.exchange.patience import Patience
+from starling.gossip.exchange.pull import Pulls
+from starling.gossip.exchange.relays import AT_ONCE, DEPTH, MAX_QUESTIONS, MAX_RELAYS, Relays
+from starling.gossip.wire.schema import Claim, NotNow, Pull, Pulled, Relay, Relayed
+from tests.harness.signatures import sign, verify
+from tests.strategies import examples
+
+LIAR = "z"
+
+
+def published(peer: str, round: int) -> Pulled:
+    payload = f"{peer} {round}".encode()
+    hashed = digest(payload)
+    return Pulled(0, round, 5, hashed, sign(peer, body("swarm", peer, 5, round, hashed)), payload)
+
+
+def relayed(nonce: int, author: str, round: int, signer: str = "") -> Relayed:
+    it = published(author, round)
+    signature = sign(signer or author, body("swarm", author, 5, round, it.digest))
+    return Relayed(nonce, Claim(author, 5, round, it.digest, signature), it.payload)
+
+
+def machine(me: str = "me", depth: int = DEPTH) -> Pulls:
+    return Pulls(
+        "swarm", Patience(Deadline(0.5, 10.0)), verify, lambda _peer: 5, lambda _count, _now: True,
+        Relays("swarm", me, verify, depth), exact=True, kept=8,
+    )  # fmt: skip
+
+
+def answer(m: Pulls, peer: str, heard: bytes = b"") -> list:
+    """A peer's message of the present round arrives, and is good -> what else comes of it."""
+    it = msgspec.structs.replace(published(peer, m.round), nonce=m.questions[peer], heard=heard)
+    call, *rest = m.receive(peer, it, 0.0)
+    assert m.reply(call, Done(), 0.0) == []
+    return rest
+
+
+def began(m: Pulls, round: int, peers: str = "abcz", now: float = 0.0) -> list[Pull]:
+    m.compute(round)
+    m.publish(published("me", round), now)
+    return [tell.message for tell in m.ask(round, peers, now)]
+
+
+def lacking(depth: int = DEPTH, round: int = 7) -> Pulls:
+    """A machine to which the liar said nothing in round 6, and which asks in round 7."""
+    m = machine(depth=depth)
+    assert not any(pull.lacks for pull in began(m, 6))
+    for peer in "abc":
+        assert answer(m, peer, b"whatever") == []
+    m.receive(LIAR, NotNow(m.questions[LIAR], 6, "busy"), 0.0)
+    m.close()
+    assert all(pull.lacks for pull in began(m, round)) == bool(depth)
+    return m
+
+
+def asked(commands: list) -> list[tuple[str, int, str]]:
+    assert all(isinstance(it, SendMessage) and isinstance(it.message, Relay) for it in commands)
+    return [(it.peer, it.message.round, it.message.author) for it in commands]
+
+
+def test_who_has_something_else_is_asked_for_what_is_missing():
+    m = lacking()
+    assert asked(answer(m, "a", b"12345678")) == [("a", 6, LIAR)]
+    assert asked(answer(m, "b", m.relays.digest(7))) == [], "it has what we have"
+    assert asked(answer(m, "c", b"")) == [], "it does not say what it has"
+
+
+def test_no_author_is_asked_for_its_own_message_nor_more_than_two_at_once():
+    m = lacking()
+    assert asked(answer(m, LIAR, b"12345678")) == []
+    assert [asked(answer(m, peer, b"12345678")) for peer in "abc"] == [[("a", 6, LIAR)], [("b", 6, LIAR)], []]
+    assert len(m.relays.open) == AT_ONCE
+    nonce = next(iter(m.relays.open))
+    assert asked(m.receive("a", NotNow(nonce, 7, "late"), 0.0)) == [("c", 6, LIAR)], "the next one"
+    assert m.receive("a", NotNow(nonce, 7, "late"), 0.0) == []
+
+
+def test_nothing_is_asked_where_nothing_is_missing_whatever_others_say_they_have():
+    m = machine()
+    for round_ in (6, 7):
+        began(m, round_)
+        assert [answer(m, peer, b"12345678") for peer in "abcz"] == [[]] * 4
+        assert m.done
+        m.close()
+
+
+def test_what_is_passed_on_is_verified_and_then_here_and_given_to_others():
+    m = lacking()
+    nonce = answer(m, "a", b"12345678")[0].message.nonce
+    (call,) = m.receive("a", relayed(nonce, LIAR, 6), 0.0)
+    assert (call.peer, call.payload, call.round) == (LIAR, b"z 6", 6)
+    assert m.relays.wanted("b", Relay(1, 6, LIAR)) is None
+    assert m.reply(call, Done(), 0.0) == []
+    (given_,) = m.receive("b", Relay(3, 6, LIAR), 0.0)
+    assert given_.message == relayed(3, LIAR, 6)
+    assert m.relays.missing() == []
+
+
+@pytest.mark.parametrize("depth", [DEPTH, 1])
+def test_rounds_are_closed_after_some(depth):
+    m = lacking(depth)
+    for peer in "abcz":
+        answer(m, peer)
+    m.close()
+    for round_ in range(8, 8 + DEPTH):
+        lacks = {pull.lacks for pull in began(m, round_)}
+        assert lacks == {round_ <= 6 + depth}
+        for peer in "abcz":
+            answer(m, peer)
+        m.close()
+    assert m.relays.rounds.keys() == set(range(7 + DEPTH - depth, 8 + DEPTH))
+
+
+def test_the_round_waits_for_answers_as_long_as_is_usual_and_takes_later_ones_too():
+    m = lacking()
+    nonce = answer(m, "a", b"12345678")[0].message.nonce
+    for peer in "bcz":
+        answer(m, peer)
+    assert not m.done
+    assert m.deadline == 0.5
+    assert m.tick(m.deadline) == []
+    assert m.done
+    m.close()
+    (call,) = m.receive("a", relayed(nonce, LIAR, 6), 20.0)
+    m.reply(call, Done(), 20.0)
+    assert m.relays.missing() == []
+
+
+def test_the_round_waits_for_the_engine_too():
+    m = lacking()
+    nonce = answer(m, "a", b"12345678")[0].message.nonce
+    for peer in "bcz":
+        answer(m, peer)
+    (call,) = m.receive("a", relayed(nonce, LIAR, 6), 0.0)
+    assert not m.done
+    m.reply(call, None, 0.0)
+    assert m.done
+    assert m.relays.missing() == [(6, LIAR)], "the engine was lost, and the message with it"
+
+
+@pytest.mark.parametrize("gone", [lambda m: m.unreachable("a", 0.0), lambda m: m.forget("a")])
+def test_nobody_waits_for_a_source_that_is_gone(gone):
+    m = lacking()
+    answer(m, "a", b"12345678")
+    for peer in "bcz":
+        answer(m, peer)
+    assert not m.done
+    gone(m)
+    assert m.done
+
+
+@pytest.mark.parametrize(
+    ("it", "reason"),
+    [
+        (relayed(0, "b", 6), "wrong_relay"),
+        (relayed(0, LIAR, 5), "wrong_relay"),
+        (relayed(0, LIAR, 6, signer="a"), "bad_signature"),
+    ],
+)
+def test_what_no_honest_member_passes_on_is_its_fault(it, reason):
+    m = lacking()
+    nonce = answer(m, "a", b"12345678")[0].message.nonce
+    with pytest.raises(RemoteProtocolError, match=reason):
+        m.receive("a", msgspec.structs.replace(it, nonce=nonce), 0.0)
+    assert asked(answer(m, "b", b"12345678")) == [("b", 6, LIAR)]
+
+
+def test_what_the_engine_refuses_is_the_fault_of_who_passed_it_on():
+    m = lacking()
+    nonce = answer(m, "a", b"12345678")[0].message.nonce
+    (call,) = m.receive("a", relayed(nonce, LIAR, 6), 0.0)
+    assert m.reply(call, Refused("peer", "bad_length"), 0.0) == [Fault("a", "bad_length")]
+    assert m.relays.missing() == [(6, LIAR)]
+
+
+def test_the_slower_of_two_sources_is_ignored():
+    m = lacking()
+    one, other = (answer(m, peer, b"12345678")[0].message.nonce for peer in "ab")
+    (call,) = m.receive("a", relayed(one, LIAR, 6), 0.0)
+    assert m.receive("b", relayed(other, LIAR, 6), 0.0) == []
+    m.reply(call, Done(), 0.0)
+    assert m.receive("b", relayed(other, LIAR, 6), 0.0) == []
+
+
+def test_a_message_nobody_asked_for_is_a_fault():
+    m = lacking()
+    nonce = answer(m, "a", b"12345678")[0].message.nonce
+    for peer, number in (("b", nonce), ("a", 10**6)):
+        with pytest.raises(RemoteProtocolError, match="answer_unasked"):
+            m.receive(peer, relayed(number, LIAR, 6), 0.0)
+
+
+def test_a_peer_gets_so_many_and_may_ask_a_few_times_more():
+    m = lacking()
+    replies = [m.receive("b", Relay(number, 6, "a"), 0.0)[0].message for number in range(MAX_QUESTIONS)]
+    assert sum(isinstance(it, Relayed) for it in replies) == MAX_RELAYS
+    assert {it.reason for it in replies[MAX_RELAYS:]} == {"late"}
+    assert isinstance(m.receive("c", Relay(0, 6, "a"), 0.0)[0].message, Relayed), "each peer by itself"
+    with pytest.raises(RemoteProtocolError, match="asked_too_often"):
+        m.receive("b", Relay(99, 6, "a"), 0.0)
+    m.close()
+    began(m, 8)
+    assert isinstance(m.receive("b", Relay(99, 6, "a"), 0.0)[0].message, Relayed)
+
+
+def test_what_the_upload_cap_does_not_afford_is_not_passed_on():
+    m = lacking()
+    m.afford = lambda _count, _now: False
+    assert m.receive("b", Relay(1, 6, "a"), 0.0)[0].message == NotNow(1, 7, "busy")
+
+
+def test_a_message_that_was_taken_back_is_missing():
+    """Its author was banned, or started anew, before the round was mixed."""
+    m = machine()
+    began(m, 6)
+    for peer in "abcz":
+        answer(m, peer)
+    m.forget(LIAR)
+    m.close()
+    m.forget("a")
+    began(m, 7)
+    assert m.relays.missing() == [(6, LIAR)]
+
+
+def test_where_messages_do_not_add_up_nothing_is_kept_nor_passed_on():
+    m = lacking(depth=0)
+    assert answer(m, "a", b"12345678") == []
+    assert m.receive("b", Relay(1, 6, "a"), 0.0)[0].message == NotNow(1, 7, "late")
+    assert m.relays.rounds == {}
+
+
+def test_a_question_without_a_lack_is_answered_without_a_digest():
+    m = lacking()
+    plain, full = (m.receive("a", Pull(number, 7, lacks), 0.0)[0].message for number, lacks in enumerate([False, True]))
+    assert (plain.heard, full.heard) == (b"", m.relays.digest(7))
+
+
+# --- whole swarms ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Swarm:
+    """Honest machines and a liar, all in one round; every honest frame arrives.
+
+    Attributes:
+        sums: by member, what its engine added up: round -> authors.
+        faults: members charged by honest ones.
+    """
+
+    names: str
+    machines: dict[str, Pulls] = field(init=False)
+    sums: dict[str, dict[int, set[str]]] = field(init=False)
+    faults: set[str] = field(default_factory=set)
+    relays: int = 0
+
+    def __post_init__(self) -> None:
+        self.machines = {name: machine(name) for name in (*self.names, LIAR)}
+        self.sums = {name: {} for name in self.names}
+
+    def round(self, number: int, told: set[str], heard: bytes, passes_on: str) -> None:
+        queue: deque[tuple[str, SendMessage]] = deque()
+        for name, m in self.machines.items():
+            m.compute(number)
+            queue += [(name, it) for it in m.publish(published(name, number), float(number))]
+            if name in self.sums:
+                self.sums[name][number] = set()
+            queue += [(name, it) for it in m.ask(number, {*self.machines} - {name}, float(number))]
+        while queue:
+            src, it = queue.popleft()
+            queue += [
+                (it.peer, command)
+                for message in (self._bent(it, told, heard, passes_on) if src == LIAR else [it.message])
+                for command in self._arrives(src, it.peer, message, number)
+            ]
+        for name in self.names:
+            m = self.machines[name]
+            while not m.done:
+                m.tick(m.deadline)
+            m.close()
+        self.machines[LIAR].close()
+
+    def _bent(self, it: SendMessage, told: set[str], heard: bytes, passes_on: str) -> list:
+        match it.message:
+            case Pulled():
+                return [msgspec.structs.replace(it.message, heard=heard)] if it.peer in told else []
+            case Relayed():
+                return {"it": [it.message], "nothing": [], "another": [relayed(it.message.nonce, "a", 10**3)]}[
+                    passes_on
+                ]
+        return [it.message]
+
+    def _arrives(self, src: str, dst: str, message, number: int) -> list[SendMessage]:
+        m, self.relays = self.machines[dst], self.relays + isinstance(message, Relayed)
+        try:
+            commands = m.receive(src, message, float(number))
+        except RemoteProtocolError as error:
+            self.faults.add(error.peer)
+            return []
+        sent = []
+        for command in commands:
+            if isinstance(command, VerifyUpdate | VerifyEarlier):
+                if dst in self.sums:
+                    self.sums[dst][command.round if isinstance(command, VerifyEarlier) else number].add(command.peer)
+                assert m.reply(command, Done(), float(number)) == []
+            else:
+                sent.append(command)
+        return sent
+
+
+ROUNDS = st.lists(
+    st.tuples(
+        st.sets(st.sampled_from("abcd")), st.sampled_from([b"", b"12345678"]), st.sampled_from(["it", "nothing", "another"])
+    ),
+    min_size=1,
+    max_size=6,
+)  # fmt: skip
+
+
+@examples(60)
+@given(rounds=ROUNDS)
+def test_whomever_a_member_tells_all_others_have_the_same_a_round_later(rounds):
+    """And nobody honest is charged, and the liar's messages count where it told anybody."""
+    swarm = Swarm("abcd")
+    for number, (told, heard, passes_on) in enumerate(rounds):
+        swarm.round(number, told, heard, passes_on)
+        for before in range(number):
+            sums = [swarm.sums[name][before] | {name} for name in swarm.names]
+            assert all(each == sums[0] for each in sums)
+            assert (LIAR in sums[0]) == bool(rounds[before][0])
+    assert swarm.faults <= {LIAR}
+
+
+def test_without_an_omission_nothing_is_passed_on():
+    swarm = Swarm("abcd")
+    for number in range(4):
+        swarm.round(number, set("abcd"), b"", "it")
+    assert swarm.relays == 0
