@@ -1,4 +1,4 @@
-"""A node of this machine, looked at and used from outside: `starling.attach(dir)`, and most commands of the command line.
+"""A node of this machine, observed and controlled from outside: `starling.attach(dir)`, and most commands of the command line.
 
 Works on a running node through its control socket, and on one that has ended through the files it left behind. Torch-free: models
 are loaded by a program of their own (`starling.node.engine.offline`).
@@ -95,7 +95,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag
 
 
 class Attached:
-    """The node in a run directory, running or ended. Nothing is held open between calls.
+    """The node in a run directory, running or ended. No connection stays open between calls.
 
     Args:
         run_dir: as given to `starling create`, `join` or `run`.
@@ -180,7 +180,7 @@ class Attached:
             yield self.status()
 
     def evaluate(self, data: str | Path | None = None) -> Evaluation:
-        """Evaluate the model as it is now.
+        """Evaluate the current model.
 
         Args:
             data: a file or folder in the task's form: its test split is used, or all of an .npz file without one. Default: the
@@ -205,7 +205,7 @@ class Attached:
         Args:
             file: a file, or for hf and peft a folder.
             format: of Starling itself (safetensors), a state_dict (torch), a folder of transformers (hf) or peft, or onnx.
-            card: write a model card beside it, FILE.md; hf and peft folders always have one, README.md.
+            card: write a model card next to it, FILE.md; hf and peft folders always have one, README.md.
             best: the model with the best evaluation so far, not that of now.
 
         Raises:

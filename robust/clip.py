@@ -1,6 +1,6 @@
 """Symmetric clipping: bounds what one exchange can move, and never which way.
 
-Shapes: d parameters or k kept coordinates.
+Shapes: d parameters or k selected coordinates.
 """
 
 import math

@@ -108,7 +108,7 @@ class EvidenceStore:
         return True
 
     def add(self, evidence: Evidence, now: float) -> bool:
-        """Store a proof found locally -> whether it is new and valid."""
+        """Store a proof from local observations -> whether it is new and valid."""
         if self._known(evidence, now) or evidence.kind not in self.checks:
             return False
         if not self.checks[evidence.kind](evidence.peer, evidence.a, evidence.b):

@@ -1,6 +1,6 @@
 """Choice of the model of a late joiner among those that a few unknown peers offer.
 
-Honest models differ: members exchange with a few others, and are asked at different times. That difference is estimated from the closest
+Honest models differ: members exchange with a few others, and are queried at different times. That difference is estimated from the closest
 majority and from the distance travelled since the common initial model.
 
     scale     the least radius around some model that contains more than half of all, itself included

@@ -90,7 +90,7 @@ class _Attached:
 
     @property
     def share(self) -> float | None:
-        """The chosen node's part of all local steps; None: it is alone, or nobody has done any."""
+        """Share of the chosen node in all local steps; None: it is alone, or there are none yet."""
         steps = sum(it.local_steps for it in self.by_peer.values())
         several = len(self.by_peer) > 1 and self.chosen.peer in self.by_peer
         return self.chosen.local_steps / steps if several and steps else None

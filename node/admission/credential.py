@@ -20,7 +20,7 @@ MAX_OPERATOR = 64
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A proof of work: the epoch it was made for, and the nonce that was found."""
+    """A proof of work: its epoch and its nonce."""
 
     epoch: Counter
     nonce: Counter

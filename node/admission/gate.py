@@ -132,7 +132,7 @@ class Gatekeeper:
         return new
 
     def changed(self) -> bool:
-        """Tell if an answer of `admits` may have changed since this was asked last, by anything but time."""
+        """Tell if an answer of `admits` may have changed since the last call, by anything but time."""
         changed, self._changed = self._changed, False
         return changed
 
@@ -178,7 +178,7 @@ class Gatekeeper:
         return known
 
     def learn(self, record: Record, examined: Credential | str) -> None:
-        """Remember what `examine` found of a record."""
+        """Store the result of `examine` for a record."""
         if isinstance(examined, str):
             keep(self._false, _key(record), examined, MAX_FALSE)
         else:

@@ -66,7 +66,7 @@ class Open(Call, Generic[M], frozen=True, tag="open"):
     nice: int = 0  # by which a process of its own lowers its priority, 0 … 19
     ranks: int = 1  # processes that share the computing of each batch
     stage: int = -1  # of a crew, whose blocks alone are made; -1: the whole model
-    script: bool = False  # local steps are done by a script, which meets the engine beside the checkpoint
+    script: bool = False  # local steps are done by a script, which connects in the checkpoint's folder
 
 
 class Opened(Call, frozen=True, tag="opened"):
@@ -92,7 +92,7 @@ class Opened(Call, frozen=True, tag="opened"):
 class Train(Call, frozen=True, tag="train"):
     """Steps pace: do the `steps` local steps of `round`, freeze, reply. -> Trained
 
-    `ahead`: the round before is still exchanged, on its frozen vector; freezing is left to its Mix.
+    `ahead`: exchanges of the previous round, on its frozen vector, are still running; its Mix freezes the vector.
     """
 
     round: int
@@ -150,10 +150,10 @@ class Evaluated(Call, frozen=True, tag="evaluated"):
     """The task's metric and mean loss over `samples`."""
 
     value: float
-    loss: float | None  # None: whoever measures does not say
+    loss: float | None  # None: there is none
     samples: int
     best: float | None = (
-        None  # as in Opened, this evaluation included; None also where there is no checkpoint beside which to keep it
+        None  # as in Opened, this evaluation included; None also without a checkpoint next to which it is stored
     )
     best_round: int | None = None
     others: dict[str, float] = msgspec.field(default_factory=dict)  # further metrics by name
@@ -168,11 +168,11 @@ class Save(Call, frozen=True, tag="save"):
 
 
 class Snapshot(Call, frozen=True, tag="snapshot"):
-    """Hold the model as it is for peers to fetch. -> Held"""
+    """Take a snapshot of the model for peers to fetch. -> Held"""
 
 
 class Held(Call, frozen=True, tag="held"):
-    """The held snapshot: id, size in bytes, root and chunk digests (`starling.gossip.chunks`), round, and the parameters' schema digest."""
+    """The snapshot: id, size in bytes, root and chunk digests (`starling.gossip.chunks`), round, and the parameters' schema digest."""
 
     snapshot: int
     size: int
@@ -183,7 +183,7 @@ class Held(Call, frozen=True, tag="held"):
 
 
 class ReadChunk(Call, frozen=True, tag="read"):
-    """Bytes of the held snapshot. -> ChunkRead (empty if no longer held)"""
+    """Read bytes of the snapshot. -> ChunkRead (empty if it was deleted)"""
 
     snapshot: int
     offset: int
@@ -203,16 +203,16 @@ class Consider(Call, frozen=True, tag="consider"):
     peer: str
     round: int
     state: bytes  # b"" where it is in a file
-    turn: int = 0  # models of another turn are held no more
+    turn: int = 0  # models of another attempt are deleted
     file: str = ""  # may be deleted once this is answered
 
 
 class Agree(Call, frozen=True, tag="agree"):
-    """Make one of the models held and install it, if enough of them agree (`starling.robust.model_agreement`). -> Agreed"""
+    """Combine the stored models and install the result, if enough of them agree (`starling.robust.model_agreement`). -> Agreed"""
 
 
 class Agreed(Call, frozen=True, tag="agreed"):
-    """The result; the models are held no more."""
+    """The result; the stored models are deleted."""
 
     round: int  # of the installed model
     peers: tuple[str, ...]  # those whose models were combined; none: nothing was installed
@@ -227,7 +227,7 @@ class Advance(Call, frozen=True, tag="advance"):
     micro: int
     payload: bytes = b""
     labels: bytes = b""
-    evaluate: bool = False  # micro-batches are those of held-out data, and nothing is kept for a backward
+    evaluate: bool = False  # micro-batches are those of held-out data, and nothing is stored for a backward
 
 
 class Advanced(Call, frozen=True, tag="advanced"):

@@ -11,7 +11,7 @@
 
 The script waits after Hello, Stepped and Measured; the engine sends Grant, or Measure, when it is time. Either end may close the socket.
 
-Where exchanges run beside local steps, the script goes on after Stepped, and its half of the file stays as it is until it has seen the
+Where exchanges overlap local steps, the script goes on after Stepped, and its half of the file stays unchanged until it has seen the
 Grant. What exchanges did meanwhile is the difference of the two halves: the script adds that to its parameters, writes them to its half and
 says Stepped again. The engine adds the difference of the halves, which is then that of the local steps, to its own.
 
@@ -54,7 +54,7 @@ class Hello(Message, frozen=True, tag="hello"):
     names: tuple[str, ...]  # of its trainable parameters, in order
     shapes: tuple[tuple[int, ...], ...]
     frozen: str = ""  # number and digest of the values that are not trained, as of `starling.node.engine.fingerprint`
-    measures: bool = False  # it evaluates when it is asked
+    measures: bool = False  # it evaluates on request
     samples: int = 0  # of training data; 0: it does not say
 
 
@@ -65,7 +65,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     steps: int  # local steps that this node has done
     memories: bool  # what the optimiser remembers is exchanged
     corrects: bool  # gradients are corrected
-    kept: int  # the round after which the script is to have kept its state; -1: never
+    kept: int  # the round after which the script is to have saved its state; -1: never
     rounds: int = 0  # of the run; 0: without end
     metric: str = "loss"  # name of what evaluations give
     ahead: int = 0
@@ -87,7 +87,7 @@ class Grant(Message, frozen=True, tag="grant"):
     age: int = 0  # of the memory in it, in local steps; 0: there is none
     flows: bool = False  # the engine's half holds a correction, which `known` belongs to
     known: tuple[float, ...] = ()
-    keep: int = -1  # keep the state of the script beside the checkpoint of this round; -1: do not
+    keep: int = -1  # save the state of the script with the checkpoint of this round; -1: do not
     finished: bool = False  # the last: no steps are to be done
 
 
@@ -106,7 +106,7 @@ class Stepped(Message, frozen=True, tag="stepped"):
     seconds: float  # that they took
     age: int = 0  # of the memory in the script's half, in local steps; 0: there is none
     decays: tuple[Decay, ...] | None = None  # of that memory; None: the optimiser is not known
-    known: tuple[float, ...] = ()  # beside the correction
+    known: tuple[float, ...] = ()  # that belong to the correction
 
 
 class Measured(Message, frozen=True, tag="measured"):

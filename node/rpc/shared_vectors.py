@@ -63,7 +63,7 @@ class SharedVectors:
 def new_file(folder: Path | None, dim: int, dtype: torch.dtype, *, memories: bool, corrects: bool) -> int:
     """Return the descriptor of a new file of the right length: in memory where the system can do that, else in `folder`.
 
-    Raises OSError: there is no room.
+    Raises OSError: there is too little memory.
     """
     file = platform.nameless_file(folder)
     os.ftruncate(file, _bytes(dim, dtype, memories, corrects))

@@ -90,7 +90,7 @@ class Client:
         self._socket.close()
 
     def close(self) -> None:
-        """Say goodbye, if the engine is there, and hang up."""
+        """Say goodbye, if the engine is connected, and disconnect."""
         try:
             self.send(messages.Bye())
         except Closed:

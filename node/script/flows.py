@@ -18,7 +18,7 @@ class Flows:
 
     Attributes:
         active: whether there is one.
-        known: numbers beside it.
+        known: numbers that belong to it.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Flows:
         self._stretches: list[Borne] = []  # what `known` is after each that was taken
 
     def begin(self, c: Tensor, known: Sequence[float], *, active: bool) -> None:
-        """Go on with c (d,), which is not copied, and the numbers beside it."""
+        """Continue with c (d,), which is not copied, and its numbers."""
         self._c, self.known, self.active = c, Borne(*known), active
         self._stretches = []
 

@@ -37,7 +37,7 @@ class Measuring:
         self._logged = _numbers("log", figures)
 
     def measured(self, round: int) -> Measured:
-        """Return the figures of the model as it is; what the function raises is raised here."""
+        """Return the figures of the current model; exceptions of the function propagate."""
         if self._evaluate is None:
             return _said(self._logged, "the script gave no evaluate= and logged nothing by swarm.log(…)")
         modes = [(each, each.training) for each in self._model.modules()]

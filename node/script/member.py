@@ -81,7 +81,7 @@ class Member:
             restored = None if self._own else self._kept.restore(due)
             if restored is not None and restored < due:
                 say(
-                    f"the state of round {restored} was loaded, the node is in round {due}: nothing newer was kept when the script ended"
+                    f"the state of round {restored} was loaded, the node is in round {due}: nothing newer was saved when the script ended"
                 )
             memories = self._exchanged.memories
             if memories is not None and any(each.state for each in self._parts.optimizers):
@@ -155,7 +155,7 @@ class Member:
         return Client(self._folder, hello, layout, self._life, say)
 
     def _end_round(self, grant: messages.Grant) -> bool:
-        """Give what the script has, and take over what it gets, as soon as it is there -> whether it was."""
+        """Send the script's values and install the engine's as soon as they are ready -> whether they were."""
         if self._is_given and not self._taken(self._granted(wait=self._tally.steps >= self._ahead * grant.steps)):
             return False
         if self.grant.finished:
@@ -164,7 +164,7 @@ class Member:
         return (self._ahead > 0 and not self._is_last(grant)) or self._taken(self._granted(wait=True))
 
     def _is_last(self, grant: messages.Grant) -> bool:
-        """Return whether no round follows, so that there is nothing to do beside its exchanges."""
+        """Return whether no round follows, so that there are no steps to overlap with its exchanges."""
         rounds = self.client.welcome.rounds
         return rounds > 0 and self._ahead == 1 and grant.round + 1 >= rounds
 

@@ -28,8 +28,8 @@ class _Piece:
     Args:
         owner: the optimiser that steps it.
         state: all that is remembered; empty before the first step.
-        mean: where m is kept; None: nowhere yet.
-        square: where v is kept; None: nowhere.
+        mean: the tensor of m; None: there is none yet.
+        square: the tensor of v; None: there is none.
         first: what m is multiplied by in a step, by the parameter's group; None: the group does not say.
         second: the same of v.
     """

@@ -7,7 +7,7 @@ WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoin
 
 
 def plain_names(names: Iterable[str]) -> list[str]:
-    """Return names without the prefixes of wrappers and without peft's `default`; as they are, where two would become one."""
+    """Return names without the prefixes of wrappers and without peft's `default`; unchanged if two would become one."""
     whole = list(names)
     plain = [_plain(name) for name in whole]
     return plain if len(set(plain)) == len(plain) else whole

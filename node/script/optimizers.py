@@ -72,6 +72,6 @@ def within_another(optimizer: Optimizer) -> bool:
 
 
 def rate_of(group: Mapping[str, Any]) -> float:
-    """Return the learning rate of a parameter group as it is now; NaN, if it has none."""
+    """Return the current learning rate of a parameter group; NaN if it has none."""
     rate = group.get("lr")
     return math.nan if rate is None else float(rate)

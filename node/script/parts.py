@@ -64,7 +64,7 @@ class Tally:
         self._sum: Tensor | float = 0.0
 
     def note(self, loss: Tensor | float | None) -> None:
-        """Count a step; its loss is only looked at by `mean`."""
+        """Count a step; its loss is only read by `mean`."""
         self.steps += 1
         if loss is not None:
             self._sum = self._sum + (loss.detach() if isinstance(loss, Tensor) else float(loss))

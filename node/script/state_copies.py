@@ -9,10 +9,10 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.vector import real
 
 KEYS = ("z", "slow", "slow_param", "slow_params", "slow_buffer", "old_p")
-"""Keys of an optimiser's state under which copies of a parameter are known to be kept (schedule-free, Lookahead, SAM)."""
+"""Keys of an optimiser's state under which optimisers store copies of a parameter (schedule-free, Lookahead, SAM)."""
 
 Copies = Iterable[str] | Callable[[nn.Parameter], Iterable[Tensor]]
-"""More keys of copies, or what gives the tensors that are copies of a parameter, wherever they are kept."""
+"""More keys of copies, or a function that returns the tensors that are copies of a parameter."""
 
 
 class StateCopies:

@@ -1,6 +1,6 @@
 """`starling.Swarm`: a training loop of one's own as a member of a swarm.
 
-The node runs beside the script, in processes of its own. At a round's end the script writes its parameters to memory that it shares with
+The node runs in processes of its own. At a round's end the script writes its parameters to memory that it shares with
 the engine, which exchanges them, and reads the mixed ones back.
 """
 
@@ -36,7 +36,7 @@ _OPEN: WeakValueDictionary[Path, Swarm] = WeakValueDictionary()
 
 
 class Running:
-    """A node that this script has started, or found running. Satisfies `starling.node.script.member.Life`."""
+    """A node that this script has started, or that was running. Satisfies `starling.node.script.member.Life`."""
 
     def __init__(self, folder: Path, node: background.Node | None) -> None:
         self._folder, self.node = folder, node
@@ -83,10 +83,10 @@ class Swarm:
         model: its trainable parameters are exchanged, as far as the optimizer holds them.
         optimizer: the optimizer that steps it, or several.
         evaluate: called when the swarm wants a figure: returns a number, or several by name.
-        state: objects with a `state_dict` that are kept beside the node's checkpoints, by name.
+        state: objects with a `state_dict` that are saved with the node's checkpoints, by name.
         listen: as for `starling.join`.
         config: as for `starling.join`.
-        copies: names under which optimisers keep copies of parameters, beside those known, or a function that gives them.
+        copies: further names under which optimisers store copies of parameters, or a function that gives them.
         by_hand: the script calls `correct` and `corrected` around each step, of an optimizer that has no hooks.
 
     Raises:
@@ -226,7 +226,7 @@ class Swarm:
         self._member.measuring.log(figures)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where in a round this script is, to be kept with its own checkpoint of the model."""
+        """Return this script's position in a round, to be saved with its own checkpoint of the model."""
         return self._member.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

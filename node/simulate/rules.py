@@ -100,7 +100,7 @@ def _check_rows(scenario: Scenario) -> None:
         )
     if scenario.pace.overlap:
         raise ConfigError(
-            "pace.overlap: rows of an array take their steps and exchanges in turn; try `--set simulate.engine=virtual`"
+            "pace.overlap: rows of an array take their steps and exchanges alternately; try `--set simulate.engine=virtual`"
         )
 
 
@@ -187,7 +187,7 @@ def _check_attack(scenario: Scenario) -> list[str]:
         )
     if not bad:
         if attack.kind:
-            raise ConfigError(f"attack.nodes: {attack.kind} needs somebody to do it, got 0; try `--set attack.nodes=1`")
+            raise ConfigError(f"attack.nodes: {attack.kind} needs at least one node, got 0; try `--set attack.nodes=1`")
         return []
     if not scenario.simulate.model:
         raise ConfigError("attack.kind: without a model there is nothing to attack; try `--set simulate.model=true`")

@@ -11,9 +11,9 @@ class Check(msgspec.Struct, frozen=True):
     """One line of `starling doctor`."""
 
     check: str
-    """What was looked at: versions, memory, port, bootstrap …; docs/operating.md lists them."""
+    """Name of the check: versions, memory, port, bootstrap …; docs/operating.md lists them."""
     verdict: Answer
-    """warn: a node works, but worse than it could. fail: it does not work. unknown: this could not be found out."""
+    """warn: a node works, but worse than it could. fail: it does not work. unknown: this could not be determined."""
     found: str
     todo: str = ""
     """What to do about it, or next; "" if nothing."""

@@ -7,11 +7,11 @@ _PREFIX = "node-"
 
 
 def place(folder: Path, number: int) -> Path:
-    """Return the run directory of a node, whether it is there yet or not."""
+    """Return the run directory of a node, which may not exist yet."""
     return folder / f"{_PREFIX}{number}"
 
 
 def nodes(folder: Path) -> dict[int, Path]:
-    """Return the run directories that are there, by number and in its order; none where `folder` is no demo's."""
+    """Return the existing run directories by number, in order; none if `folder` is no demo's."""
     folders = ((path.name.removeprefix(_PREFIX), path) for path in folder.glob(f"{_PREFIX}*") if path.is_dir())
     return dict(sorted((int(number), path) for number, path in folders if number.isdecimal()))

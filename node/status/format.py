@@ -114,7 +114,7 @@ def reached(state: str, relays: Collection[str]) -> str:
         case "hidden" if relays:
             return f"reached through a relay of {', '.join(map(short, sorted(relays)))}"
         case "hidden":
-            return "nobody can dial this node, and no member relays for it: it dials those that can be dialled"
+            return "members cannot dial this node, and none relays for it: it dials those that can be dialled"
     return ""
 
 

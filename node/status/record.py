@@ -37,7 +37,7 @@ def earlier(path: Path) -> Path:
 class Curve:
     """A curve of any length in at most `limit` >= 4 points: the first, the last, and evenly spaced ones between.
 
-    Every `stride`-th point offered is kept; when they become too many, every second one is dropped and the stride doubles. Memory
+    Every `stride`-th point offered is stored; when they become too many, every second one is dropped and the stride doubles. Memory
     is bounded, and what remains is always the offered sequence at one stride.
     """
 

@@ -1,4 +1,4 @@
-"""Files of a run directory: for their owner alone, and never behind a link that somebody laid there."""
+"""Files of a run directory: for their owner alone, and never through a symbolic link."""
 
 import os
 from contextlib import suppress

@@ -60,7 +60,7 @@ def chunk(path: Path, offset: int) -> bytes:
 
 
 class Received:
-    """A file of `size` bytes > 0 that is received beside its place `target`, chunk by chunk in any order, and mapped into memory.
+    """A file of `size` bytes > 0 that is received next to its path `target`, chunk by chunk in any order, and mapped into memory.
 
     What an earlier run received of it, or has of it in a damaged `target`, is where it was.
 

@@ -90,7 +90,7 @@ class Drawn:
         lengths: (u,) of those in `index`; batches are of like length then.
 
     Attributes:
-        notes: which samples cannot be read and why, each a line for the owner, until somebody takes them.
+        notes: which samples cannot be read and why, each a line for the owner, until they are taken.
     """
 
     def __init__(

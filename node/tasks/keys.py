@@ -193,7 +193,7 @@ class Logistic:
         dim: d, 1 to 4,096.
         nodes: n, 1 to 4,096.
         samples: of each node, 2 to 65,536.
-        skew: share of the samples that has the node's main label, by turns −1 and 1, in [0.5, 1].
+        skew: share of the samples that has the node's main label, alternately −1 and 1, in [0.5, 1].
         mu: weight of the penalty on ‖w‖²/2, 1e-6 to 10.
         dtype: "float32" or "float64".
     """

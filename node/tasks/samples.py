@@ -66,7 +66,7 @@ class Unlike(ConfigError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensors:
-    """Tensors that all have n rows. Inputs in bytes are taken as shares of 255, targets as they are, float64 as float32."""
+    """Tensors that all have n rows. Inputs in bytes become shares of 255, targets stay, float64 becomes float32."""
 
     tree: Any
 
@@ -250,7 +250,7 @@ def _labels(values: Any, samples: int) -> NDArray[np.int64] | None:
 
 
 def _row(name: str, index: Tensor, rows: Tensor) -> Tensor:
-    """Rows of a tensor of a dict: what is named as a target or a mask stays as it is."""
+    """Return rows of a tensor of a dict: a tensor named as a target or a mask stays unchanged."""
     taken = rows[index]
     return taken if any(word in name.lower() for word in TARGETS) or name == "y" else _shares(taken)
 

@@ -1,4 +1,5 @@
-"""The interface of attacks: what an attacker knows, and what it sends to whom. For experiments: the owner of a node must consent twice.
+"""The interface of attacks: the knowledge of an attacker, and its message to each receiver. For experiments: the owner of a node
+must consent twice.
 
 Shapes: d parameters, h honest vectors, r receivers, c attackers, m samples.
 """

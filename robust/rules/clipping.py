@@ -121,7 +121,8 @@ class NormBound:
 
 
 def _clipped(stack: Stack, distances: Tensor, tau: Tensor | float, state: Tensor) -> Combined:
-    """Return our own vector moved by 1/(k + 1) of every difference, clipped to tau, (R, 1) or one for all; who was clipped to less than
+    """Return our own vector moved by 1/(k + 1) of every difference, clipped to tau, (R, 1) or one for all; and the peers clipped
+    to less than
     half.
     """
     factors = shortened(distances, tau)

@@ -57,7 +57,7 @@ class Balance(OneNumber):
 
 @parameters
 class Ubar:
-    """Our own vector with weight α, and with 1 − α the mean of those of the ⌈share·k⌉ nearest whose loss on our data is not above ours.
+    """The own vector with weight α, and with 1 − α the mean of those of the ⌈share·k⌉ nearest whose loss on own data is not above its own.
 
     If there are none, the one of least loss among the nearest; not with k = 1, as any vector would then be accepted. An absent peer
     counts as our own vector. With data that differ from node to node, or after several local steps, it tends to accept no peer, since

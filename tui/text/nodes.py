@@ -1,4 +1,4 @@
-"""The nodes that are looked at, a row each."""
+"""The attached nodes, a row each."""
 
 from starling.node.status import format as show
 from starling.tui.drawing.palette import NODE_SIGNS

@@ -1,4 +1,4 @@
-"""The nodes that the page looks at: polled at most once a second while somebody looks, let go when nobody does."""
+"""The nodes that the page shows: polled at most once a second while the page is open, released afterwards."""
 
 import asyncio
 import time

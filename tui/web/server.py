@@ -77,7 +77,7 @@ class PageServer:
             async with deadline:
                 await self._exchange(reader, writer)
         except (TimeoutError, OSError):
-            pass  # it went away, does not say what it wants, or made room
+            pass  # it disconnected, sent no request, or was dropped for another
         finally:
             self._open.pop(deadline, None)
             writer.close()

@@ -77,7 +77,7 @@ class Gathers(Pulled):
     codec: ExchangeCodec  # codecs; messages go through `response`
     edges: Edges
     states: States
-    losses: LossesOf | None = None  # for rules that look at what a model is worth; None: there are none
+    losses: LossesOf | None = None  # for rules that use losses of models; None: there are none
     byzantine: Byzantine | None = None  # rows that send each receiver another message
     _slots: dict[int, dict[int, int]] = field(default_factory=dict)  # by row: what rules remember of its peers
 

@@ -72,7 +72,7 @@ class Settings:
     selector: Selector
     edges: Edges
     states: States
-    compares: bool  # the selector looks at what was last known of the peer's vector
+    compares: bool  # the selector uses the last estimate of the peer's vector
     wish_limit: int
     settled_edges: int
     losses: LossesOf | None
@@ -85,7 +85,7 @@ def exchanges_of(mixer: Mixer, model: Tensor, vectors: Tensor, of: Settings) -> 
 
 
 def settled_of(mixer: Mixer) -> Callable[[Tensor, Any], Tensor]:
-    """Return what makes of models (N, d) and states those that are evaluated and given to others: where nodes broadcast, the anchors."""
+    """Return a function from models (N, d) and states to the models that are evaluated and sent: with broadcasts, the outer parameters."""
     edge: Any = mixer.edge
     settled: dict[EdgeKind, Callable[[Tensor, Any], Tensor]] = {
         EdgeKind.BROADCASTS: lambda _x, state: edge.settled(state)

@@ -1,4 +1,4 @@
-"""One run with all nodes as rows of one array: faults and time beside `starling.node.simulate.matrix.swarm`, evaluated every so often.
+"""One run with all nodes as rows of one array: faults and time in addition to `starling.node.simulate.matrix.swarm`, evaluated regularly.
 
 steps   rounds in lockstep of their numbers, each node on a clock of its own: a late node misses the exchange.
 clock   slots of fixed length: local steps by each node's speed, and visits on the live vectors.

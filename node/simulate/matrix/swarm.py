@@ -5,7 +5,7 @@
 Every number comes out of the same mixing, selecting and rounding functions on the same seeds as in a whole node, but sums are taken in
 another order: without faults the models are those of the plain loop (`tests/harness/reference.py`) to a relative 1e-9 in float64 after
 200 rounds, for every mixing algorithm. Faults are data (`node.simulate.matrix.faults`), so is the schedule of exchanges
-(`node.simulate.matrix.schedule`), and how long it all takes is computed beside it (`node.simulate.matrix.clocks`).
+(`node.simulate.matrix.schedule`), and durations are computed separately (`node.simulate.matrix.clocks`).
 
 Memory besides x: one copy of the shared vectors; the state of the mixing algorithm; with flows one vector per open edge that was
 ever used, and one per node.
@@ -59,10 +59,10 @@ class Swarm:
     selector: Selector
     seed: int
     alive: Tensor  # (N,) bool on the CPU. Rows that are not alive wait for `change`
-    compares: bool = False  # the selector looks at what was last known of the peer's vector
+    compares: bool = False  # the selector uses the last estimate of the peer's vector
     wish_limit: int = 0  # most coordinates of an exchange where responders wish for some as well; 0: they do not
     settled_edges: int = 8  # edges closed in order whose flows can still be revoked, per node
-    losses: LossesOf | None = None  # for rules that look at what a model is worth; None: they cannot
+    losses: LossesOf | None = None  # for rules that use losses of models; None: there are none
     byzantine: Byzantine | None = None  # the attackers; None: all are honest
     used: Tensor = field(init=False)  # (N,) bool: rows that were alive at any time
     flows: Flows | None = field(init=False, default=None)  # of all edges, where there are any
@@ -226,7 +226,7 @@ class Swarm:
         return x, state
 
     def _shared(self) -> Tensor:
-        """Return (N, D) as they are now, where there are attackers to look at them."""
+        """Return the current vectors (N, D), if there are attackers that read them."""
         if self.byzantine is None:
             return self._vectors
         x, state = self._states.of(slice(None))

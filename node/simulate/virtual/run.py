@@ -154,13 +154,13 @@ class _Run:
         """Add a row for each due round that all nodes have passed; a node without a model of that round counts with its current one."""
         while self._due:
             due = self._due[0]
-            # who sleeps has no model of this round: those who averaged do
+            # a sleeping node has no model of this round
             averaged = self._samples and due != self._due[-1]
             models = self._averaged(due) if averaged else self._all_models(due)
             if models is None:
                 return
             self._due.pop(0)
-            if models or not averaged:  # else nobody averaged in this round
+            if models or not averaged:  # else no node averaged in this round
                 self._add(due, models)
 
     def _averaged(self, due: int) -> dict[int, Tensor] | None:
@@ -178,7 +178,7 @@ class _Run:
         return {index: taken[index] if index in taken else nodes[index].vector for index in alive}
 
     def _passed(self, index: int, due: int) -> bool:
-        """Return whether a node has evaluated in a due round, or need not; who is about to join is not waited for."""
+        """Return whether a node has evaluated in a due round, or need not; a node that is about to join is not awaited."""
         virtual = self.swarm.nodes[index]
         if not _takes_part(virtual):
             return index >= self._scenario.simulate.nodes

@@ -45,7 +45,7 @@ class VirtualNode:
     """One running node of a virtual swarm."""
 
     node: Node
-    engine: Worker | None = None  # its engine as it is now; None before the first has opened
+    engine: Worker | None = None  # its current engine; None before the first has opened
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)  # cancelled by a crash
     ended: trio.Event = field(default_factory=trio.Event)  # the daemon ran to its end
 

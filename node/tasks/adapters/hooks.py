@@ -43,8 +43,8 @@ HARMLESS = frozenset({
 """Names that a module may define itself although no node calls them."""
 
 _OPTIMIZER = "the swarm's optimiser steps, as its manifest says (starling.adapters.optimizer_settings)"
-_END = "a node is not told that training is over"
-_CHECKPOINT = "a node's checkpoints hold parameters and buffers; register_buffer what must be kept"
+_END = "a node does not know when training is over"
+_CHECKPOINT = "a node's checkpoints hold parameters and buffers; register_buffer what must be saved"
 _MODE = "a node sets the mode of an evaluation itself"
 _NAMES = "a node collects what is logged; call self.log with the name that you want"
 _EARLIER = "Lightning 2 has on_train_epoch_end and on_validation_epoch_end instead"

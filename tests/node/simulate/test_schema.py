@@ -279,7 +279,7 @@ def test_wrong_keys_and_values_are_one_line(assignments, message):
             ("attack.kind=ali", "attack.nodes=1"),
             r"attack\.kind: 'ali' is unknown, choose one of alie, .*attack\.kind=alie`",
         ),
-        (("attack.kind=alie",), r"attack\.nodes: alie needs somebody to do it, got 0"),
+        (("attack.kind=alie",), r"attack\.nodes: alie needs at least one node, got 0"),
         (
             ("attack.nodes=15",),
             r"attack\.nodes: must leave two of simulate\.nodes = 16 honest, got 15; .*attack\.nodes=3`",
