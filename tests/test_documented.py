@@ -87,7 +87,7 @@ def test_every_block_is_executed_or_says_why_not(page):
     """What runs it, or `not-run:` and a reason, stands in its info string."""
     for block in pages.blocks(page):
         assert block.language, f"no language: {block.text[:80]!r}; `text` if nobody types it"
-        assert block.info or block.language == "text", f"neither run nor marked: {block.text[:80]!r}"
+        assert block.info or block.language in ("text", "math"), f"neither run nor marked: {block.text[:80]!r}"
         assert not block.info.startswith("not-run") or re.fullmatch(r"not-run: \S.{5,}", block.info), block.info
     assert re.findall(rf"^ +(?:```.*|(?:{PROGRAMS}) .+)$", pages.prose(page), re.MULTILINE) == [], "not in a block"
 
