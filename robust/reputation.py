@@ -34,12 +34,12 @@ PROOF = 100.0
 
 _HEALTHY = (
     "not_a_member", "stale", "late", "too_many_frames", "duplicate_reply", "unknown_swarm", "foreign_swarm",
-    "invitation_overused", "too_much_evidence", "late_contradicted", "state_outlier",
+    "invitation_overused", "too_much_evidence", "late_contradicted", "state_outlier", "crew_mute",
 )  # fmt: skip
 _PROVEN = ("equivocation", "state_poisoned")
 WEIGHTS = MappingProxyType(dict.fromkeys(_HEALTHY, SOFT) | dict.fromkeys(_PROVEN, PROOF))
 """Weights of faults that a healthy peer can cause (behind, restarted, overloaded, its invitation stolen, its model far from two that are
-alike), and of proven ones. Any other reason weighs HARD: a program that follows the protocol never causes it."""
+alike, its line deaf one way), and of proven ones. Any other reason weighs HARD: a program that follows the protocol never causes it."""
 
 EARNED = 0.2
 LATE_COSTS = 0.5

@@ -15,7 +15,8 @@ that was given up is no fault: it is late, and ignored.
 
     a peer dies or restarts        the crew has another name: what is under way is given up, and those who are there meet
     a frame is lost, or silence    one stage calls a meeting, at which all others come along
-    a stage owes and is mute       its peer's seat is freed (`owed.py`); so is it when another stage has already left over it
+    a stage owes and is mute, or   its peer's seat is freed (`owed.py`); so is it when another stage has already left over it
+    sends nothing of use
 
 `receive`, `tick`, `joined` and `parted` may come at any time; `want` when nothing is wanted; `done` after each `Work`.
 """
@@ -111,6 +112,7 @@ class Crew:
         self.roll.reset()
         self.owed.reset()
         self.steps.renamed()
+        self.meeting.renamed()
         for stage, ready in company.rename(crew, name, peers):
             self.roll.came(stage, ready)
         return self._go_on()
@@ -120,8 +122,8 @@ class Crew:
         company, self._moment.now = self.company, now
         if company.whole:
             company.whole, self._moment.trouble = False, True
-        if left:  # what we have seen for less than the owed turns they have seen for longer
-            self.meeting.free(stage for stage in self.owed.arrears if company.peers[stage] not in left)
+        if left:
+            self.meeting.follow(left)
         return self._go_on()
 
     def receive(self, peer: str, frame: Frame, now: float) -> list[Command]:
@@ -185,6 +187,7 @@ class Crew:
     def _called(self, stage: int, ready: Ready) -> None:
         """Come to a later meeting than ours, unless its caller has applied a step that we have not yet."""
         steps, moment = self.steps, self._moment
+        self.meeting.named(stage, ready)
         if self.meeting.called(stage, ready, busy=self._busy) and steps.running is not None:
             moment.trouble = moment.trouble or steps.evaluating or ready.step <= self.states.step
 

@@ -89,10 +89,14 @@ class States:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A task's result for the neighbour; empty where there is none."""
+    """A task's result for the neighbour; empty where there is none.
+
+    over: what it was given was so many times as long as usual; 0: it was not too long.
+    """
 
     payload: bytes = b""
     labels: bytes = b""
+    over: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

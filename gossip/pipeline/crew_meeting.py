@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from starling.gossip.pipeline.company import Company, Flow, Moment
-from starling.gossip.pipeline.crew_commands import Abandon, FreeSeat, Note, Send, UseState
+from starling.gossip.pipeline.crew_commands import Abandon, Blame, FreeSeat, Note, Send, UseState
 from starling.gossip.pipeline.crew_states import StageStates, notes
 from starling.gossip.pipeline.meeting import Fetch, Start, agree
 from starling.gossip.pipeline.owed import Owed
 from starling.gossip.pipeline.roll import Roll, has
 from starling.gossip.wire.schema import Ready
 
+VOICES = 2  # stages that free a seat, before it costs its holder standing: one may be deaf, or lie
 REPEAT_S = 1.0  # a Ready that is not answered by all is sent again
 TURN_S = 30.0  # of a meeting that somebody is missing at
 FETCH_S = 5.0  # for a state to begin to come; the next meeting says what is missing
@@ -31,6 +34,10 @@ class CrewMeeting:
     batches: int  # of held-out data at stage 0
     open: bool = False
     _calling: bool = False  # our Ready is sent again and again, and need not be sent in answer
+    _freed: set[str] = field(default_factory=set)  # of this crew
+    _named: dict[int, set[int]] = field(default_factory=dict)  # stage -> others that free its seat
+    _charged: set[int] = field(default_factory=set)
+    _followed: set[str] = field(default_factory=set)  # peers on whose word alone a seat was freed
     carried: bool = False  # our states go along into the crew that we are in now
 
     def agreed(self, round: int, left: int, until: float, *, evaluate: bool) -> Flow[Start | None]:
@@ -89,14 +96,58 @@ class CrewMeeting:
             self.moment.commands.append(Send(peer, self._ready(0, 0, 0, evaluate=False)))
         return True
 
+    def renamed(self) -> None:
+        """The crew is another one."""
+        self._freed.clear()
+        self._named.clear()
+        self._charged.clear()
+
+    def named(self, stage: int, ready: Ready) -> None:
+        """Note whose seats a stage frees. Raises ValueError: no_such_stage."""
+        if any(other >= self.company.stages or other == stage for other in ready.freed):
+            raise ValueError("no_such_stage")
+        for other in set(ready.freed) - {self.company.stage}:
+            self._named.setdefault(other, set()).add(stage)
+        self._charge()
+
+    def follow(self, left: Collection[str]) -> None:
+        """Go on with those who have `left`: free the seats that they free, if we have counted a turn too, or on the word of one, once."""
+        peers, owed = self.company.peers, self.owed.arrears
+        for stage, voices in sorted(self._named.items()):
+            new = {peers[voice] for voice in voices if peers[voice] in left} - self._followed
+            if stage not in owed and peers[stage] not in (*left, *self._freed) and new:
+                self._followed |= new
+                self.free((stage,))
+        self.free(stage for stage in owed if peers[stage] not in left)
+
     def free(self, stages: Iterable[int]) -> None:
         """Free the seats of stages that are in arrears."""
         for stage in stages:
             peer = self.company.peers[stage]
-            text = f"stage {stage} is mute: it has sent nothing for {self.owed.turns[stage]} turns in which it owed something; "
-            text += "the other stages go on without it"
+            if peer in self._freed:
+                continue
+            self._freed.add(peer)
+            seen = stage in self.owed.arrears
+            why = (
+                f"for {self.owed.count(stage)} turns in which it owed something"
+                if seen
+                else "says a stage that left it"
+            )
+            text = f"stage {stage} has sent nothing of use, {why}; the other stages go on without it"
             fields = {"stage": stage, "peer": peer}
             self.moment.commands += [Note("crew_mute", text, "warning", fields), FreeSeat(peer)]
+            if seen:
+                self._named.setdefault(stage, set()).add(self.company.stage)
+                told = structs.replace(self._ready(0, 0, 0, evaluate=False), freed=(stage,))
+                self.moment.tell(self.company, told)
+        self._charge()
+
+    def _charge(self) -> None:
+        """Blame those of whose arrears enough stages say, we among them."""
+        for stage, voices in sorted(self._named.items()):
+            if len(voices) >= VOICES and self.company.stage in voices and stage not in self._charged:
+                self._charged.add(stage)
+                self.moment.commands.append(Blame(self.company.peers[stage], "crew_mute"))
 
     def _ready(self, number: int, round: int, left: int, *, evaluate: bool) -> Ready:
         states = self.states
@@ -123,6 +174,7 @@ class CrewMeeting:
         roll.own = own
         roll.came(company.stage, own)
         owed.agree((stage, "ready") for stage in company.others)
+        self.free(owed.mute)
         repeat_at, over_at = moment.now, moment.now + TURN_S
         while True:
             if not company.whole or company.name != own.crew or roll.called > own.turn or moment.now >= until:

@@ -70,11 +70,12 @@ class CrewStep:
     _last_part: Told | None = None  # our part of the step that was last done
     _usual_s: float = 0.0  # that a step takes; 0: not known
     _stretch: float = 1.0  # of patience
+    _long: dict[int, int] = field(default_factory=dict)  # by stage, how often what it sent was shortened
     _over: int = 0  # the last meeting of which a step was given up: what still comes of its steps is of no use
 
     def renamed(self) -> None:
         """The crew is another one."""
-        self._early, self._over, self.moment.trouble = Early(), 0, True
+        self._early, self._over, self._long, self.moment.trouble = Early(), 0, {}, True
 
     def train(self, round: int) -> Flow[None]:
         """Do a local step. Raises Again: it is given up."""
@@ -86,6 +87,7 @@ class CrewStep:
         took_s = self.moment.now - began
         self._usual_s = min(took_s, MOST_LONGER * self._usual_s) if self._usual_s else took_s
         self._stretch = 1.0
+        self.owed.done()
 
     def evaluate(self, batches: int) -> Flow[Part | None]:
         """Take held-out data through all stages -> the last one's part; None: there is no value."""
@@ -160,6 +162,22 @@ class CrewStep:
         self.moment.commands.append(Note("crew_silent", text, "warning"))
         self._stretch *= 2.0  # or it was our impatience
 
+    def _refuse(self, sender: int, reason: str) -> None:
+        """Charge what cannot be computed with to who sent it; labels to the first stage as well, since others pass them on."""
+        suspects = {sender, 0} if reason.endswith("labels") else {sender}
+        for stage in sorted(suspects - {self.company.stage}):
+            self.owed.refused(stage)
+        if len(suspects) == 1:
+            self.moment.commands.append(Blame(self.company.peers[sender], reason))
+
+    def _too_long(self, sender: int, times: float) -> None:
+        """Tell the owner, the first time and whenever it is ten times as often."""
+        often = self._long[sender] = self._long.get(sender, 0) + 1
+        if often == 10 ** (len(str(often)) - 1):
+            text = f"what stage {sender} sent was {times:.0f} times as long as usual, and was shortened; that was so {often} times"
+            fields = {"stage": sender, "peer": self.company.peers[sender], "times": often}
+            self.moment.commands.append(Note("crew_shortened", text, "warning", fields))
+
     def _do(self, core: Step, task: Task) -> Flow[None]:
         company, states, roll = self.company, self.states, self.roll
         if isinstance(task, Compute) and self.evaluating and task.way == "B":
@@ -168,12 +186,14 @@ class CrewStep:
             result = yield DoTask(
                 task.way, company.crew, states.step, task.micro, task.payload, task.labels, self.evaluating
             )
+            sender = company.stage + (-1 if task.way == "F" else 1)
             if isinstance(result, Unfit):
-                sender = company.stage + (-1 if task.way == "F" else 1)
-                self.moment.commands.append(Blame(company.peers[sender], result.reason))
+                self._refuse(sender, result.reason)
                 raise Again
             if not isinstance(result, Computed):
                 raise EngineError(f"the stage did not compute: {result}")
+            if result.over:
+                self._too_long(sender, result.over)
             self._tasks.extend(core.computed(result.payload, result.labels))
         elif isinstance(task, Pass):
             where = (company.name, roll.number, states.step, task.micro, task.payload)

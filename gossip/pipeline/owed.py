@@ -4,6 +4,9 @@ A debt is entered when it is agreed: at a meeting everybody's Ready, at the begi
 gradient of the stage behind, and the part of everybody. It is struck off when it arrives. A *turn* ends when nothing has come forward for
 as long as the crew waits; a stage that owes and sent nothing at all in it is one turn further in arrears. Any frame of a stage ends its
 arrears: one that is waited for because it waits itself still answers, and only a mute one does not.
+
+What arrives and cannot be computed with pays no debt: such a stage is one turn further in arrears at once, and that ends with the next step
+that is done, not with a frame.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ class Owed:
 
     due: dict[int, set[str]] = field(default_factory=dict)
     turns: dict[int, int] = field(default_factory=dict)
+    unfit: dict[int, int] = field(default_factory=dict)  # deliveries by stage, since a step was done
     _heard: set[int] = field(default_factory=set)  # in this turn
 
     def agree(self, debts: Iterable[tuple[int, str]]) -> None:
@@ -34,8 +38,16 @@ class Owed:
 
     def reset(self) -> None:
         """Forget all: the stages are other peers'."""
-        self.due, self.turns = {}, {}
+        self.due, self.turns, self.unfit = {}, {}, {}
         self._heard.clear()
+
+    def done(self) -> None:
+        """A step is done, so all that was owed was paid."""
+        self.unfit.clear()
+
+    def refused(self, stage: int) -> None:
+        """What a stage sent cannot be computed with."""
+        self.unfit[stage] = self.unfit.get(stage, 0) + 1
 
     def arrived(self, stage: int, what: str) -> None:
         """Strike a debt off."""
@@ -61,9 +73,13 @@ class Owed:
     @property
     def arrears(self) -> tuple[int, ...]:
         """Stages of which a turn or more was counted."""
-        return tuple(sorted(self.turns))
+        return tuple(sorted({*self.turns, *self.unfit}))
 
     @property
     def mute(self) -> tuple[int, ...]:
         """Stages that have been in arrears for so long that their seats are freed."""
-        return tuple(stage for stage in self.arrears if self.turns[stage] >= TURNS)
+        return tuple(stage for stage in self.arrears if self.count(stage) >= TURNS)
+
+    def count(self, stage: int) -> int:
+        """Return the owed turns of a stage."""
+        return self.turns.get(stage, 0) + self.unfit.get(stage, 0)

@@ -490,6 +490,9 @@ class Ready(Message, frozen=True, tag="rdy"):
     copies: Annotated[tuple[Counter, ...], Meta(max_length=MAX_POINTS)] = ()
     safe: Counter = 0
     batches: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    freed: Annotated[
+        tuple[Stage, ...], Meta(max_length=MAX_STAGES)
+    ] = ()  # stages whose seats the sender frees. Since 1.4
 
 
 class Forward(Message, frozen=True, tag="fwd"):

@@ -231,10 +231,14 @@ class Advance(Call, frozen=True, tag="advance"):
 
 
 class Advanced(Call, frozen=True, tag="advanced"):
-    """Output for the next stage; empty from the last one."""
+    """Output for the next stage; empty from the last one.
+
+    over: what came was so many times as long as usual, and was shortened; 0: it was not.
+    """
 
     payload: bytes
     labels: bytes
+    over: float = 0.0
 
 
 class Retreat(Call, frozen=True, tag="retreat"):

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count
 
+from msgspec import structs
+
 from starling.gossip.errors import RemoteProtocolError
 from starling.gossip.pipeline import seats
 from starling.gossip.pipeline.copies import Copies
@@ -25,6 +27,7 @@ from starling.gossip.pipeline.crew_commands import (
     States,
     Summarize,
     Trained,
+    Unfit,
     UseState,
 )
 from starling.gossip.pipeline.crew_step import Plan
@@ -33,6 +36,7 @@ from starling.gossip.pipeline.stage import Part
 from starling.gossip.wire.schema import Piece
 
 LOOK_S, TASK_S, BYTES = 0.1, 0.01, 8
+FORGED = b"forged"
 BATCHES = 2  # of held-out data
 
 
@@ -60,6 +64,8 @@ class Engine:
                 if evaluate:
                     return Computed(payload + b"e", b"")
                 assert step == self.step
+                if payload == FORGED:
+                    return Unfit("activation_bad_shape")
                 self.seen.append((way, micro, payload))
                 return Computed(mixed(self.stage, way, step, micro, payload), b"")
             case Summarize():
@@ -94,7 +100,10 @@ class Node:
     machine: Crew
     engine: Engine
     rests_s: float = 0.0  # between rounds
+    slower: float = 1.0  # times that its engine takes
+    lost: float = 0.0  # of its frames, each way
     mute: bool = False
+    forges: str = ""  # names of frames whose payload it replaces
     aside: bool = False
     dead: bool = False
     round: int = 0
@@ -110,9 +119,11 @@ class Node:
 class World:
     """A crew of `stages`, which does rounds of `k` local steps. `lost` of all frames are; the others take up to `delay_s`."""
 
-    def __init__(self, stages, *, seed=0, k=3, micro=3, lost=0.0, delay_s=0.02, reorders=False, evaluates=False):
+    def __init__(
+        self, stages, *, seed=0, k=3, micro=3, lost=0.0, delay_s=0.02, reorders=False, evaluates=False, task_s=TASK_S
+    ):
         self.chance, self.stages, self.k, self.micro = random.Random(seed), stages, k, micro
-        self.lost, self.delay_s, self.reorders, self.evaluates = lost, delay_s, reorders, evaluates
+        self.lost, self.delay_s, self.reorders, self.evaluates, self.task_s = lost, delay_s, reorders, evaluates, task_s
         self.now, self.order, self.events = 0.0, count(), []
         self.nodes, self.claims, self.lines, self.blamed = {}, {}, {}, []
         for stage in range(stages):
@@ -222,7 +233,7 @@ class World:
                     node.evaluations.append(last)
                     self.at(0.0, self._round, node)
                 case _:
-                    self.at(TASK_S * self.chance.random(), self._work, node, command)
+                    self.at(self.task_s * node.slower * self.chance.random(), self._work, node, command)
 
     def _work(self, node, work):
         if not node.dead:
@@ -238,8 +249,11 @@ class World:
             self._send(node, peer, piece)
 
     def _send(self, node, peer, frame):
-        if node.mute or self.chance.random() < self.lost:
+        there = self.nodes.get(peer, node)
+        if node.mute or self.chance.random() < max(self.lost, node.lost, there.lost):
             return
+        if type(frame).__name__ in node.forges:
+            frame = structs.replace(frame, payload=FORGED)
         arrives = self.now + self.delay_s * self.chance.random()
         if not self.reorders:
             arrives = self.lines[node.peer, peer] = max(arrives, self.lines.get((node.peer, peer), 0.0))

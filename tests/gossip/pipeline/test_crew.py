@@ -1,12 +1,14 @@
 """A crew's machines together, on virtual time: whatever lines and machines do, all learn what they would have learned without it."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from starling.gossip.errors import EngineError, RemoteProtocolError
 from starling.gossip.pipeline import seats
-from starling.gossip.pipeline.crew_commands import Send, Unusable, UseState
+from starling.gossip.pipeline.crew_commands import Blame, DoTask, FreeSeat, Send, Unusable, UseState
 from starling.gossip.pipeline.crew_meeting import TURN_S
 from starling.gossip.pipeline.crew_step import FIRST_PATIENCE_S
 from starling.gossip.pipeline.owed import TURNS, Owed
@@ -82,12 +84,112 @@ def test_a_mute_stage_loses_its_seat_and_its_work_is_done_again_by_the_next(seed
         world.run(lambda: False, 5.0)
         world.start("new", which)
     assert watched(world, goal) == learned(stages, goal)
-    assert all(freed == mute.peer for node in world.nodes.values() for _, freed in node.freed)
+    assert all(freed == mute.peer for node in others for _, freed in node.freed)
     assert all("crew_torn" not in node.notes for node in world.nodes.values()), (
         "the states went along to the other crew"
     )
     assert seats.place(world.claims[mute.peer], stages)[0] == 0, "it does not come after them"
+    assert set(world.blamed) <= {(mute.peer, "crew_mute")}
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_it_costs_standing_where_two_stages_say_it_and_who_says_it_alone_only_leaves(victim):
+    """Each stage blames it once, after it has counted a turn itself."""
+    world = World(3)
+    assert world.run(world.safe, 60.0)
+    mute = world.nodes[f"p{victim}"]
+    mute.mute = mute.aside = True
+    world.run(lambda: False, FREED_S + 5.0)
+    assert world.blamed == [(mute.peer, "crew_mute")] * 2
+    pair = World(2)
+    assert pair.run(pair.safe, 60.0)
+    pair.nodes["p1"].mute = True
+    assert pair.run(lambda: bool(pair.nodes["p0"].freed), FREED_S)
+    assert pair.blamed == []
+
+
+@example(0, 3, 1, "Forward")
+@example(0, 3, 1, "Backward")
+@given(SEEDS, st.integers(2, 5), st.integers(0, 4), st.sampled_from(["Forward", "Backward", "Forward Backward"]))
+@settings(max_examples=20, deadline=None, phases=SHOWN)
+def test_a_stage_whose_results_cannot_be_computed_with_loses_its_seat_after_four_of_them(seed, stages, which, forges):
+    """It is not mute, and only its neighbours see it: the others go on with the one that leaves it. It costs a few seconds and no step."""
+    world = World(stages, seed=seed)
+    which %= stages
+    if (which == stages - 1 and forges == "Forward") or (which == 0 and forges == "Backward"):
+        which = stages - 1 - which
+    assert world.run(world.safe, 60.0)
+    forger = world.nodes[f"p{which}"]
+    forger.forges, forger.aside = forges, True
+    others = [node for node in world.nodes.values() if node.stage != which]
+    assert world.run(lambda: all(forger.peer in node.avoided for node in others), 10.0)
+    goal = max(node.engine.step for node in others) + STEPS
+    world.start("new", which)
+    assert watched(world, goal) == learned(stages, goal)
+    assert {peer for peer, _ in world.blamed} == {forger.peer}
+    assert all(freed == forger.peer for node in others for _, freed in node.freed)
+
+
+@pytest.mark.parametrize("task_s", [0.01, 20.0])
+@given(SEEDS, st.integers(2, 4), st.integers(0, 3))
+@settings(max_examples=6, deadline=None, phases=SHOWN)
+def test_an_honest_stage_that_is_slow_and_loses_three_frames_in_ten_keeps_its_seat(task_s, seed, stages, which):
+    """It is four times slower than the others, with tasks of up to 80 s, longer than any turn: it is there, as each frame says."""
+    world = World(stages, seed=seed, task_s=task_s)
+    slow = world.nodes[f"p{which % stages}"]
+    slow.slower, slow.lost = 4.0, 0.3
+    world.run(lambda: False, 3600.0)
+    assert all(not node.freed for node in world.nodes.values())
     assert world.blamed == []
+
+
+def test_a_liar_s_word_alone_frees_a_seat_once_and_costs_no_standing():
+    """It names an honest stage and leaves: the others follow it this time, and stay the next."""
+    world = World(3)
+    assert world.run(world.safe, 60.0)
+    honest, liar = world.nodes["p0"], world.nodes["p2"]
+    crew = honest.machine.company.name
+    honest.machine.receive("p2", Ready(crew, 0, 0, 0, 0, False, freed=(1,)), world.now)
+    assert [each for each in honest.machine.parted((), world.now) if isinstance(each, FreeSeat)] == [], (
+        "it has not left"
+    )
+    assert [each.peer for each in honest.machine.parted(("p2",), world.now) if isinstance(each, FreeSeat)] == ["p1"]
+    honest.machine.joined(1000, b"12345678", ("p0", "p9", "p2"), world.now, carried=True)
+    honest.machine.receive("p2", Ready(b"12345678", 0, 0, 0, 0, False, freed=(1,)), world.now)
+    assert [each for each in honest.machine.parted(("p2",), world.now) if isinstance(each, FreeSeat)] == []
+    honest.machine.receive("p9", Ready(b"12345678", 0, 0, 0, 0, False, freed=(0,)), world.now)
+    assert honest.machine.parted(("p9",), world.now) == [], "of us we know better"
+    assert world.blamed == []
+    with pytest.raises(RemoteProtocolError, match="crew_no_such_stage"):
+        honest.machine.receive("p2", Ready(b"12345678", 0, 0, 0, 0, False, freed=(3,)), world.now)
+    assert liar.freed == []
+
+
+def test_the_owner_is_told_of_a_shortened_result_the_first_time_and_at_each_tenfold():
+    class Bounded(Engine):
+        def answer(self, work):
+            result = super().answer(work)
+            return replace(result, over=20.0) if isinstance(work, DoTask) and work.way == "F" else result
+
+    world = World(2)
+    world.nodes["p1"].engine = Bounded(1)
+    assert world.run(lambda: world.steps() >= 12, 60.0)
+    assert world.nodes["p1"].notes.count("crew_shortened") == 2, "of 36"
+    assert "crew_shortened" not in world.nodes["p0"].notes
+    assert all(not node.freed for node in world.nodes.values()), "a bound is no verdict"
+
+
+def test_labels_that_do_not_fit_free_the_seats_of_all_who_may_have_sent_them_and_blame_nobody():
+    """The last stage sees them, the first draws them, and those between pass them on."""
+    world = World(3)
+    last = world.nodes["p2"].machine
+    assert world.run(world.safe, 60.0)
+    for _ in range(TURNS):
+        last.steps._refuse(1, "activation_bad_labels")
+    assert last.owed.mute == (0, 1)
+    assert not [each for each in last.tick(world.now) if isinstance(each, Blame)]
+    last.steps._refuse(1, "activation_bad_shape")
+    assert [each.peer for each in last.tick(world.now) if isinstance(each, Blame)] == ["p1"]
 
 
 def test_a_stage_that_is_busy_for_an_hour_says_so_and_keeps_its_seat():

@@ -95,6 +95,7 @@ CREW_ID = bytes(range(8))
 CREW = {
     "ready": wire.Ready(CREW_ID, 3, 41, 820, 20, False, (800, 820), (800,), 801, 17),
     "ready_short": wire.Ready(CREW_ID, 0, 0, 0, 0, True),
+    "ready_frees": wire.Ready(CREW_ID, 0, 0, 820, 0, False, freed=(1,)),
     "forward": wire.Forward(CREW_ID, 3, 820, 7, b"\x01activation", b"\x00labels"),
     "backward": wire.Backward(CREW_ID, 3, 820, 7, b"\x01gradient"),
     "told": wire.Told(CREW_ID, 3, 820, 0.25, 2.5, 0.0, 0, True),
@@ -120,6 +121,12 @@ def test_messages_without_what_was_appended_say_the_default(name):
     """Nodes of before 1.3 bore out all of a correction; those of before 1.4 said nothing of the rounds before."""
     before, name = GOLDEN["exchange"][name], name.partition("_before_")[0]
     assert decode("exchange", "peer", bytes.fromhex(before)) == EXCHANGE[name]
+
+
+def test_a_ready_of_before_1_4_frees_no_seat():
+    ready = decode("crew", "peer", bytes.fromhex(GOLDEN["crew"]["ready_before_1_4"]))
+    assert ready == CREW["ready"]
+    assert ready.freed == ()
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, math.nan, math.inf])

@@ -31,8 +31,8 @@ def result_of(reply: calls.Reply) -> Result:
     match reply:
         case calls.Pointed(step=step, points=points):
             return States(step, points)
-        case calls.Advanced(payload=payload, labels=labels):
-            return Computed(payload, labels)
+        case calls.Advanced():
+            return Computed(reply.payload, reply.labels, reply.over)
         case calls.Summed():
             return Part(reply.squares, reply.loss, reply.value, reply.samples, reply.fine)
         case calls.Refused(kind="peer", reason=reason):

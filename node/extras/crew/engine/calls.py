@@ -28,12 +28,12 @@ class StageCalls:
         if call.evaluate:
             return calls.Advanced(*self._stage.evaluation.advance(call.micro, call.payload, call.labels))
         at = MicroBatch(call.crew, call.step, call.micro)
-        return calls.Advanced(*self._stage.advance(at, call.payload, call.labels))
+        return calls.Advanced(*self._stage.advance(at, call.payload, call.labels), self._stage.over)
 
     def retreat(self, call: calls.Retreat) -> calls.Advanced:
         """Compute a backward of a micro-batch."""
         at = MicroBatch(call.crew, call.step, call.micro)
-        return calls.Advanced(self._stage.retreat(at, call.payload), b"")
+        return calls.Advanced(self._stage.retreat(at, call.payload), b"", self._stage.over)
 
     def summary(self, _call: calls.Summary) -> calls.Summed:
         """Return this stage's part of a step, or of an evaluation."""

@@ -6,7 +6,7 @@ Shapes: m samples of a micro-batch.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +17,7 @@ from starling.gossip.compress.activations import Cache, Codec
 from starling.gossip.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from starling.gossip.rng import generator
 from starling.node.extras.crew.engine import labels as packed
+from starling.node.extras.crew.engine.bound import LaneBound
 from starling.node.extras.crew.engine.place import MicroBatch, Place, Totals
 from starling.node.tasks.api import Data, Sampled, Staged
 from starling.node.tasks.batches import part
@@ -158,13 +159,14 @@ class Received:
         """`served`: the codec of evaluations."""
         self._place, self._totals = place, totals
         self._forward, self._served, self._backward = forward, served, backward
-        self._cache = Cache(place.manifest.crew.cache_bytes)
+        self._cache, self._bound = Cache(place.manifest.crew.cache_bytes), LaneBound()
 
     def training(self, at: MicroBatch, payload: bytes, labels: bytes) -> Given:
-        """Decode a micro-batch of a known size."""
+        """Decode a micro-batch of a known size, and shorten it if it is too long."""
         given = self._decoded(payload, labels, self._forward, self._place.samples(at.number))
-        given.x.requires_grad_()
-        return given
+        x = self._bound(given.x)
+        self._totals.over = self._bound.shortened
+        return replace(given, x=x.requires_grad_())
 
     def held_out(self, number: int, payload: bytes, labels: bytes) -> Given:
         """Decode as many samples as there are labels."""

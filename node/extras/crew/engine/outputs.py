@@ -12,6 +12,7 @@ from starling.gossip.compress.activations import Cache, Codec
 from starling.gossip.errors import ConfigError, RemoteProtocolError
 from starling.gossip.rng import generator
 from starling.node.extras.crew.engine import labels as packed
+from starling.node.extras.crew.engine.bound import LaneBound
 from starling.node.extras.crew.engine.inputs import Given
 from starling.node.extras.crew.engine.place import MicroBatch, Place, Totals
 from starling.node.tasks.api import Staged
@@ -45,7 +46,7 @@ class Forwarded:
     def __init__(self, place: Place, forward: Codec, served: Codec, backward: Codec, totals: Totals) -> None:
         """`served`: the codec of evaluations."""
         self._forward, self._served, self._backward, self._totals = forward, served, backward, totals
-        self._cache = Cache(place.manifest.crew.cache_bytes)
+        self._cache, self._bound = Cache(place.manifest.crew.cache_bytes), LaneBound()
 
     def training(self, at: MicroBatch, output: Tensor, given: Given) -> tuple[Tensor, Sent]:
         """Encode the output. Raises ConfigError: it does not fit a frame."""
@@ -63,13 +64,15 @@ class Forwarded:
         return activations.encode(output.cpu(), self._served, generator(0, "nearest"))[0], given.packed
 
     def backward(self, output: Tensor, payload: bytes) -> None:
-        """Decode the output's gradient. Raises RemoteProtocolError: it does not fit."""
+        """Decode the output's gradient, and shorten it if it is too long. Raises RemoteProtocolError: it does not fit."""
         try:
             gradient, _ = activations.decode(payload, self._backward, len(output))
         except ValueError as error:
             raise RemoteProtocolError("", f"gradient_{error}") from error
         if gradient.shape != output.shape:
             raise RemoteProtocolError("", "gradient_bad_shape")
+        gradient = self._bound(gradient)
+        self._totals.over = self._bound.shortened
         output.backward(gradient.to(output.device))  # type: ignore[no-untyped-call]
 
     def finish(self, *, applied: bool) -> None:

@@ -51,6 +51,7 @@ class Totals:
 
     Attributes:
         loss: nan if there were numbers that are not finite.
+        over: how many times as long as usual what the last task was given is, if that is too long (`bound.py`); else 0.
         value: the task's score, summed over `samples`.
     """
 
@@ -59,7 +60,7 @@ class Totals:
 
     def clear(self) -> None:
         """Begin anew."""
-        self.loss, self.value, self.samples = 0.0, 0.0, 0
+        self.loss, self.value, self.samples, self.over = 0.0, 0.0, 0, 0.0
 
     def add(self, value: float, loss: float, samples: int) -> None:
         """Add the score of held-out samples."""

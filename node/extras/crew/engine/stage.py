@@ -64,11 +64,17 @@ class Stage:
         """Return the batches of held-out data at the first stage; 0 at others."""
         return self._inputs.batches
 
+    @property
+    def over(self) -> float:
+        """Return how many times as long as usual what the last task was given is, if that is too long; else 0."""
+        return self._totals.over
+
     def advance(self, at: MicroBatch, payload: bytes, labels: bytes) -> Sent:
         """Compute a forward -> payload and labels for the next stage. Raises RemoteProtocolError: what came does not fit."""
         if not self._begun:
             self._begun = True
             self._blocks.begin()
+        self._totals.over = 0.0
         given = self._inputs.training(at, payload, labels)
         output = self._blocks(given.x, derive(self._place.manifest.seed, "layers", *self._place.chance(at)))
         output, sent = self._outputs.training(at, output, given)
@@ -83,6 +89,7 @@ class Stage:
         held = self._held.pop(at.number, None)
         if held is None:
             raise LocalProtocolError(f"micro-batch {at.number} is not held")
+        self._totals.over = 0.0
         self._outputs.backward(held.output, payload)
         return self._inputs.gradient(held.x, at)
 

@@ -1,0 +1,67 @@
+"""What a neighbour sends is no longer than its past allows."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.crews import FORGERIES, forged, without_bound
+from starling.node.config.schema import OptimizerSection
+from starling.node.extras.crew.engine.bound import ENOUGH, MOST, LaneBound
+
+SGD = OptimizerSection(kind="sgd", lr=0.05, schedule="constant")
+
+
+def length(values):
+    return float(values.square().mean().sqrt())
+
+
+@given(st.lists(st.floats(0.5, 0.5 * MOST), min_size=1, max_size=40))
+def test_what_is_not_too_long_stays_as_it_is_to_the_bit(lengths):
+    bound, values = LaneBound(), torch.linspace(-1.0, 1.0, 24).view(2, 12)
+    for each in lengths:
+        assert torch.equal(bound(values * each), values * each)
+        assert bound.shortened == 0.0
+
+
+@given(st.floats(1.1 * MOST, 1e30), st.integers(1, 3))
+def test_what_is_too_long_keeps_its_direction_and_has_the_greatest_length(times, samples):
+    """A micro-batch may have a sample more than another: lengths are those of one number."""
+    bound, values = LaneBound(), torch.ones(2, 3)
+    for _ in range(ENOUGH):
+        bound(values)
+    short = bound(torch.ones(samples, 3) * times)
+    assert length(short) == pytest.approx(MOST, rel=1e-5)
+    assert torch.equal(short, short[0, 0].expand_as(short))
+    assert bound.shortened == pytest.approx(times, rel=1e-5)
+
+
+def test_a_forger_raises_what_is_usual_no_faster_than_its_results_are_a_majority():
+    """A minority of forged ones among 256 changes the bound not at all."""
+    bound, values = LaneBound(), torch.ones(4)
+    for _ in range(256):
+        bound(values)
+    for _ in range(127):
+        assert length(bound(values * 1e9)) == pytest.approx(MOST)
+    assert length(bound(values * 1e9)) == pytest.approx(MOST)
+
+
+def test_before_there_is_a_past_and_after_nothing_but_zeros_all_is_taken():
+    bound = LaneBound()
+    for each in (1e-3, 1e3, 0.0, 0.0, 0.0):
+        bound(torch.full((3,), each))
+    assert torch.equal(bound(torch.ones(3)), torch.ones(3)), "a gradient that was zero may begin"
+
+
+@pytest.mark.parametrize("name", ["activations × 10⁶", "gradients × 10⁶"])
+def test_a_stage_that_forges_lengths_for_a_while_no_longer_ends_what_is_learned(name):
+    """Without the bound its neighbour's parameters are thrown where nothing is learned any more."""
+    way, forge = FORGERIES[name]
+    honest, moved = forged(SGD, "", forge)
+    with without_bound():
+        worst, thrown = forged(SGD, way, forge)
+    bounded, moved_less = forged(SGD, way, forge)
+    assert worst > 2.0
+    assert thrown > 1e6
+    assert bounded < honest + 0.5
+    assert moved_less < 5.0 * moved
