@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from starling.gossip.errors import EngineError, RemoteProtocolError
 from starling.gossip.pipeline import seats
-from starling.gossip.pipeline.crew_commands import DoTask, FreeSeat, Send, Unfit, Unusable, UseState
+from starling.gossip.pipeline.crew_commands import Blame, DoTask, FreeSeat, Send, Unfit, Unusable, UseState
 from starling.gossip.pipeline.crew_meeting import TURN_S
 from starling.gossip.pipeline.crew_step import FIRST_PATIENCE_S
 from starling.gossip.pipeline.owed import TURNS, Owed
@@ -177,6 +177,27 @@ def test_the_owner_is_told_of_a_shortened_result_the_first_time_and_at_each_tenf
     assert world.nodes["p1"].notes.count("crew_shortened") == 2, "of 36"
     assert "crew_shortened" not in world.nodes["p0"].notes
     assert all(not node.freed for node in world.nodes.values()), "a bound is no verdict"
+
+
+def test_a_stage_follows_who_leaves_and_blames_nobody_on_the_word_of_others():
+    """Two of four name a third: it goes with those who have left, and has seen nothing itself that costs standing."""
+    world = World(4)
+    assert world.run(world.safe, 60.0)
+    honest = world.nodes["p0"]
+    crew = honest.machine.company.name
+    for sender in ("p1", "p2"):
+        said = honest.machine.receive(sender, Ready(crew, 0, 0, 0, 0, False, freed=(3,)), world.now)
+        assert not [each for each in said if isinstance(each, Blame)]
+    kinds = [type(each) for each in honest.machine.parted(("p3",), world.now)]
+    assert FreeSeat not in kinds, "that is the accused, who may move as it likes"
+    assert FreeSeat in [type(each) for each in honest.machine.parted(("p1",), world.now)]
+    other = World(4)
+    assert other.run(other.safe, 60.0)
+    waits = other.nodes["p0"].machine
+    waits.receive("p1", Ready(waits.company.name, 0, 0, 0, 0, False, freed=(3,)), other.now)
+    assert FreeSeat not in [type(each) for each in waits.parted(("p2",), other.now)], (
+        "the one who said it is still here"
+    )
 
 
 @pytest.mark.parametrize(("reason", "freed", "blamed"), [("labels", {"p0", "p1"}, set()), ("shape", {"p1"}, {"p1"})])
