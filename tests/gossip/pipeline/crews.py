@@ -134,7 +134,7 @@ class World:
         plan = Plan(self.micro, 0, self.k, None)
         machine = Crew(stage, self.stages, plan, Copies(BYTES), 0, BATCHES if stage == 0 else 0)
         node = self.nodes[peer] = Node(peer, stage, machine, Engine(stage))
-        self.at(0.0, self._look, node)
+        self.at(0.0, self.look, node)
         self.at(0.0, self._round, node)
         return node
 
@@ -166,10 +166,11 @@ class World:
         """Every stage's state is kept elsewhere."""
         return all(node.machine.states.safe for node in self.nodes.values())
 
-    def _look(self, node):
+    def look(self, node):
+        """A node notices who is in its crew, and sits where it should."""
         if node.dead:
             return
-        self.at(LOOK_S, self._look, node)
+        self.at(LOOK_S, self.look, node)
         self._sit(node)
         number = self.claims[node.peer]
         crew = seats.place(number, self.stages)[0]
@@ -204,7 +205,8 @@ class World:
         if not node.dead:
             self._do(node, node.machine.train(node.round, self.k, self.now))
 
-    def _measure(self, node):
+    def measure(self, node):
+        """A node wants an evaluation."""
         if not node.dead:
             self._do(node, node.machine.evaluate(node.round, self.k, self.now))
 
@@ -228,7 +230,7 @@ class World:
                     self.at(TASK_S, self._done, node, None)
                 case Trained(round):
                     node.round = round + 1
-                    self.at(node.rests_s, self._measure if self.evaluates else self._round, node)
+                    self.at(node.rests_s, self.measure if self.evaluates else self._round, node)
                 case Evaluated(last):
                     node.evaluations.append(last)
                     self.at(0.0, self._round, node)

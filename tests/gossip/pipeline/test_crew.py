@@ -249,8 +249,8 @@ def test_a_stage_whose_others_do_not_evaluate_goes_on_without_a_value():
     world.nodes["p0"].machine.give_up()
     alone = world.nodes["p0"]
     world.events.clear()
-    world.at(0.0, world._look, alone)
-    world.at(0.0, world._measure, alone)
+    world.at(0.0, world.look, alone)
+    world.at(0.0, world.measure, alone)
     assert world.run(lambda: alone.evaluations == [None], 40.0)
 
 
