@@ -1,6 +1,6 @@
 """A bound on how long an activation or a gradient of a neighbour may be, by those that came over the same lane before.
 
-A stage cannot check that what comes is what the stage before computed: nobody else has the parameters that it used (decision 141). What is
+A stage cannot check that what comes is what the stage before computed: nobody else has the parameters that it used (decision 142). What is
 `MOST` times as long as usual is made that long, so a forged one moves this stage no further than an honest one of that length.
 What is not longer stays as it is, to the bit.
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 MOST = 16.0
-"""Times the usual length. No honest stage's was longer than 6.2 times at rates with which a model learns (decision 141)."""
+"""Times the usual length. No honest stage's was longer than 6.2 times at rates with which a model learns (decision 142)."""
 REMEMBERED = 256  # lengths of a lane
 ENOUGH = 4  # before which nothing is usual: of fewer a single short one would shorten all others
 
