@@ -1,4 +1,4 @@
-"""How a task's loss is computed here, chosen once: as the task does it, compiled, in less precision, with activations computed again."""
+"""Computation of a task's loss, chosen once: plain, compiled, in lower precision, or with recomputed activations."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack

@@ -33,12 +33,12 @@ MAX_WAITING = 64
 
 
 def mark_of(swarm: str) -> bytes:
-    """What is told of a swarm's id."""
+    """Return the hash by which a swarm is announced on the local network."""
     return hashlib.blake2b(b"starling/lan/1\0" + swarm.encode(), digest_size=16).hexdigest().encode()
 
 
 def told(addresses: Iterable[str]) -> tuple[Endpoint, ...]:
-    """Of a node's own addresses those that may be told on the local network: private ones, of one port."""
+    """Return the own addresses that may be announced on the local network: private ones, of one port."""
     found = [parse(each) for each in addresses]
     private = [each for each in found if not (is_name(each) or each.relay) and kind_of(each.host) == "private"]
     return tuple(each for each in private if each.port == private[0].port)
@@ -46,7 +46,7 @@ def told(addresses: Iterable[str]) -> tuple[Endpoint, ...]:
 
 @dataclass(slots=True)
 class Found:
-    """What was heard on the local network of one swarm, by one node. Pure."""
+    """Announcements of one swarm on the local network, as one node received them. Pure."""
 
     swarm: str
     me: str
@@ -55,7 +55,7 @@ class Found:
     def heard(
         self, properties: Mapping[bytes, bytes | None], hosts: Sequence[str], port: int | None
     ) -> tuple[str, ...]:
-        """Of an announcement, which may hold anything: the addresses, with /p2p/ID, that are new."""
+        """Return the new addresses, with /p2p/ID, of an announcement, which may contain anything."""
         if properties.get(b"swarm") != mark_of(self.swarm) or not 1 <= (port or 0) <= 65535:
             return ()
         peer = (properties.get(b"peer") or b"").decode("ascii", "replace")
@@ -167,5 +167,5 @@ class Lan:
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """What a library does that blocks; a thread that is not finished when this is cancelled is left to itself."""
+    """Run a blocking call of a library in a thread, which is abandoned on cancellation."""
     return await trio.to_thread.run_sync(work, abandon_on_cancel=True)  # type: ignore[call-arg]

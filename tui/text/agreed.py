@@ -1,4 +1,4 @@
-"""What the members of a swarm agreed on, as text."""
+"""The manifest's agreements as text."""
 
 from starling.node.status import format as show
 from starling.node.status.snapshot import StatusSnapshot

@@ -30,7 +30,7 @@ UNKNOWN = f"{show.MISSING}  nothing known yet"
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the page's address requests. Unknown values get the default."""
+    """Request in the page's address. Unknown values get the default."""
 
     page: str = "node"
     node: str = ""

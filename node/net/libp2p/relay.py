@@ -43,7 +43,7 @@ STATUS: Mapping[Refusal, Status.ValueType] = MappingProxyType(
 
 
 class Relay:
-    """Of one host, with what its owner gives to others."""
+    """The relay of one host, within its owner's limits."""
 
     def __init__(self, links: Links, announcing: Announcing, mode: Mode) -> None:
         self._links, self._announcing = links, announcing

@@ -1,4 +1,4 @@
-"""What a relay gives to whom: reservations, circuits, their bytes and their time. Pure: peers and times in, decisions out.
+"""Allocation of a relay: reservations, circuits, their bytes and their time. Pure: peers and times in, decisions out.
 
 Theory of operation. A member that nobody can dial *reserves* a place at a relay, and whoever wants to reach it asks the relay for a
 *circuit* to it, a stream in each connection of which the relay copies the bytes. The relay sees who talks with whom, when and how much,
@@ -37,7 +37,7 @@ Mode = Literal["off", "control", "small"]
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a relay gives at most."""
+    """Limits of a relay."""
 
     circuit_bytes: int  # both ways together
     circuit_s: float
@@ -95,7 +95,7 @@ class RelaySlots:
 
     @property
     def circuits(self) -> tuple[Circuit, ...]:
-        """Those that are open, the oldest first."""
+        """Return the open circuits, the oldest first."""
         return tuple(self._circuits.values())
 
     def holders(self, now: float) -> tuple[str, ...]:
