@@ -113,6 +113,10 @@ class Member:
             return False
         if self._grant.finished:
             raise ConfigError("the swarm has finished: leave the loop when swarm.finished is true")
+        if (
+            self._is_given and not self._ahead
+        ):  # the wait at the round's end was interrupted: the mix replaces what was done since
+            return self._taken(self._granted(wait=True))
         if not stepped:
             return False
         self._tally.note(loss)

@@ -154,8 +154,8 @@ def main():
             optimizer.step()
             optimizer.zero_grad()
             swarm.step()
-        if swarm.round >= 20:
-            print("twenty rounds", flush=True)
+        if swarm.round >= {ROUNDS}:
+            print("enough rounds", flush=True)
             {END}
 
 if __name__ == "__main__":
@@ -164,8 +164,20 @@ if __name__ == "__main__":
 BATCHES = "loader = [(x[at : at + 32], y[at : at + 32]) for at in range(0, 256, 32)]"
 
 
-def alone(end, loader=BATCHES):
-    return ALONE.replace("{LOCAL}", LOCAL).replace("{LOADER}", loader).replace("{END}", end)
+def alone(end, loader=BATCHES, rounds=20):
+    given = {"{LOCAL}": LOCAL, "{LOADER}": loader, "{END}": end, "{ROUNDS}": str(rounds)}
+    script = ALONE
+    for name, text in given.items():
+        script = script.replace(name, text)
+    return script
+
+
+def with_workers(start, more=""):
+    """A loader of 8 batches, in two processes of its own."""
+    return (
+        "loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=32, num_workers=2, "
+        f"multiprocessing_context='{start}'{more})"
+    )
 
 
 @pytest.mark.acceptance
@@ -181,7 +193,7 @@ def alone(end, loader=BATCHES):
 )
 def test_however_a_script_ends_its_node_leaves_in_order_within_seconds(tmp_path, end, code):
     process = started(tmp_path, "alone.py", alone(end))
-    assert process.stdout.readline() == "twenty rounds\n"
+    assert process.stdout.readline() == "enough rounds\n"
     began = time.monotonic()
     process.communicate(timeout=WAIT_S)
     assert process.returncode == code
@@ -195,7 +207,7 @@ def test_under_nohup_a_hang_up_ends_neither_script_nor_node(tmp_path):
     process = started(
         tmp_path, "alone.py", "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + alone("pass")
     )
-    assert process.stdout.readline() == "twenty rounds\n"
+    assert process.stdout.readline() == "enough rounds\n"
     attached = Attached(tmp_path / "alone")
     process.send_signal(signal.SIGHUP)
     reached = attached.status().round
@@ -208,15 +220,104 @@ def test_under_nohup_a_hang_up_ends_neither_script_nor_node(tmp_path):
 @pytest.mark.acceptance
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
 def test_workers_of_a_data_loader_do_not_disturb_a_swarm(tmp_path, start):
-    """One node, no hang; forked workers inherit what tells the node that the script is there, and do not keep it alive."""
-    loader = (
-        "loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=32, num_workers=2, "
-        f"multiprocessing_context='{start}')"
-    )
-    process = started(tmp_path, "alone.py", alone("return", loader))
+    """Twenty epochs, each with workers of its own: one node, no hang."""
+    process = started(tmp_path, "alone.py", alone("return", with_workers(start), rounds=20 * 8 // 5))
     out, err = process.communicate(timeout=WORKERS_S)
-    assert (process.returncode, out) == (0, "twenty rounds\n"), err
+    assert (process.returncode, out) == (0, "enough rounds\n"), err
     until(lambda: gone(tmp_path))
+
+
+@pytest.mark.acceptance
+def test_workers_that_outlive_a_killed_script_do_not_keep_its_node(tmp_path):
+    """They inherit what tells the node that the script is there, and see its end only when they look for it."""
+    end = "time.sleep(2.0); os.kill(os.getpid(), 9)"
+    process = started(tmp_path, "alone.py", alone(end, with_workers("fork", ", persistent_workers=True")))
+    assert process.stdout.readline() == "enough rounds\n"
+    assert len(psutil.Process(process.pid).children()) == 3, "a node and two workers"
+    process.wait(WAIT_S)
+    began = time.monotonic()
+    until(lambda: gone(tmp_path))
+    assert time.monotonic() - began < 8.0
+    assert load(tmp_path / "alone").ended == "left"
+    process.communicate(timeout=WAIT_S)  # until the workers, too, have closed what they inherited
+
+
+STOPPED = """
+import os, signal, sys, time, traceback
+from pathlib import Path
+import torch
+from torch import nn
+import starling
+
+def press():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(1.0)
+
+class Interrupted(torch.optim.AdamW):
+    def step(self, closure=None):
+        if Path("in the step").exists():
+            Path("in the step").unlink()
+            press()
+        return super().step(closure)
+
+def cell(swarm):
+    while not swarm.finished:
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        swarm.step()
+        time.sleep({PAUSE})
+
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = Interrupted(model.parameters(), lr=3e-3)
+x = torch.randn(256, 8)
+y = x.sin().sum(1, keepdim=True)
+swarm = {SWARM}
+print(swarm.invite(), flush=True)
+while True:
+    try:
+        cell(swarm)
+        break
+    except KeyboardInterrupt as stopped:
+        print(*[frame.name for frame in traceback.extract_tb(stopped.__traceback__)], flush=True)
+swarm.close()
+"""
+
+
+@pytest.mark.acceptance
+def test_ctrl_c_in_a_step_and_in_each_wait_leaves_a_script_that_goes_on(tmp_path):
+    """Before training begins, inside the optimizer, and at a round's end, where the other one has not done its steps; the node answers."""
+    given = f"model=model, optimizer=optimizer, {LOCAL}"
+    script = STOPPED.replace("{SWARM}", f'starling.Swarm.create("first", rounds=30, local_steps=4, quorum=2, {given})')
+    first = started(tmp_path, "first.py", script.replace("{PAUSE}", "0.01"))
+    invite = first.stdout.readline().strip()
+    node = Attached(tmp_path / "first")
+    until(lambda: node.status().state == "waiting")
+    time.sleep(1.0)
+
+    def stopped_in(name):
+        assert name in first.stdout.readline().split()
+        assert node.status().peer
+
+    first.send_signal(signal.SIGINT)
+    stopped_in("finished")
+    joined = STOPPED.replace("{SWARM}", f'starling.Swarm("second", sys.argv[1], {given})')
+    slow = joined.replace("{PAUSE}", "1.0 if Path('slow').exists() else 0.01").replace('"in the step"', '"nowhere"')
+    (tmp_path / "slow").touch()
+    second = started(tmp_path, "second.py", slow, invite)
+    until(lambda: node.status().round >= 1)
+    first.send_signal(signal.SIGINT)
+    stopped_in("_granted")
+    (tmp_path / "in the step").touch()
+    stopped_in("press")
+    (tmp_path / "slow").unlink()
+    assert not ended(first)
+    ended(second)
+    finals = [load(tmp_path / name) for name in ("first", "second")]
+    assert [each.ended for each in finals] == ["finished", "finished"]
+    assert [each.snapshot.local_steps for each in finals] == [30 * 4, 30 * 4]
+    assert gone(tmp_path)
 
 
 @pytest.mark.acceptance

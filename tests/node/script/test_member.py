@@ -354,6 +354,47 @@ def test_a_model_that_is_no_longer_finite_is_not_sent(tmp_path, monkeypatch):
     done(engine, calls.Stop())
 
 
+def test_after_ctrl_c_in_the_wait_at_a_round_s_end_the_next_step_ends_the_round(tmp_path):
+    """What was done since is replaced by the mix; the next round has all its steps."""
+    engine = Scripted(agreement(), tmp_path)
+
+    def script():
+        made, model, batch = pieces(agreement(), "a", 0)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        member = Member(tmp_path, Parts(model, unwrapped(optimizer)), Up())
+        received, ends = member.client.receive, []
+
+        def interrupted():
+            member.client.receive = received
+            raise KeyboardInterrupt
+
+        assert not member.grant.finished
+        member.client.receive = interrupted
+        for number in range(2 * STEPS + 1):
+            made.loss(model, batch(number)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            try:
+                ends.append(member.step(0.5))
+            except KeyboardInterrupt:
+                ends.append(None)
+        mixed = flatten(model, layout(model))
+        member.close()
+        return ends, mixed
+
+    with running(script) as outcome:
+        for number in range(2):
+            assert done(engine, calls.Train(number, STEPS)).figures.local_steps == (number + 1) * STEPS
+            engine.replica.x.mul_(0.5)
+            done(engine, calls.Mix(number))
+        mixed = x_of(engine)
+        engine.handle(calls.Train(2, STEPS))
+        engine.hear(lambda: not engine.has_script)
+    assert outcome.value[0] == [*[False] * (STEPS - 1), None, True, *[False] * (STEPS - 1), True]
+    assert torch.equal(outcome.value[1], mixed)
+    done(engine, calls.Stop())
+
+
 def test_after_the_end_a_step_is_refused(tmp_path):
     engine = Scripted(agreement(), tmp_path)
 
