@@ -6,17 +6,25 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
 from starling.integrations import distributed
+from starling.node.attach import Attached
 from starling.node.script import swarm
+from starling.node.status.control import ControlError
+from starling.node.status.final import load
+from tests.harness.processes import until
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0  # with all that they import, on a busy machine
 CTRL_C_S, DEAD_S = 4.0, 5.0  # within which a rank that waits hears Ctrl-C, and rank 0 that another is gone
+GONE_S = 20.0  # for processes to end on a busy machine; long before the group's timeout, a minute
 NEEDS = {"accelerated": "accelerate", "trainer": "transformers", "lightning": "lightning"}
 CASES = [
     "rounds", "views", "clock", "clock_of_shards", "lost", "over", "state", "created", "refused", "unequal", "shards", "copies",
@@ -30,6 +38,19 @@ pytestmark = [
 ]
 
 
+def environment(port):
+    """Of two ranks, but for which one it is."""
+    return {
+        **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }  # fmt: skip
+
+
+def trains(node):
+    with suppress(ControlError):  # it is not up yet
+        return node.running and node.status().round >= 3
+
+
 def missing(case):
     return case in NEEDS and importlib.util.find_spec(NEEDS[case]) is None
 
@@ -39,10 +60,7 @@ def ran(folder, *cases):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {
-        **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    }  # fmt: skip
+    shared = environment(port)
     command = [sys.executable, "-m", "tests.integrations.ranks", str(folder), *cases]
     ranks = [
         subprocess.Popen(
@@ -89,6 +107,43 @@ def test_trainers_of_two_ranks(tmp_path, case):
         pytest.skip(f"needs {NEEDS[case]}")
     took, errors = ran(tmp_path, case)
     assert [case in each for each in took] == [True, True], errors
+
+
+def test_a_rank_that_is_killed_takes_the_others_and_the_node_with_it(tmp_path):
+    """Of a script with a node of its own. Rank 0 learns it from its collective, the node from rank 0, and leaves in order."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    script = [
+        sys.executable,
+        "-m",
+        "tests.integrations.scripts.ranks",
+        str(tmp_path / "node"),
+        "0",
+        "ddp",
+        "--quorum=1",
+    ]
+    shared = environment(port)
+    with (tmp_path / "errors").open("wb") as errors:
+        ranks = [
+            subprocess.Popen(
+                script, cwd=ROOT, env={**shared, "RANK": rank, "LOCAL_RANK": rank}, stdout=errors, stderr=errors
+            )
+            for rank in ("0", "1")
+        ]
+    try:
+        node = Attached(tmp_path / "node")
+        until("no training", partial(trains, node), PATIENCE_S)
+        ranks[1].kill()
+        killed = time.monotonic()
+        assert ranks[0].wait(PATIENCE_S)
+        until("the node goes on", lambda: not node.running)
+        assert time.monotonic() - killed <= GONE_S
+        assert load(tmp_path / "node").ended == "left"
+    finally:
+        for each in ranks:
+            each.kill()
+            each.wait()
 
 
 @pytest.mark.parametrize(("ranks", "kind"), [(None, "one"), (1, "one"), (2, "several")])
