@@ -5,6 +5,7 @@ PART is which two or three of the ten digits are here, 0 to 3. Without an invite
 
 import gzip
 import io
+import json
 import sys
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def main(folder: str, part: int, invite: Path | None) -> None:
             optimizer.zero_grad()
             swarm.step(loss)
         with torch.no_grad():
-            print(accuracy())
+            print(json.dumps({"accuracy": accuracy()}))
 
 
 if __name__ == "__main__":
