@@ -59,9 +59,9 @@ KINDS = {
         ("lora_sft quantised", "lora_sft quantised", "lora_sft whole", "lora_plain"), "lora_sft 0 quantised", 0.1, 0.05, 100,
         ("trl", "peft", "bitsandbytes"), higher=False,
     ),
-    "gan": Kind(("gan",) * 4, "gan 0", 0.05, 0.05, 200, higher=False),
-    "gru": Kind(("gru",) * 4, "gru 0", 0.03, 0.02),
-    "graphs": Kind(("graphs",) * 4, "graphs 0", 0.05, 0.03),
+    "gan": Kind(("gan",) * 4, "gan 0", 0.03, 0.02, 400, higher=False),
+    "gru": Kind(("gru",) * 4, "gru 0", 0.03, 0.02, 600),
+    "graphs": Kind(("graphs",) * 4, "graphs 0", 0.06, 0.03, 600),
 }  # fmt: skip
 
 

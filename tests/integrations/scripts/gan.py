@@ -12,7 +12,7 @@ from torch.nn.functional import softplus
 
 from tests.integrations.scripts.common import PARTS, Given
 
-SWARM = {"rounds": 200, "local_steps": 5, "metric": "distance", "higher_is_better": False}
+SWARM = {"rounds": 400, "local_steps": 2, "metric": "distance", "higher_is_better": False}
 CLUMPS, SPREAD, NOISE, BATCH = 8, 0.15, 4, 64
 # Weight of the critic's squared gradient at real points, without which GANs circle (Mescheder et al. 2018).
 STEEP = 0.1

@@ -79,7 +79,7 @@ class GraphNet(nn.Module):
 
 
 def main():
-    given = Given(**digits.SWARM, set={"optimizer.schedule": "cosine"})
+    given = Given(rounds=600, local_steps=2, metric="accuracy", set={"optimizer.schedule": "cosine"})
     (x, y), test = digits.read(given.part)
     tested = batched([graph(*each) for each in zip(*test, strict=True)])
     model = GraphNet()

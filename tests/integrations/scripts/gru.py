@@ -35,7 +35,7 @@ def packed(samples):
 
 
 def main():
-    given = Given(**digits.SWARM, set={"optimizer.schedule": "cosine"})
+    given = Given(rounds=600, local_steps=2, metric="accuracy", set={"optimizer.schedule": "cosine"})
     (x, y), (test_x, test_y) = digits.read(given.part)
     own = [(columns(image), label) for image, label in zip(x, y, strict=True)]
     tested = pack_sequence([columns(image) for image in test_x], enforce_sorted=False), test_y
