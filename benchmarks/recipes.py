@@ -141,6 +141,8 @@ class OverlapRecipe(Common, frozen=True, kw_only=True, tag_field="kind", tag="ov
     mbit: Annotated[tuple[float, ...], Meta(min_length=1)] = (20.0, 1000.0)
     """Lines."""
     paces: Annotated[tuple[Literal["steps", "clock"], ...], Meta(min_length=1)] = ("steps", "clock")
+    drivers: Annotated[tuple[Literal["task", "script"], ...], Meta(min_length=1)] = ("task", "script")
+    """Of what does the local steps."""
     seconds: Annotated[float, Meta(ge=1)] = 20.0
     """Training time of each measurement, at least."""
     repeat: AtLeastOne = 1

@@ -1,15 +1,16 @@
 """Speed of a node that exchanges, relative to a plain loop and to itself without exchanges, measured in a process of its own.
 
-    python -m starling.kernels.overlap MODEL D MBIT PACE SECONDS REPEAT        JSON on standard output
+    python -m starling.kernels.overlap MODEL D MBIT PACE DRIVER SECONDS REPEAT        JSON on standard output
 
 Two node processes on loopback, each pinned to cores of its own, with its line capped. First each trains alone, in a swarm of its own, at
 the same time as the other: so both share the machine's memory as they do later. Then they train as a swarm. Local steps are counted from
 the first change of a node's count to the last one in the time, so waiting for peers counts. Before them two plain PyTorch loops of the same
-model train at the same time on the same cores (`starling.kernels.plain`).
+model train at the same time on the same cores (`starling.kernels.plain`). With the driver script the same loops do the nodes' local
+steps, as members by `starling.Swarm`, on the cores of their node.
 
 On a busy machine a ratio of speeds measures the other processes. `undisturbed` leaves out the time in which a node's engine was ready to
-run and another process had its core, as Linux tells (schedstat), but for the time that the node's own daemon ran meanwhile. Of a plain loop
-it is the time that any other process had the core.
+run and another process had its core, as Linux tells (schedstat), but for the time that the node's own daemon ran meanwhile. Of a script it
+is the same, but for the time of its daemon and its engine, and of a plain loop the time that any other process had the core.
 
 Shapes: d parameters.
 """
@@ -21,8 +22,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,8 +34,9 @@ import psutil
 
 from starling.gossip.errors import ConfigError, GossipError
 from starling.kernels.child import answer
+from starling.kernels.member_steps import FOLDER
 from starling.kernels.memory import LEAST, Engine, manifest
-from starling.kernels.schema import MODELS, PACES, OverlapCase
+from starling.kernels.schema import DRIVERS, MODELS, PACES, OverlapCase
 from starling.kernels.slices import children
 from starling.node import background, platform
 from starling.node.background import Node
@@ -58,6 +61,7 @@ class Watched:
     """A node, and when its count of local steps changed."""
 
     node: Node
+    script: int = 0  # the process that does its local steps; 0: its engine
     status: StatusSnapshot | None = None
     counts: list[tuple[float, int, float]] = field(
         default_factory=list
@@ -86,15 +90,15 @@ class Watched:
         return (last - first) / (ended - began - max(lost, 0.0))  # nan stays so
 
     def _lost(self) -> float:
-        """Seconds so far in which the engine waited for a core that the daemon did not have; nan where the system does not tell."""
+        """Seconds so far in which what steps waited for a core that its node did not have; nan where the system does not tell."""
         import psutil
 
         assert self.node.process is not None
         daemon = self.node.process.pid
-        with suppress(psutil.Error, OSError, IndexError):
+        with suppress(psutil.Error, OSError, IndexError, ValueError):
             engine = psutil.Process(daemon).children()[0].pid
-            waited = int(Path(f"/proc/{engine}/schedstat").read_text().split()[1])
-            ran = int(Path(f"/proc/{daemon}/schedstat").read_text().split()[0])
+            waited = _scheduled(self.script or engine)[1]
+            ran = sum(_scheduled(each)[0] for each in ((daemon, engine) if self.script else (daemon,)))
             return (waited - ran) / 1e9
         return math.nan
 
@@ -109,20 +113,26 @@ class Watched:
                 self.peak = max(self.peak, *(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM")))
 
 
-def measure(model: str, d: int, mbit: float, pace: str, seconds: float, repeat: int) -> OverlapCase:
-    """One case. Raises ConfigError: there is no such model or pace; GossipError: a node ended, or does not train."""
-    for key, name, known in (("--model", model, MODELS), ("--pace", pace, PACES)):
+def _scheduled(process: int) -> tuple[int, int]:
+    """Return nanoseconds in which a process ran, and in which it waited for a core. Raises OSError: the system does not tell."""
+    ran, waited = Path(f"/proc/{process}/schedstat").read_text().split()[:2]
+    return int(ran), int(waited)
+
+
+def measure(model: str, d: int, mbit: float, pace: str, driver: str, seconds: float, repeat: int) -> OverlapCase:
+    """One case. Raises ConfigError: there is no such model, pace or driver; GossipError: a node ended, or does not train."""
+    for key, name, known in (("--model", model, MODELS), ("--pace", pace, PACES), ("--driver", driver, DRIVERS)):
         if name not in known:
             raise ConfigError(f"{key}: {name!r} is unknown, choose one of {', '.join(known)}")
     before = psutil.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="starling-overlap-") as folder:
         least = _least(Path(folder))
         repetitions = [
-            _repetition(Path(folder) / str(number), model, d, mbit, pace, seconds) for number in range(repeat)
+            _repetition(Path(folder) / str(number), model, d, mbit, pace, driver, seconds) for number in range(repeat)
         ]
     of = sorted(repetitions, key=lambda each: each.swarm.steps_s / each.alone.steps_s)[(repeat - 1) // 2]
     return OverlapCase(
-        model=model, d=of.parameters, link=mbit, pace=pace,
+        model=model, d=of.parameters, link=mbit, pace=pace, driver=driver,
         plain_steps_s=round(of.plain.steps_s, 4), alone_steps_s=round(of.alone.steps_s, 4), swarm_steps_s=round(of.swarm.steps_s, 4),
         kept=round(of.swarm.steps_s / of.plain.steps_s, 4), kept_undisturbed=_known(of.swarm.undisturbed / of.plain.undisturbed),
         ratio=round(of.swarm.steps_s / of.alone.steps_s, 4), undisturbed=_known(of.swarm.undisturbed / of.alone.undisturbed),
@@ -157,16 +167,17 @@ class _Repetition:
     parameters: int
 
 
-def _repetition(folder: Path, model: str, d: int, mbit: float, pace: str, seconds: float) -> _Repetition:
+def _repetition(folder: Path, model: str, d: int, mbit: float, pace: str, driver: str, seconds: float) -> _Repetition:
     """Train plainly, alone, and in the swarm."""
+    nodes_of = partial(_nodes, mbit=mbit, script=driver == "script")
     folder.mkdir()
     chosen = _task(model, d, folder) | {"pace.kind": pace, "pace.rounds": EVER, "pace.evaluate_every": EVER}
     plain = _plain(chosen, seconds)
     if pace == "steps":
         chosen["pace.overlap"] = True
-    with _nodes(folder / "alone", chosen | {"pace.quorum": 1}, mbit, together=False) as nodes:
+    with nodes_of(folder / "alone", chosen | {"pace.quorum": 1}, together=False) as nodes:
         alone = _speed(nodes, seconds, lambda _each: True)
-    with _nodes(folder / "swarm", chosen | {"pace.quorum": 2}, mbit, together=True) as nodes:
+    with nodes_of(folder / "swarm", chosen | {"pace.quorum": 2}, together=True) as nodes:
         swarm = _speed(nodes, seconds, lambda each: each.status is not None and each.status.exchanges.committed > 0)
         statuses = [each.status for each in nodes if each.status is not None]
         peak = max(each.peak for each in nodes)
@@ -190,8 +201,10 @@ def _plain(chosen: Mapping[str, Any], seconds: float) -> _Speed:
 
 
 @contextmanager
-def _nodes(folder: Path, chosen: Mapping[str, Any], mbit: float, *, together: bool) -> Iterator[list[Watched]]:
-    """Two nodes of one swarm, or each of its own; stopped at the end."""
+def _nodes(
+    folder: Path, chosen: Mapping[str, Any], *, mbit: float, script: bool, together: bool
+) -> Iterator[list[Watched]]:
+    """Two nodes of one swarm, or each of its own, with their scripts if they have such; stopped at the end."""
     nodes: list[Watched] = []
     invite = ""
     try:
@@ -199,7 +212,7 @@ def _nodes(folder: Path, chosen: Mapping[str, Any], mbit: float, *, together: bo
             cores, cap = _cores(number), int(mbit * 1e6 / 8)
             own = {
                 "up_bytes_per_s": cap, "down_bytes_per_s": cap, "threads": max(1, len(cores or ())), "trust": True,
-                "linger_s": 0.0, "checkpoint_s": 3600.0,
+                "linger_s": 0.0, "checkpoint_s": 3600.0, "script": script,
             }  # fmt: skip
             given: dict[str, Any] = {"shard": number, "listen": LISTEN, "device": "cpu", "config": own}
             where = folder / f"node-{number}"
@@ -211,7 +224,16 @@ def _nodes(folder: Path, chosen: Mapping[str, Any], mbit: float, *, together: bo
                 platform.keep_to(node.process.pid, cores)  # inherited by its engine
             if together and not invite:
                 invite = node.invited().invite
-        yield nodes
+        with ExitStack() as scripts:
+            for number, each in enumerate(nodes if script else ()):
+                each.node.wait_until_up()
+                keys, cores = {**chosen, FOLDER: str(each.node.run_dir)}, _cores(number)
+                (loop,) = scripts.enter_context(
+                    children("member_steps", keys=keys, threads=max(1, len(cores or ())), cores=[cores])
+                )
+                loop.tell(f"steps {EVER}")
+                each.script = loop.process.pid
+            yield nodes
     finally:
         for each in nodes:
             each.node.stop()
@@ -285,5 +307,5 @@ def _least(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    model_, d_, mbit_, pace_, seconds_, repeat_ = sys.argv[1:]
-    sys.exit(answer(lambda: measure(model_, int(d_), float(mbit_), pace_, float(seconds_), int(repeat_))))
+    model_, d_, mbit_, pace_, driver_, seconds_, repeat_ = sys.argv[1:]
+    sys.exit(answer(lambda: measure(model_, int(d_), float(mbit_), pace_, driver_, float(seconds_), int(repeat_))))

@@ -95,6 +95,8 @@ class LinkCase(msgspec.Struct, frozen=True, kw_only=True):
 MODELS = ("cnn", "gpt")
 """What nodes train where exchanges are measured beside it: a CNN on grey images of 28 x 28, and a GPT on bytes."""
 PACES = ("steps", "clock")
+DRIVERS = ("task", "script")
+"""What does local steps: a built-in task in the engine, or a plain loop that is a member by `starling.Swarm`."""
 
 
 class OverlapCase(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +111,8 @@ class OverlapCase(msgspec.Struct, frozen=True, kw_only=True):
     """Mbit/s that each node sends and receives at the most."""
     pace: str
     """steps is with pace.overlap."""
+    driver: str
+    """Of what does the local steps: a built-in task in the engine, or a plain loop beside it that is a member by `starling.Swarm`."""
     plain_steps_s: float
     """Steps a second of a plain PyTorch loop of the same model, data, batch size and optimiser, mean of two that train at once."""
     alone_steps_s: float
@@ -142,11 +146,9 @@ LOOP_MODELS = ("mlp", "cnn", "gpt_800k", "gpt_10m")
 LOOP_OPTIMIZERS = ("sgd", "adamw", "muon")
 LOOP_MIXES = ("dsgd", "default")
 """Plain averages, and as `starling create` chooses."""
-LOOP_DRIVERS = ("task", "script")
-"""A built-in task in the engine, and a plain loop that is a member by `starling.Swarm`."""
 LOOP_CASES = tuple(
     case
-    for case in product(LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES, LOOP_DRIVERS)
+    for case in product(LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES, DRIVERS)
     if case[:2] != ("cnn", "muon") or case[3] == "task"
 )
 """All but scripts with torch's Muon and a convolution: its filters are no matrices, and a task shows them to it as such."""

@@ -206,7 +206,7 @@ def compared(cell: str, **over: object) -> results.Run:
     return {**run, **over}
 
 
-def overlapped(model: str, d: int, pace: str, mbit: float) -> results.Run:
+def overlapped(model: str, d: int, pace: str, driver: str, mbit: float) -> results.Run:
     """A case of `starling bench overlap`."""
     figures = {
         "kept": 0.96,
@@ -218,7 +218,8 @@ def overlapped(model: str, d: int, pace: str, mbit: float) -> results.Run:
         "swarm_steps_s": 9.8,
         "peak_bytes_per_parameter": 30.0,
     }
-    return {"model": model, "d": d, "pace": pace, "link": mbit, "exchanges": 4, "load": [0.5, 1.5], **figures}
+    case = {"model": model, "d": d, "pace": pace, "driver": driver, "link": mbit}
+    return {**case, "exchanges": 4, "load": [0.5, 1.5], **figures}
 
 
 def plausible(recipe: recipes.Recipe) -> results.Figures:
@@ -256,8 +257,8 @@ def plausible(recipe: recipes.Recipe) -> results.Figures:
         case LoopRecipe():
             return loop.figures([looped(*case) for case in LOOP_CASES])
         case OverlapRecipe():
-            each = itertools.product(recipe.models.items(), recipe.paces, recipe.mbit)
-            return overlap.figures([overlapped(model, d, pace, mbit) for (model, d), pace, mbit in each])
+            each = itertools.product(recipe.models.items(), recipe.paces, recipe.drivers, recipe.mbit)
+            return overlap.figures([overlapped(*model, *rest) for model, *rest in each])
         case NodeRoundRecipe():
             return scaling.figures(recipe, [{"nodes": n, "us_per_node_round": 1.0} for n in recipe.nodes])
 

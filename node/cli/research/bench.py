@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -225,23 +226,26 @@ def link(
 @click.option("--d", "dim", type=int, help="About how many parameters. Default: 400,000 of cnn, 10,000,000 of gpt.")
 @click.option("--mbit", "links", type=float, multiple=True, default=MBITS, help="Line of each node; repeatable.")
 @click.option("--pace", "paces", multiple=True, metavar="NAME", help="steps (with pace.overlap) or clock; repeatable.")
+@click.option(
+    "--driver", "drivers", multiple=True, metavar="NAME", help="task, or script: a loop of one's own; repeatable."
+)
 @click.option("--seconds", type=float, default=20.0, help="Training time of each measurement, at least.")
 @click.option("--repeat", type=int, default=1, help="Repetitions, of which the median ratio counts.")
 @json_option
 def overlap(
-    models: tuple[str, ...], dim: int | None, links: tuple[float, ...], paces: tuple[str, ...], seconds: float, repeat: int,
-    as_json: bool,
+    models: tuple[str, ...], dim: int | None, links: tuple[float, ...], paces: tuple[str, ...], drivers: tuple[str, ...],
+    seconds: float, repeat: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure how much of a plain loop's speed, and of its own, a node keeps while it exchanges.
 
     On half of this machine's cores each: two plain PyTorch loops of the same model, two nodes on loopback with capped lines, each alone in
     its swarm, and then as one swarm. On a busy machine other processes are measured too: the load is part of the result.
     """
-    from starling.kernels.schema import MODELS, PACES, OverlapCase
+    from starling.kernels.schema import DRIVERS, MODELS, PACES, OverlapCase
     from starling.node.cli.documents import Overlaps
     from starling.node.cli.progress import Display, on_stderr
 
-    for key, names, known in (("--model", models, MODELS), ("--pace", paces, PACES)):
+    for key, names, known in (("--model", models, MODELS), ("--pace", paces, PACES), ("--driver", drivers, DRIVERS)):
         for name in names:
             if name not in known:
                 raise ConfigError(f"{key}: {name!r} is unknown, choose one of {', '.join(known)}")
@@ -256,19 +260,21 @@ def overlap(
             raise ConfigError(
                 f"{key}: must be in [{low:g}, {high:g}], got {value:g}; try `starling bench overlap --mbit 20`"
             )
-    wanted = [(model, mbit, pace) for model in models or MODELS for pace in paces or PACES for mbit in links]
+    wanted = [*product(models or MODELS, paces or PACES, drivers or DRIVERS, links)]
     cases = []
     with on_stderr(Display) as display:
-        for number, (model, mbit, pace) in enumerate(wanted):
-            name = f"{model}, {pace}, {mbit:g} Mbit/s"
+        for number, (model, pace, driver, mbit) in enumerate(wanted):
+            name = f"{model}, {pace}, {driver}, {mbit:g} Mbit/s"
             display.show(number / len(wanted), f"{number + 1}/{len(wanted)}  {name}")
             size = SIZES[model] if dim is None else dim
-            cases.append(_child(f"overlap {name}", OverlapCase, "overlap", model, size, mbit, pace, seconds, repeat))
+            cases.append(
+                _child(f"overlap {name}", OverlapCase, "overlap", model, size, mbit, pace, driver, seconds, repeat)
+            )
     if as_json:
         emit(Overlaps(cases=tuple(cases)))
         return
     columns = (
-        "model", ">d", ">Mbit/s", "pace", ">plain, steps/s", ">alone, steps/s", ">swarm, steps/s", ">of plain", ">undisturbed",
+        "model", ">d", ">Mbit/s", "pace", "driver", ">plain, steps/s", ">alone, steps/s", ">swarm, steps/s", ">of plain", ">undisturbed",
         ">of alone", ">undisturbed", ">peak bytes/parameter", ">cores each", ">load",
     )  # fmt: skip
     console().print(table(columns, map(_overlap_row, cases), fold=True))
@@ -378,7 +384,7 @@ def _overlap_row(case: OverlapCase) -> list[str]:
     shares = (case.kept, case.kept_undisturbed, case.ratio, case.undisturbed)
     load = f"{case.load[0]:.1f}–{case.load[1]:.1f}"
     return [
-        case.model, f"{case.d:,}", f"{case.link:g}", case.pace, *speeds,
+        case.model, f"{case.d:,}", f"{case.link:g}", case.pace, case.driver, *speeds,
         *("–" if share is None else f"{share:.3f}" for share in shares),
         f"{case.peak_bytes_per_parameter:.1f}", str(case.cores or "–"), load,
     ]  # fmt: skip

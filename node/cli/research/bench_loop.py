@@ -59,12 +59,12 @@ def loop(patterns: tuple[str, ...], repeat: int, seconds: float, as_json: bool) 
 
 def wanted(patterns: Sequence[str]) -> list[tuple[str, str, str, str]]:
     """Return the cases that a pattern is for, all if there is none. Raises ConfigError: a pattern is for no case."""
-    from starling.kernels.schema import LOOP_CASES, LOOP_DRIVERS, LOOP_MIXES, LOOP_MODELS, LOOP_OPTIMIZERS
+    from starling.kernels.schema import DRIVERS, LOOP_CASES, LOOP_MIXES, LOOP_MODELS, LOOP_OPTIMIZERS
 
     every = list(LOOP_CASES)
     for pattern in patterns:
         if not any(_matches(case, pattern) for case in every):
-            named = "; ".join(", ".join(names) for names in (LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES, LOOP_DRIVERS))
+            named = "; ".join(", ".join(names) for names in (LOOP_MODELS, LOOP_OPTIMIZERS, LOOP_MIXES, DRIVERS))
             raise ConfigError(
                 f"--cases: {pattern!r} is no MODEL/OPTIMIZER/MIX/DRIVER of {named}; try `starling bench loop --cases 'mlp/*/*'`"
             )

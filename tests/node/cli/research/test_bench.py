@@ -6,6 +6,7 @@ import math
 import signal
 import subprocess
 import sys
+from itertools import product
 
 import msgspec
 import numpy as np
@@ -134,6 +135,7 @@ def test_messages_are_measured_between_two_processes(transport, capsys):
     [
         ("--model mlp", "--model: 'mlp' is unknown, choose one of cnn, gpt"),
         ("--pace free", "--pace: 'free' is unknown, choose one of steps, clock"),
+        ("--driver crew", "--driver: 'crew' is unknown, choose one of task, script"),
         ("--d 9999", "--d: must be in [10000, 4294967295], got 9999"),
         ("--mbit 0", "--mbit: must be in [0.1, 1e+06], got 0"), ("--seconds nan", "--seconds: must be in"),
         ("--repeat 0", "--repeat: must be in"),
@@ -146,12 +148,12 @@ def test_an_overlap_that_cannot_be_measured_is_refused_in_one_line(arguments, wo
     assert child == []
 
 
-def test_every_model_pace_and_link_is_a_case_of_the_overlap(monkeypatch, capsys):
+def test_every_model_pace_driver_and_link_is_a_case_of_the_overlap(monkeypatch, capsys):
     """As a table, and as JSON of its schema, in one order."""
 
-    def measured(what, kind, module, model, d, mbit, pace, *_):
+    def measured(what, kind, module, model, d, mbit, pace, driver, *_):
         return kind(
-            model=model, d=d, link=mbit, pace=pace, plain_steps_s=5.0, alone_steps_s=4.0, swarm_steps_s=3.9, kept=0.78,
+            model=model, d=d, link=mbit, pace=pace, driver=driver, plain_steps_s=5.0, alone_steps_s=4.0, swarm_steps_s=3.9, kept=0.78,
             kept_undisturbed=0.8, ratio=0.975, undisturbed=None, peak_bytes_per_parameter=41.25,
             cores=0, exchanges=7, payload_bytes=1000, load=(0.5, 2.5),
         )  # fmt: skip
@@ -159,13 +161,14 @@ def test_every_model_pace_and_link_is_a_case_of_the_overlap(monkeypatch, capsys)
     monkeypatch.setattr(bench, "_child", measured)
     assert main(["bench", "overlap", "--json"]) == 0
     cases = valid("bench-overlap", capsys.readouterr().out)["cases"]
-    each = [(case["model"], case["d"], case["pace"], case["link"]) for case in cases]
-    sizes = (("cnn", 400_000), ("gpt", 10_000_000))
-    assert each == [(*size, pace, link) for size in sizes for pace in ("steps", "clock") for link in (20.0, 1000.0)]
-    assert main(["bench", "overlap", "--model", "cnn", "--d", "50000", "--pace", "clock", "--mbit", "20"]) == 0
+    each = [(case["model"], case["pace"], case["driver"], case["link"]) for case in cases]
+    assert each == [*product(("cnn", "gpt"), ("steps", "clock"), ("task", "script"), (20.0, 1000.0))]
+    assert {(case["model"], case["d"]) for case in cases} == {("cnn", 400_000), ("gpt", 10_000_000)}
+    one = "--model cnn --d 50000 --pace clock --driver script --mbit 20"
+    assert main(["bench", "overlap", *one.split()]) == 0
     row = capsys.readouterr().out.splitlines()[-1].split()
     assert row == [
-        "cnn", "50,000", "20", "clock", "5.00", "4.00", "3.90", "0.780", "0.800", "0.975", "–", "41.2", "–", "0.5–2.5",
+        "cnn", "50,000", "20", "clock", "script", "5.00", "4.00", "3.90", "0.780", "0.800", "0.975", "–", "41.2", "–", "0.5–2.5",
     ]  # fmt: skip
 
 
@@ -181,9 +184,10 @@ def test_the_models_of_an_overlap_have_about_the_parameters_asked_for(model, tmp
 
 @pytest.mark.real
 @pytest.mark.acceptance
-def test_two_nodes_are_measured_alone_and_together(capsys):
+@pytest.mark.parametrize(("pace", "driver"), [("steps", "task"), ("steps", "script"), ("clock", "script")])
+def test_two_nodes_are_measured_alone_and_together(pace, driver, capsys):
     """The whole way once; what the ratio is says nothing where others use the cores."""
-    options = "--model cnn --d 20000 --mbit 20 --pace steps --seconds 1 --json"
+    options = f"--model cnn --d 20000 --mbit 20 --pace {pace} --driver {driver} --seconds 1 --json"
     assert main(["bench", "overlap", *options.split()]) == 0
     (case,) = valid("bench-overlap", capsys.readouterr().out)["cases"]
     assert case["exchanges"] > 0

@@ -15,7 +15,7 @@ from torch.nn.utils import parameters_to_vector
 from starling.gossip.errors import ConfigError, GossipError
 from starling.gossip.rng import generator
 from starling.kernels import engine_steps, loop, plain, slices
-from starling.kernels.schema import LOOP_CASES, LOOP_DRIVERS, LOOP_MIXES, LOOP_MODELS, LOOP_OPTIMIZERS, LoopCase
+from starling.kernels.schema import DRIVERS, LOOP_CASES, LOOP_MIXES, LOOP_MODELS, LOOP_OPTIMIZERS, LoopCase
 from starling.node.catalogues import task
 from starling.node.cli.main import main
 from starling.node.config import manifest as manifests
@@ -92,7 +92,7 @@ def test_exchanges_before_the_first_slice_leave_a_correction_that_is_applied(mix
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("driver", LOOP_DRIVERS)
+@pytest.mark.parametrize("driver", DRIVERS)
 def test_a_case_is_measured_in_two_alternating_processes(driver, capsys):
     """The whole way once: figures that fit each other, progress apart from data."""
     assert main(["bench", "loop", "--cases", f"mlp/sgd/default/{driver}", *FAST, "--json"]) == 0
