@@ -61,7 +61,7 @@ KINDS = {
     ),
     "gan": Kind(("gan",) * 4, "gan 0", 0.03, 0.02, 400, higher=False),
     "gru": Kind(("gru",) * 4, "gru 0", 0.03, 0.02, 600),
-    "graphs": Kind(("graphs",) * 4, "graphs 0", 0.06, 0.03, 600),
+    "graphs": Kind(("graphs",) * 4, "graphs 0", 0.1, 0.03, 600),
 }  # fmt: skip
 
 
