@@ -23,6 +23,8 @@ _WIDE = {
 }  # fmt: skip
 """Of each dtype that is trained the real one that holds its numbers."""
 
+SAMPLED = 1 << 16
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -203,6 +205,13 @@ def products(a: Tensor, b: Tensor) -> tuple[float, float, float]:
         x, y = a[part].double(), b[part].double()
         found = (found[0] + float(x @ y), found[1] + float(y @ y), found[2] + float(x @ x))
     return found
+
+
+def sampled(x: Tensor) -> tuple[Tensor, float]:
+    """Return a view of at most SAMPLED coordinates of x (d,), evenly spread, and by what their norm estimates that of all."""
+    stride = -(-x.numel() // SAMPLED) | 1  # an odd one falls on all columns of matrices whose widths are powers of two
+    part = x[::stride]
+    return part, math.sqrt(x.numel() / max(1, part.numel()))
 
 
 def finite(x: Tensor) -> bool:

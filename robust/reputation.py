@@ -7,7 +7,8 @@
 
 Faults that a healthy peer can commit (a late frame, a stale member list, a restart) weigh little. Of those that only a broken or hostile
 program commits the second or third has consequences. Proven misbehaviour (`robust.evidence`) bans at once. The distance of a peer's
-vectors is no fault, as honest minorities are far; it earns no contribution while other peers are clipped less often.
+vectors weighs little at most, as honest minorities are far: `robust.distances` refuses exchanges for a while, not connections. Clipped more
+often than other peers it earns no contribution.
 
     probation      new, or back from a quarantine or ban
     active         at least `turns` exchanges and some contribution
@@ -34,12 +35,13 @@ PROOF = 100.0
 
 _HEALTHY = (
     "not_a_member", "stale", "late", "too_many_frames", "duplicate_reply", "unknown_swarm", "foreign_swarm",
-    "invitation_overused", "too_much_evidence", "late_contradicted", "state_outlier", "crew_mute",
+    "invitation_overused", "too_much_evidence", "late_contradicted", "state_outlier", "crew_mute", "model_far",
 )  # fmt: skip
 _PROVEN = ("equivocation", "state_poisoned")
 WEIGHTS = MappingProxyType(dict.fromkeys(_HEALTHY, SOFT) | dict.fromkeys(_PROVEN, PROOF))
 """Weights of faults that a healthy peer can cause (behind, restarted, overloaded, its invitation stolen, its model far from two that are
-alike, its line deaf one way), and of proven ones. Any other reason weighs HARD: a program that follows the protocol never causes it."""
+alike or from ours where others are near, its line deaf one way), and of proven ones. Any other reason weighs HARD: a program that follows
+the protocol never causes it."""
 
 EARNED = 0.2
 LATE_COSTS = 0.5

@@ -36,6 +36,7 @@ class Offered(Call, frozen=True, tag="offered"):
     payload: bytes
     gain: float
     borne: float = 1.0
+    reference: float = 0.0  # of our end, >= 0, for the length of the difference (`starling.robust.distances`); 0: none
 
 
 class Answer(TransactionCall, frozen=True, tag="answer"):
@@ -49,6 +50,7 @@ class Answer(TransactionCall, frozen=True, tag="answer"):
     take: float | None = None
     borne: float = 1.0  # of the initiator, as in Offered
     members: int = 1  # as in Offer
+    reference: float = 0.0  # of the initiator, as in Offered
 
 
 class Answered(Call, frozen=True, tag="answered"):
@@ -66,6 +68,7 @@ class Apply(TransactionCall, frozen=True, tag="apply"):
     payload: bytes
     borne: float = 1.0  # of the responder, as in Offered
     share: float = 1.0  # as in Answered
+    clip: float = 1.0  # share of the difference that the responder's clip left, in [0, 1]
 
 
 class Commit(TransactionCall, frozen=True, tag="commit"):
@@ -122,6 +125,15 @@ class VerifyEarlier(Call, frozen=True, tag="verify_earlier"):
     round: int
 
 
+class Far(msgspec.Struct, frozen=True, array_like=True):
+    """What counts against a peer (`starling.robust.distances`)."""
+
+    distance: float  # of its model from ours
+    reference: float  # that it is far by
+    score: float  # with this
+    refused: int  # rounds without exchanges that follow; 0: none
+
+
 class Done(Call, frozen=True, tag="done"):
     """It is done."""
 
@@ -134,6 +146,8 @@ class Done(Call, frozen=True, tag="done"):
     """Of Apply and Commit: 1 where the difference was not clipped; None where it may have been, or nothing is clipped here."""
     parted: tuple[str, ...] = ()
     """Of Mix where nodes broadcast, the peers that began the round from the anchor that most did, if ours is another; else nobody."""
+    far: Far | None = None
+    """Of Apply and Commit, where the peer's model was too far from ours."""
     distance: float | None = None
     """Of Mix, the consensus distance as this node sees it (`starling.node.engine.consensus`), >= 0; None: no exchange says."""
 

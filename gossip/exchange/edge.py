@@ -46,7 +46,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
-from starling.gossip.exchange.calls import Answer, Apply, Commit, Drop, Offer, Revoke, Settle
+from starling.gossip.exchange.calls import Answer, Answered, Apply, Commit, Drop, Offer, Offered, Revoke, Settle
 from starling.gossip.exchange.commands import (
     EdgeCommand,
     Ended,
@@ -157,7 +157,11 @@ class Edge:
         it = pending.request
         assert it is not None
         self.pending = replace(pending, phase="answering", request=None)
-        return [Answer(self.peer, inc, seq, it.round, it.theta, it.gain, it.payload, give, take, it.borne, members)]
+        return [
+            Answer(
+                self.peer, inc, seq, it.round, it.theta, it.gain, it.payload, give, take, it.borne, members, it.reference
+            )
+        ]  # fmt: skip
 
     def refuse(self, inc: int, seq: int, reason: Refusal, round: int) -> list[EdgeCommand]:
         """Responder: reject the request. `round` is ours."""
@@ -219,21 +223,24 @@ class Edge:
             commands += self._drop("closing")
         return commands + self._close()
 
-    def offered(self, inc: int, seq: int, payload: bytes, gain: float, borne: float = 1.0) -> list[EdgeCommand]:
+    def offered(self, inc: int, seq: int, made: Offered) -> list[EdgeCommand]:
         """Send the Request with the encoded values."""
         out = self._outstanding(inc, seq, "offering")
         if out is None:
             return []
-        request = Request(inc, seq, self.committed, out.round, out.view, out.theta, gain, payload, borne)
+        request = Request(
+            inc, seq, self.committed, out.round, out.view, out.theta, made.gain, made.payload, made.borne, made.reference
+        )  # fmt: skip
         self.outstanding = replace(out, phase="asking", request=request)
         return [SendMessage(self.peer, request)]
 
-    def answered(self, inc: int, seq: int, payload: bytes, borne: float = 1.0, share: float = 1.0) -> list[EdgeCommand]:
+    def answered(self, inc: int, seq: int, made: Answered) -> list[EdgeCommand]:
         """Store the computed difference and send the Response."""
         pending = self._pending(inc, seq, "answering")
         if pending is None:
             return []
-        response = Response(inc, seq, payload, borne, share)
+        clip = 1.0 if made.clip is None else made.clip
+        response = Response(inc, seq, made.payload, made.borne, made.share, clip)
         self.last_seen = seq
         self.pending = replace(pending, phase="answered", response=response)
         return [SendMessage(self.peer, response)]
@@ -290,7 +297,8 @@ class Edge:
         if out is None:
             return [SendMessage(self.peer, Ack(self.inc, response.seq))] if response.seq == self.committed else []
         self.outstanding = replace(out, phase="applying")
-        return [Apply(self.peer, self.inc, response.seq, response.payload, response.borne, response.share)]
+        it = response
+        return [Apply(self.peer, self.inc, it.seq, it.payload, it.borne, it.share, it.clip)]
 
     def _take_ack(self, ack: Ack) -> list[EdgeCommand]:
         return self._commit() if self._pending(self.inc, ack.seq, "answered") else []

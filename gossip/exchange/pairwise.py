@@ -45,12 +45,14 @@ from starling.gossip.exchange.commands import (
 )
 from starling.gossip.exchange.edge import Edge
 from starling.gossip.exchange.pace import Rounds, Slots
+from starling.gossip.limits import keep
 from starling.gossip.wire.schema import Busy, PairwiseMessage, Request, Response, Solicit
 
 TRY_AGAIN = frozenset({"reset", "superseded", "closing", "early"})
 """Reasons for the end of a transaction after which its link is still open."""
 MAX_ATTEMPTS = 4  # transactions begun on one link in one round
 MAX_JUMP = 8  # rounds forward at once on the report of two or more peers
+MAX_REFUSED = 4096  # peers whose refusals are remembered
 MAX_LEAD = 16
 """Rounds that nodes may be ahead of each other: without a common link for a while they drift apart without a fault."""
 
@@ -78,6 +80,9 @@ class Pairwise:
     _directions: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # (give, take) of this round's links
     _early: set[str] = field(default_factory=set)  # rejected us as early: tried again at the next retry, not at once
     _clipped: set[str] = field(default_factory=set)  # since `take_clipped`
+    _refused: dict[str, int] = field(
+        default_factory=dict
+    )  # peer -> the round (slot) before which there are no exchanges with it
     _renewing: dict[str, calls.Revoke] = field(default_factory=dict)  # all edges start anew: calls not replied to yet
     _computing_since: float = math.inf
     _attempts: Counter[str] = field(default_factory=Counter)  # of this round or visit
@@ -88,6 +93,13 @@ class Pairwise:
     def __post_init__(self) -> None:
         if isinstance(self.pace, Slots):
             self.pace.under_way = self._exchanges
+
+    def refuses(self, peer: str, round: int) -> bool:
+        """Whether there are to be no exchanges with a peer in a round (slot), as its model was too far from ours."""
+        return round < self._refused.get(peer, 0)
+
+    def _allowed(self, links: Mapping[str, float], round: int) -> dict[str, float]:
+        return {peer: weight for peer, weight in links.items() if not self.refuses(peer, round)}
 
     @property
     def done(self) -> bool:
@@ -106,7 +118,7 @@ class Pairwise:
         `links` are the mixing weights by peer, as far as known yet, `view` is the digest of the member list.
         """
         self._computing_since = now
-        self._decided(self._rounds.compute(round, links, view), now)
+        self._decided(self._rounds.compute(round, self._allowed(links, round), view), now)
         return self._flush()
 
     def begin_round(
@@ -118,6 +130,7 @@ class Pairwise:
         `directions`: peer -> (give, take) where weights are not the same both ways, as in `calls.Offer`.
         """
         self._directions = directions or {}
+        links = self._allowed(links, round)
         deferred = self._rounds.open(round, links, view, now, max(0.0, now - self._computing_since))
         self._computing_since = math.inf
         self._begin_waiting(now)
@@ -126,7 +139,8 @@ class Pairwise:
 
     def next_visit(self, peers: Iterable[str]) -> str | None:
         """Clock pace: which of our neighbors to visit next; None if all have a transaction under way."""
-        return self._slots.next(peers, {peer for peer, edge in self.edges.items() if edge.unresolved})
+        allowed = [peer for peer in peers if not self.refuses(peer, self.pace.round)]
+        return self._slots.next(allowed, {peer for peer, edge in self.edges.items() if edge.unresolved})
 
     def enter_slot(self, slot: int, now: float) -> list[Command]:
         """Clock pace: a slot begins. Exchanges begun because a peer solicited them have until the end of the next slot.
@@ -236,14 +250,16 @@ class Pairwise:
             if isinstance(reply, calls.Done) and reply.clipped:
                 self._clipped.add(peer)
             match call, reply:
-                case calls.Offer(inc=inc, seq=seq), calls.Offered(payload, gain, borne):
-                    self._do(peer, edge.offered(inc, seq, payload, gain, borne), now)
-                case calls.Answer(inc=inc, seq=seq), calls.Answered(payload, borne=borne, share=share):
-                    self._do(peer, edge.answered(inc, seq, payload, borne, share), now)
+                case calls.Offer(inc=inc, seq=seq), calls.Offered():
+                    self._do(peer, edge.offered(inc, seq, reply), now)
+                case calls.Answer(inc=inc, seq=seq), calls.Answered():
+                    self._do(peer, edge.answered(inc, seq, reply), now)
                 case calls.Apply(inc=inc, seq=seq), calls.Done():
                     self._do(peer, edge.applied(inc, seq), now)
                 case _:
                     self._failed(edge, call, reply, now)
+            if isinstance(reply, calls.Done) and reply.far is not None:
+                self._struck(peer, reply.far, now)
         return self._flush()
 
     def close(self, peer: str, now: float) -> list[Command]:
@@ -416,6 +432,8 @@ class Pairwise:
 
     def _decide(self, peer: str, request: ExchangeRequest, decision: Decision, now: float) -> None:
         edge = self._edge(peer)
+        if self.refuses(peer, self.pace.round) and decision != Reject("late"):
+            decision = Reject("busy")
         match decision:
             case Accept() if isinstance(request, Request):
                 self._do(peer, edge.accept(request.inc, request.seq, *self._weights(peer), self.members()), now)
@@ -462,6 +480,20 @@ class Pairwise:
                     self._start_anew(edge, now)
             case calls.Settle(), None | calls.Refused():
                 self._start_anew(edge, now)
+
+    def _struck(self, peer: str, far: calls.Far, now: float) -> None:
+        """The engine found a peer's model too far from ours; where it says so, there are no exchanges with the peer for some rounds."""
+        self._out.append(Fault(peer, "model_far"))
+        if not far.refused:
+            return
+        text = (
+            f"no exchanges with {peer} for {far.refused} rounds: again its model was {far.distance:.3g} from ours, "
+            f"those of other peers about {far.reference:.3g}"
+        )
+        self._out.append(Event("peer_refused", text, fields={"peer": peer, "rounds": str(far.refused)}))
+        keep(self._refused, peer, self.pace.round + 1 + far.refused, MAX_REFUSED)
+        self._reset(peer, now)
+        self._do(peer, self.edges[peer].greet(), now)
 
     def _start_anew(self, edge: Edge, now: float) -> None:
         """The engine may not have done what the edge counts on: only a flow of zero is certain."""

@@ -23,6 +23,14 @@ class MixerFacts:
     carries: bool = False  # exchanges are about the model alone, so that buffers can be averaged with it
 
     @property
+    def defended(self) -> bool:
+        """Whether each end may bound what it takes of a difference by its own measure (`starling.robust.distances`).
+
+        Exchanges are about the model alone, and nothing adds up that one end's bound would spoil: no tracker, no fixed mixing matrix.
+        """
+        return self.carries and not (self.static or self.gathers)
+
+    @property
     def overlaps(self) -> bool:
         """Tell if local steps may go on beside the exchanges of a round."""
         return self.common or (self.asynchronous and not self.swaps)

@@ -58,6 +58,7 @@ Payload = Annotated[bytes, Meta(max_length=MAX_PAYLOAD_BYTES)]
 Stage = Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
 Weight = Annotated[float, Meta(ge=0.0, le=1.0)]  # base_k: 128/129 where 129 nodes meet in pairs
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+Reference = Annotated[float, Meta(ge=0.0, le=1e300)]
 Prefix = Annotated[str, Meta(pattern=rf"\A[0-9a-f]{{0,{PREFIX_DIGITS}}}\Z")]
 Finite = Annotated[float, Meta(ge=-1e12, le=1e12)]
 
@@ -84,6 +85,9 @@ class Request(Message, frozen=True, tag="req"):
     gain: Annotated[float, Meta(ge=0.0, le=1e9)]  # that a unit of difference adds to the flow; 0: no correction
     payload: Payload  # encoded values (starling.gossip.compress.codec)
     borne: Share = 1.0  # of our correction that local steps bore out (starling.gossip.mix.borne). Since 1.3
+    reference: Reference = (
+        0.0  # that our end compares the difference with (starling.robust.distances); 0: there is none. Since 1.4
+    )
 
 
 class Response(Message, frozen=True, tag="rsp"):
@@ -93,7 +97,8 @@ class Response(Message, frozen=True, tag="rsp"):
     seq: Counter
     payload: Payload
     borne: Share = 1.0  # as in Request, of the responder. Since 1.3
-    share: Share = 1.0  # of the gain that moves flows: less where the responder's steps reach further. Since 1.3
+    share: Share = 1.0  # of the gain that moves flows: less where the responder's steps reach further, or an end shortens. Since 1.3
+    clip: Share = 1.0  # share of the difference that the swarm's clip left. Since 1.4
 
 
 class Ack(Message, frozen=True, tag="ack"):

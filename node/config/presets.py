@@ -68,6 +68,8 @@ def _between(least: float, most: float, where: tuple[str, Scalar] | None = None)
 
 def _shown(value: object) -> str:
     """For people: names as they are, other text in quotes and without what a terminal obeys."""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, str):
         return value if value.isidentifier() and value.isascii() else json.dumps(value)
     return f"{value:g}" if isinstance(value, float) else "null" if value is None else str(value)
@@ -78,6 +80,7 @@ PRESETS: Mapping[str, tuple[Key, ...]] = MappingProxyType(
         "vouched": (
             Key("mix.kind", "pet", _one_of("pet", "moments")),
             Key("mix.clip_norm", 10.0, Limit("above 0 and at most 1000", lambda value: 0 < value <= 1000)),
+            Key("mix.defended", True, _one_of(True)),
             Key("mix.flow_limit", 100.0, Limit("at most 100", lambda value: value <= 100, ("mix.kind", "pet"))),
             Key("mix.settled_edges", 8, _at_least(1, ("mix.kind", "pet"))),
             Key("overlay.kind", "sticky", _one_of("sticky")),

@@ -45,6 +45,11 @@ def check(manifest: Manifest, *, trusted: bool = False) -> None:
         )
 
 
+def defended(manifest: Manifest) -> bool:
+    """Return whether nodes bound the differences that peers show them, where pairs exchange such."""
+    return manifest.mix.defended and MIXERS.facts(manifest.mix.kind, trusted=True).defended
+
+
 def warnings(manifest: Manifest) -> list[str]:
     """What is allowed among members that trust each other."""
     mix, admission = manifest.mix, manifest.admission

@@ -74,8 +74,9 @@ class ClockRounds:
         """Do nothing: nothing waits for local steps."""
 
     def begin(self, round: int) -> None:
-        """Do nothing but note the slot."""
+        """Note the slot: exchanges read the model as it is."""
         self.vectors.round = round
+        self.vectors.way.begin(self._trainer.replica.shared)
 
     def book(self, peer: str) -> None:
         """Do nothing: effects are added in time."""

@@ -170,6 +170,7 @@ class StepsRounds:
         """Void what is frozen."""
         self.vectors.forget_all()
         self.vectors.round, self._unfrozen = round, False
+        self.vectors.way.begin(self._trainer.replica.shared)
 
     def book(self, peer: str) -> None:
         """Add a peer's committed effects to its edge."""
@@ -183,6 +184,7 @@ class StepsRounds:
         asked, own = ((), True) if call is None else (call.asked, call.own)
         mixed = self._exchange.mix(frozen, committed, asked, own=own)
         del committed
+        self.vectors.way.begin(self._trainer.replica.shared)
         if mixed.replaced:
             self._trainer.replaced()
         self._trainer.mark()
@@ -191,6 +193,7 @@ class StepsRounds:
 
     def _finished(self) -> calls.Trained:
         """Finish the local steps of a round."""
+        self.vectors.way.end(self._trainer.replica.shared)
         if self._train.ahead and self.vectors.frozen is not None:
             self._unfrozen = True
         else:

@@ -22,6 +22,7 @@ from starling.gossip.exchange.calls import (
     Done,
     Drop,
     EdgeCall,
+    Far,
     Offer,
     Offered,
     Publish,
@@ -36,10 +37,10 @@ from starling.node.config.schema import Manifest, NumericsSection, PrivacySectio
 from starling.node.status.snapshot import EngineFigures
 
 __all__ = [
-    "Abandon", "Advance", "Advanced", "Agree", "Agreed", "Answer", "Answered", "Apply", "Call", "ChunkRead", "Commit", "Consider", "Done",
-    "Drop", "Evaluate", "Evaluated", "Finish", "Free", "Held", "Limit", "Mix", "Offer", "Offered", "Open", "Opened", "Point", "Pointed",
-    "Publish", "Published", "ReadChunk", "ReadPoint", "Refused", "Reply", "Request", "Retreat", "Revoke", "Save", "Settle", "Snapshot",
-    "Stop", "Summary", "Summed", "Train", "Trained", "VerifyEarlier", "VerifyUpdate",
+    "Abandon", "Advance", "Advanced", "Agree", "Agreed", "Answer", "Answered", "Apply", "Call", "ChunkRead", "Commit", "Consider",
+    "Done", "Drop", "Evaluate", "Evaluated", "Far", "Finish", "Free", "Held", "Limit", "Mix", "Offer", "Offered", "Open", "Opened",
+    "Point", "Pointed", "Publish", "Published", "ReadChunk", "ReadPoint", "Refused", "Reply", "Request", "Retreat", "Revoke", "Save",
+    "Settle", "Snapshot", "Stop", "Summary", "Summed", "Train", "Trained", "VerifyEarlier", "VerifyUpdate",
 ]  # fmt: skip
 
 

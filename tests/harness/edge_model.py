@@ -10,7 +10,18 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from starling.gossip.exchange.calls import Answer, Apply, Commit, Drop, EdgeCall, Offer, Revoke, Settle
+from starling.gossip.exchange.calls import (
+    Answer,
+    Answered,
+    Apply,
+    Commit,
+    Drop,
+    EdgeCall,
+    Offer,
+    Offered,
+    Revoke,
+    Settle,
+)
 from starling.gossip.exchange.commands import EdgeCommand, Ended, SendMessage
 from starling.gossip.exchange.edge import MAX_COPIES, Edge
 from starling.gossip.wire.frames import decode, encode
@@ -105,10 +116,10 @@ class End:
                 self.do(edge.failed(inc, seq, "refused"))
             case Offer(_, inc, seq):
                 ledger.kept[inc, seq] = 0
-                self.do(edge.offered(inc, seq, b"x", 1.0))
+                self.do(edge.offered(inc, seq, Offered(b"x", 1.0)))
             case Answer(_, inc, seq):
                 v = ledger.kept[inc, seq] = self.values()
-                self.do(edge.answered(inc, seq, repr(v).encode()))
+                self.do(edge.answered(inc, seq, Answered(repr(v).encode())))
             case Apply(_, inc, seq, payload):
                 assert ledger.kept.pop((inc, seq)) == 0, "what is applied was offered"
                 ledger.apply((inc, seq), float(payload))

@@ -115,15 +115,18 @@ def trained(agreed, names="ab", **given):
 def requested(nodes, one="a", other="b", seq=0, round=0):
     """The offer of a transaction, and its answer."""
     offered = nodes[one].call(calls.Offer(other, 0, seq, round, 0.5))
-    answer = calls.Answer(one, 0, seq, round, 0.5, offered.gain, offered.payload, borne=offered.borne)
+    answer = calls.Answer(
+        one, 0, seq, round, 0.5, offered.gain, offered.payload, borne=offered.borne, reference=offered.reference
+    )  # fmt: skip
     return answer, nodes[other].call(answer)
 
 
 def transact(nodes, one="a", other="b", seq=0, round=0):
     """All four calls."""
     _, answered = requested(nodes, one, other, seq, round)
+    clip = 1.0 if answered.clip is None else answered.clip
     return (
-        nodes[one].call(calls.Apply(other, 0, seq, answered.payload, answered.borne)),
+        nodes[one].call(calls.Apply(other, 0, seq, answered.payload, answered.borne, answered.share, clip)),
         nodes[other].call(calls.Commit(one, 0, seq)),
     )  # fmt: skip
 

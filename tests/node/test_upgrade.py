@@ -47,7 +47,7 @@ def test_every_file_of_a_released_version_is_read(left_behind):
     run_dir = RunDir.existing(left_behind)
     manifest = run_dir.read_manifest()
     assert run_dir.read_config().shard == 1
-    assert run_dir.swarm() == "sfoh6aqwkodsklmq5so6iq5beghkpulod"
+    assert run_dir.swarm() == "sz2rtk32s6d73lmsqgvuls3g56bjtaisv"
     assert run_dir.read_invite().swarm == run_dir.swarm()
     assert Identity.load_or_create(run_dir.key).peer_id == final.load(left_behind).snapshot.peer
     assert [each.round for each in record.load(left_behind / "record.jsonl")][-1] > 0

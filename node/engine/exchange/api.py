@@ -14,6 +14,7 @@ from starling.gossip.compress.budget import Effort
 from starling.gossip.edge_memory import Committed
 from starling.gossip.replica import Replica
 from starling.node.engine.consensus import ConsensusDistance
+from starling.node.engine.way import Way
 from starling.node.rpc import calls
 
 Handlers = Mapping[type[calls.Call], Callable[[Any], Any]]
@@ -42,6 +43,10 @@ class Vectors(Protocol):
     @property
     def exclusive(self) -> bool:
         """Tell if effects are added one by one as they are committed; else all exchanges of a round read one frozen vector."""
+
+    @property
+    def way(self) -> Way:
+        """How far local steps go between exchanges."""
 
     @property
     def local_steps(self) -> float:

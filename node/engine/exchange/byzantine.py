@@ -22,6 +22,7 @@ from starling.gossip.mix.encoded_effects import decoded
 from starling.gossip.replica import Replica
 from starling.node.engine.exchange.adversary import Adversary
 from starling.node.engine.exchange.api import Exchange, Frozen, Handlers, Mixed, Vectors
+from starling.node.engine.way import Way
 from starling.node.rpc import calls
 
 Answer = Callable[[Any], Any]
@@ -45,6 +46,11 @@ class ForgedVectors:
     @property
     def exclusive(self) -> bool:
         return self._vectors.exclusive
+
+    @property
+    def way(self) -> Way:
+        """As it is."""
+        return self._vectors.way
 
     @property
     def local_steps(self) -> float:

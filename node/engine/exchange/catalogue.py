@@ -8,12 +8,14 @@ from starling.gossip.errors import ConfigError
 from starling.gossip.mix.kinds import SWAPPED, EdgeKind
 from starling.gossip.replica import Replica
 from starling.node.config import frame
+from starling.node.config.robustness import defended
 from starling.node.engine.compression import beside, exchange_codec, parts, selection, selector_facts
 from starling.node.engine.exchange.adversary import Adversary
 from starling.node.engine.exchange.api import Exchange, Site
 from starling.node.engine.exchange.besides import DifferencesOnly, Memories
 from starling.node.engine.exchange.broadcasts import Broadcasts
 from starling.node.engine.exchange.byzantine import Byzantine, ForgedVectors, Overheard
+from starling.node.engine.exchange.defence import ByDistance, Defence, Undefended
 from starling.node.engine.exchange.differences import Differences
 from starling.node.engine.exchange.gathers import Gathers
 from starling.node.engine.exchange.known_peers import LastKnown, NothingKnown
@@ -23,6 +25,7 @@ from starling.node.engine.exchange.swaps import Swaps
 from starling.node.engine.exchange.terms import Form, Terms
 from starling.node.engine.exchange.transactions import Pairwise
 from starling.node.rpc import calls
+from starling.robust.distances import Distances
 
 _SUMS = frozenset({*SWAPPED, EdgeKind.BROADCASTS})
 """What is sent adds up over rounds, and noise on it would."""
@@ -55,6 +58,16 @@ def check_noise(opening: calls.Open, replica: Replica) -> None:
     )
 
 
+def _defence(site: Site) -> Defence:
+    """What a node makes of the differences it is shown; an attacker takes them all."""
+    opening = site.opening
+    if opening.attack or not defended(opening.manifest):
+        return Undefended()
+    distances = Distances()
+    site.vectors.way.measured_by(distances.stepped)
+    return ByDistance(distances, site.vectors)
+
+
 def _terms(replica: Replica, opening: calls.Open) -> tuple[Terms, Effort]:
     manifest, like, kind = opening.manifest, replica.form, replica.kind
     dim, effort, facts = like.numel(), Effort(), parts(replica.layout, like.numel())
@@ -82,7 +95,7 @@ def _honest(replica: Replica, site: Site, terms: Terms, effort: Effort) -> tuple
         case EdgeKind.DIFFERENCES as kind:
             known = LastKnown(replica) if selector_facts(compress, kind).compares else NothingKnown()
             besides = DifferencesOnly() if replica.remembered is None else Memories(replica.remembered, terms)
-            made = Differences(replica, site, terms, besides, known)
+            made = Differences(replica, site, terms, besides, known, _defence(site))
             return Pairwise(replica, site, effort, made), Overheard(made.told_values, outcome=made.outcome)
         case kind:
             swaps = Swaps(replica, site, terms, ENCODINGS[kind](terms))

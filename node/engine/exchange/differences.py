@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from starling.gossip.api import Averaging, Effect
@@ -21,13 +22,16 @@ from starling.gossip.replica import Replica
 from starling.node.engine.consensus import of_model, rms
 from starling.node.engine.exchange.api import Site
 from starling.node.engine.exchange.besides import Besides
+from starling.node.engine.exchange.defence import Defence
 from starling.node.engine.exchange.known_peers import Known
 from starling.node.engine.exchange.shares import Shares
 from starling.node.engine.exchange.terms import Terms
 from starling.node.engine.exchange.transactions import Table, check_weight, fault_of, fault_of_ours
 from starling.node.rpc.calls import Answer, Answered, Apply, Commit, Done, Drop, Offer, Offered
+from starling.robust.distances import agreed, share
 
 _FULL = 0.8  # of the clip: a clipped difference is at least so long after most codecs
+_LEAST = 1e-300  # to divide by
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +42,19 @@ class _Offer:
     theta: float
     gain: float
     borne: float
+    reference: float  # as the request tells it
     local: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """An answer of the responder. `apart` is the distance of the models, `reply` answers its commit."""
+    """An answer of the responder. `length` is the difference's before any bound, `apart` the distance of the models, `reply` answers its
+    commit.
+    """
 
     done: Effect | EncodedEffect
     local: Tensor
+    length: float
     apart: float | None
     reply: Done
 
@@ -54,7 +62,10 @@ class _Pending:
 class Differences:
     """Offers and pending answers, at most one of each per peer. Satisfies `Transactions`."""
 
-    def __init__(self, replica: Replica, site: Site, terms: Terms, besides: Besides, known: Known) -> None:
+    def __init__(
+        self, replica: Replica, site: Site, terms: Terms, besides: Besides, known: Known, defence: Defence
+    ) -> None:  # fmt: skip
+        self._defence = defence
         self._replica, self._site, self._terms, self._besides, self._known = replica, site, terms, besides, known
         self._vectors = site.vectors
         self._edge = cast("Averaging", replica.mixer.edge)
@@ -78,9 +89,10 @@ class Differences:
         chance = terms.chance(peer, call.inc, call.seq)
         with fault_of_ours():
             payload = self._besides.ask(terms.codec.encode_request(shared, support, chance), support, chance)
+        reference = self._defence.reference(peer)
         local = self._known.remembered(support, shared)
-        self._offers.put(call, _Offer(support, call.theta, gain, borne, local))
-        return Offered(payload, gain, borne)
+        self._offers.put(call, _Offer(support, call.theta, gain, borne, reference, local))
+        return Offered(payload, gain, borne, reference)
 
     def told_values(self, call: Answer) -> tuple[Support, Tensor]:
         """Return a request's support and values (k,). Raises ValueError with a snake_case reason."""
@@ -100,9 +112,8 @@ class Differences:
             asked, carried = self._besides.split(call.payload)
             support, remote = terms.codec.decode_request(asked, terms.form.dim, terms.form.dtype)
             own_gain = partial(self._gain, call.theta, support.ratio(terms.form.dim))
-            share = self._shares.of(call.gain, call.round, call.members, own_gain)
+            moves = self._shares.of(call.gain, call.round, call.members, own_gain)
             borne = self._borne()
-            gain, keeps = self._moving(call.gain * share, borne, call.borne)
             local = (shared if isinstance(support, Full) else support.take(shared)).cpu()
             torch.sub(local, remote, out=remote)  # the difference, in the memory of what came
             length, apart = self._measured(remote, support)
@@ -111,14 +122,18 @@ class Differences:
             payload, v = terms.codec.encode_difference(remote, terms.form.dim, chance, wish)
             difference = payload
             del local, remote
-            effect = Effect(call.peer, support, v.neg_().to(terms.form.device), call.theta, gain, keeps=keeps)
-            reply = self._reply(float(effect.value.norm()))
+            applied, root = float(v.norm()), math.sqrt(support.ratio(terms.form.dim))
+            own = share(applied / root, self._defence.reference(call.peer))
+            moves *= min(own, share(applied / root, call.reference))
+            gain, keeps = self._moving(call.gain * moves, borne, call.borne)
+            effect = Effect(call.peer, support, v.neg_().to(terms.form.device), call.theta * own, gain, keeps=keeps)
+            reply = self._reply(applied)
             del v
             payload, effect = self._besides.answer(payload, carried, effect, chance)
         done = encoded(effect, partial(self._read, support, difference, -1.0))
-        self._pending.put(call, _Pending(done, self._known.remembered(support, shared), apart, reply))
+        self._pending.put(call, _Pending(done, self._known.remembered(support, shared), length / root, apart, reply))
         limit = terms.codec.clip_norm
-        return Answered(payload, limit / length if 0.0 < limit < length else 1.0, borne, share)
+        return Answered(payload, limit / length if 0.0 < limit < length else 1.0, borne, moves)
 
     def apply(self, call: Apply) -> Done:
         """Initiator: take the effect of the response."""
@@ -127,18 +142,20 @@ class Differences:
         with fault_of(call.peer):
             answer, carried = self._besides.split(call.payload)
             v, wish = terms.codec.decode_response(answer, support, terms.form.dim, terms.form.dtype, terms.wished)
-            gain, keeps = self._moving(offer.gain * self._shares.checked(call.share), offer.borne, call.borne)
-            done = Effect(call.peer, support, v.to(terms.form.device), offer.theta, gain, keeps=keeps)
+            length = float(v.norm())
+            distance = length / math.sqrt(support.ratio(terms.form.dim))
+            moves, own = agreed(call.share, distance, offer.reference), share(distance, offer.reference)
+            gain, keeps = self._moving(offer.gain * moves, offer.borne, call.borne)
+            done = Effect(call.peer, support, v.to(terms.form.device), offer.theta * own, gain, keeps=keeps)
             done = self._besides.answered(carried, done)
         self._offers.pop(call.peer)
         if wish is not None:
             self._wishes[call.peer] = wish
         self._known.note(done, offer.local)
-        length, apart = self._measured(done.value, support)
-        self._site.distances.record(call.peer, apart)
+        self._site.distances.record(call.peer, self._measured(done.value, support)[1])
         at_once = self._vectors.exclusive  # it is booked, so its bytes need not be read again
         self._vectors.take(done if at_once else encoded(done, partial(self._read, support, answer, 1.0)))
-        return self._reply(length)
+        return structs.replace(self._reply(length), far=self._defence.met(call.peer, distance / max(call.clip, _LEAST)))
 
     def commit(self, call: Commit) -> Done:
         """Responder: take the effect of the answer."""
@@ -147,7 +164,7 @@ class Differences:
         self._known.note(pending.done, pending.local)
         self._site.distances.record(call.peer, pending.apart)
         self._vectors.take(pending.done)
-        return pending.reply
+        return structs.replace(pending.reply, far=self._defence.met(call.peer, pending.length))
 
     def outcome(self, done: Effect) -> Done:
         """Return the report of an effect to the daemon."""

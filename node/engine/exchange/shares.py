@@ -24,9 +24,6 @@ class Shares(Protocol):
         Raises ValueError with a snake_case reason.
         """
 
-    def checked(self, share: float) -> float:
-        """Return the share that an initiator was given, in [0, 1]. Raises ValueError with a snake_case reason."""
-
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
@@ -44,12 +41,6 @@ class Agreed:
             raise ValueError("gain_out_of_bounds")
         return 1.0
 
-    def checked(self, share: float) -> float:
-        """Return 1. Raises ValueError: "share_out_of_bounds"."""
-        if share != 1.0:
-            raise ValueError("share_out_of_bounds")
-        return share
-
 
 @dataclass(frozen=True, slots=True)
 class Lesser:
@@ -61,7 +52,3 @@ class Lesser:
         """Return this node's gain as a share of the requested one, at most 1."""
         own = gain(self.vectors.local_steps, self.vectors.round, max(1, members))
         return min(1.0, own / max(requested, _LEAST))
-
-    def checked(self, share: float) -> float:
-        """Return the share, which the wire bounds."""
-        return share

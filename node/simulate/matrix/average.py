@@ -9,6 +9,7 @@ node's ledger sums them anew, which rounds differently.
 Shapes: N rows, D numbers of the shared vector, g exchanges of a group, k values and w coordinates of one, h ends.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +28,7 @@ from starling.gossip.mix.exchange_codec import ExchangeCodec
 from starling.gossip.mix.personal import SHARES
 from starling.node.simulate.matrix.batch import Batch, Pending, Sizes
 from starling.node.simulate.matrix.byzantine import View
+from starling.node.simulate.matrix.distances import Defence, Undefended
 from starling.node.simulate.matrix.edges import Edge, Edges, EdgeVectors, Pair, index
 from starling.node.simulate.matrix.memories import RowMemories
 from starling.node.simulate.matrix.table import (
@@ -98,6 +100,16 @@ class Flows:
         flowing = {row for pair in self.open for row in pair} | self._rest
         return [row for row in rows if row not in flowing and not self._settled[row]]
 
+    def delete(self, pair: Pair) -> None:
+        """The flow of an edge is deleted at both ends."""
+        flow = self.open.pop(pair)
+        for me, other, own in ((*pair, flow), (*pair[::-1], None if flow is None else -flow)):
+            for gone in (own, self._settled[me].pop(other, None)):
+                if gone is not None:
+                    self.totals[me] -= gone
+        for row in self._without(pair):
+            self.totals[row] = 0.0
+
     def settle(self, pair: Pair) -> None:
         """An edge was closed in order, nothing pending: each end keeps its flow, the latest `most` of them revocable."""
         flow = self.open.pop(pair)
@@ -148,11 +160,17 @@ class Differences:
     wish_limit: int = 0  # most coordinates of an exchange where responders wish for some as well
     choose: Choose | None = None  # which share of a step each end takes; None: all
     memories: RowMemories | None = None  # of optimisers, where they are averaged as well; None: they are not
+    defence: Defence = field(default_factory=Undefended)
     pending: Pending[Update] = field(default_factory=Pending)
     _wishes: dict[Pair, Indices] = field(default_factory=dict)
+    _named: list[Pair] = field(default_factory=list)
 
     def exchange(self, batch: Batch, honest: Batch, view: View, unreachable: NDArray[np.int64]) -> Sizes:
         """Run all exchanges of a batch: move the vectors and the flows. `honest` is not needed: attackers apply what they claim."""
+        rows, number = batch.rows.tolist(), batch.phase.round
+        self.defence.begin(rows, batch.vectors)
+        refused = self.defence.refused(batch.pairs, number)
+        batch.lost[refused] = True
         updates = self._resolved(batch)
         opened = [self.edges.begin(pair) for pair in batch.pairs]
         supports = [self._support(batch, place, each) for place, each in enumerate(opened)]
@@ -163,10 +181,21 @@ class Differences:
             if len(happens.which):
                 updates += self._group(batch, happens, opened, sizes)
         sizes[1, batch.lost] = 0
+        sizes[:, refused] = 0
         self._commit(updates, batch.vectors)
         if self.memories is not None:
             self.memories.apply(self.edges.rank)
+        self.defence.end(rows, batch.vectors)
+        self._refuse()
         return sizes
+
+    def _refuse(self) -> None:
+        """Delete the flows of pairs of which an end has begun to refuse the other."""
+        named, self._named = self._named, []
+        for pair in named:
+            self.remove(pair)
+            if self.flows is not None:
+                self.flows.delete(pair)
 
     def resolve(self, batch: Batch) -> None:
         """Only what responders learn from these exchanges: what their initiators had committed."""
@@ -234,24 +263,27 @@ class Differences:
         pairs, rows = [batch.pairs[place] for place in which], batch.ends[:, which]
         remote, own = (group.take(vectors, index(at, vectors)) for vectors, at in zip(batch.read, rows, strict=True))
         generators = [[self.edges.generator(opened[place]) for place in which] for _ in range(2)]
-        agreed = agree(self.codec, own, remote, *generators)
+        agreed, lengths = agree(self.codec, own, remote, *generators)
+        root = math.sqrt(group.supports[0].ratio(group.dim))
+        applied, distances = ((each / root).tolist() for each in (torch.linalg.vector_norm(agreed, dim=1), lengths))
+        shares = self.defence.meet(pairs, applied, distances, batch.phase.round)
+        self._named += [pair for pair, share in zip(pairs, shares.min(axis=0), strict=True) if not share]
         v = group.spread(agreed)
         thetas = batch.weights[:, which].mean(axis=0)
-        change = v * _column(thetas, v)
         flow, opposite = None, None
         known: tuple[Tensor | None, Tensor | None] = (None, None)
         if self.flows is not None:
-            flow, opposite = self._moved(batch, self.flows, group, v)
+            flow, opposite = self._moved(batch, self.flows, group, v, shares.min(axis=0))
         if self.memories is not None:
             sizes[:, which] += self.memories.meet(
-                pairs, group.supports, thetas.tolist(), generators, batch.unproven[which], group.dim
+                pairs, group.supports, (thetas * shares).T.tolist(), generators, batch.unproven[which], group.dim
             )
         if self.wish_limit:
             self._wish(batch, group, opened, sizes)
         if self.known is not None:
-            rest = agreed * _column(1.0 - thetas, v)
-            known = (remote + rest, own - rest)
-        steps = change, -change
+            rests = [agreed * _column(1.0 - thetas * share, v) for share in shares]
+            known = (remote + rests[0], own - rests[1])
+        steps = v * _column(thetas * shares[0], v), -(v * _column(thetas * shares[1], v))
         if self.choose is not None:
             one, other = (self._chosen(self.choose, batch, group, end, step) for end, step in enumerate(steps))
             steps = one, other
@@ -264,8 +296,10 @@ class Differences:
             [initiators, responders.of(np.flatnonzero(~unproven)) if unproven.any() else responders]
         )
 
-    def _moved(self, batch: Batch, flows: Flows, group: Group, v: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Apply the differences v (g, w) of one group to the flows -> (g, w) changes at both ends."""
+    def _moved(
+        self, batch: Batch, flows: Flows, group: Group, v: Tensor, shares: NDArray[np.float64]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Apply shares (g,) of the differences v (g, w) of one group to the flows -> (g, w) changes at both ends."""
         which = group.which
         ratio, thetas = group.supports[0].ratio(group.dim), batch.weights[:, which].mean(axis=0).tolist()
         gains = np.asarray([flows.edge.gain(theta, ratio, batch.phase) for theta in thetas])
@@ -273,7 +307,10 @@ class Differences:
             return None, None
         s = 1.0 if batch.borne is None else batch.borne[batch.ends[:, which]].min(axis=0)
         flow = flows.move(
-            [batch.pairs[place] for place in which], group.coordinates, v * _column(gains * s, v), _column(kept(s), v)
+            [batch.pairs[place] for place in which],
+            group.coordinates,
+            v * _column(gains * s * shares, v),
+            _column(kept(s), v),
         )
         return flow, -flow
 
@@ -325,8 +362,10 @@ class Differences:
 
 def agree(
     exchange_codec: ExchangeCodec, own: Tensor, remote: Tensor, asking: Sequence[Generator], answering: Sequence[Generator]
-) -> Tensor:  # fmt: skip
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the v that both ends of each exchange apply: the result of `encode_request`, `decode_request` and `encode_response`.
+
+    Beside it (g,) the length of each before it was clipped.
 
     Values (g, k): the responders' `own`, the initiators' `remote`; requests are rounded by `asking` (g), responses by `answering`.
 
@@ -335,6 +374,7 @@ def agree(
     check_finite(remote)
     difference = own - through(exchange_codec.request, remote, asking)
     check_finite(difference)
+    lengths = torch.linalg.vector_norm(difference, dim=1)
     for place, clipped in _longer(difference, exchange_codec):
         difference[place] = clipped
     v, shrink = through(exchange_codec.response, difference, answering), _SHRINK
@@ -345,7 +385,7 @@ def agree(
         shrink *= shrink
         v[at] = again = through(exchange_codec.response, difference[at], [answering[place] for place in over])
         over = [over[place] for place, _ in _longer(again, exchange_codec)]
-    return v
+    return v, lengths
 
 
 def _longer(v: Tensor, exchange_codec: ExchangeCodec) -> list[tuple[int, Tensor]]:

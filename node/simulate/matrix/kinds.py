@@ -25,6 +25,7 @@ from starling.node.simulate.matrix.average import Differences, Flows
 from starling.node.simulate.matrix.batch import Batch, Sizes
 from starling.node.simulate.matrix.broadcast import Broadcasts
 from starling.node.simulate.matrix.byzantine import Byzantine, View, falsified
+from starling.node.simulate.matrix.distances import Defence
 from starling.node.simulate.matrix.edges import Edges, EdgeVectors, Pair
 from starling.node.simulate.matrix.gather import Gathers, LossesOf
 from starling.node.simulate.matrix.swap import Commons, Controls, Swaps
@@ -77,6 +78,7 @@ class Settings:
     settled_edges: int
     losses: LossesOf | None
     byzantine: Byzantine | None
+    defence: Defence
 
 
 def exchanges_of(mixer: Mixer, model: Tensor, vectors: Tensor, of: Settings) -> RowExchanges:
@@ -109,8 +111,9 @@ def _differences(mixer: Any, start: Tensor, vectors: Tensor, of: Settings) -> Ro
     keeps = mixer.edge.size(start.numel())
     flows = Flows(mixer.edge, torch.zeros_like(vectors), of.settled_edges) if keeps else None
     return Differences(
-        of.codec, of.selector, of.edges, flows, EdgeVectors(start) if of.compares else None, of.wish_limit
-    )
+        of.codec, of.selector, of.edges, flows, EdgeVectors(start) if of.compares else None, of.wish_limit,
+        defence=of.defence,
+    )  # fmt: skip
 
 
 _MADE: Mapping[EdgeKind, Callable[[Mixer, Tensor, Tensor, Settings], RowExchanges]] = MappingProxyType(

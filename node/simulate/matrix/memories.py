@@ -67,15 +67,18 @@ class RowMemories:
         self._pending: dict[Pair, tuple[int, int, Learned]] = {}
 
     def meet(
-        self, pairs: Sequence[Pair], supports: Sequence[Support], thetas: Sequence[float],
+        self, pairs: Sequence[Pair], supports: Sequence[Support], thetas: Sequence[Sequence[float]],
         generators: Sequence[Sequence[Generator]], unproven: NDArray[np.bool_], dim: int,
     ) -> Sizes:  # fmt: skip
-        """Do exchanges of which none is lost; responders do not know yet where `unproven` -> (2, g) bytes."""
+        """Do exchanges of which none is lost; responders do not know yet where `unproven` -> (2, g) bytes.
+
+        `thetas`: of each, what the initiator and what the responder moves by.
+        """
         sizes = np.zeros((2, len(pairs)), np.int64)
-        for place, ((one, other), support, theta) in enumerate(zip(pairs, supports, thetas, strict=True)):
+        for place, ((one, other), support, (theta, at_other)) in enumerate(zip(pairs, supports, thetas, strict=True)):
             initiator, responder = self._ends[one], self._ends[other]
             asked = initiator.told(support, generators[0][place])
-            said, at_responder = responder.answer(support, theta, asked, generators[1][place])
+            said, at_responder = responder.answer(support, at_other, asked, generators[1][place])
             at_initiator = initiator.answered(support, theta, said)
             sizes[:, place] = len(asked.values) + TRAILER.size, len(said.values) + TRAILER.size
             if at_initiator is not None:

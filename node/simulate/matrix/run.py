@@ -33,6 +33,7 @@ from starling.gossip.overlay.stages import stage, turn
 from starling.gossip.overlay.sticky import DEGREE
 from starling.gossip.rng import generator
 from starling.node.config.overlay import overlay_of
+from starling.node.config.robustness import defended
 from starling.node.config.weight import weight
 from starling.node.engine.compression import memory_codec, selector_facts
 from starling.node.engine.mixing import mixer_of, settled_edges
@@ -43,6 +44,7 @@ from starling.node.simulate.matrix import byzantine
 from starling.node.simulate.matrix.average import Differences
 from starling.node.simulate.matrix.batch import RoundStats
 from starling.node.simulate.matrix.clocks import Clocks
+from starling.node.simulate.matrix.distances import RowDistances, Undefended
 from starling.node.simulate.matrix.faults import Change, ExchangeFaults, churn, exchange_faults
 from starling.node.simulate.matrix.local import LocalSteps
 from starling.node.simulate.matrix.memories import RowMemories
@@ -153,6 +155,7 @@ class _Run:
             losses=local.losses, byzantine=attackers,
             compares=facts.compares, wish_limit=kept(agreed.compress.ratio, start.numel()) if facts.wishes else 0,
             settled_edges=settled_edges(agreed),
+            defence=RowDistances(self.byzantine, start, scenario.simulate.nodes) if defended(agreed) else Undefended(),
         )  # fmt: skip
         if averages_memories(agreed):
             assert isinstance(swarm.exchanges, Differences)

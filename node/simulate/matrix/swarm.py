@@ -29,6 +29,7 @@ from starling.gossip.mix.kinds import kind_of
 from starling.node.simulate.matrix.average import Differences, Flows
 from starling.node.simulate.matrix.batch import Batch, RoundStats, Sizes, disjoint
 from starling.node.simulate.matrix.byzantine import Byzantine, View
+from starling.node.simulate.matrix.distances import Defence, Undefended
 from starling.node.simulate.matrix.edges import Edges, Pair
 from starling.node.simulate.matrix.faults import Change, ExchangeFaults, no_faults
 from starling.node.simulate.matrix.gather import LossesOf
@@ -64,6 +65,7 @@ class Swarm:
     settled_edges: int = 8  # edges closed in order whose flows can still be revoked, per node
     losses: LossesOf | None = None  # for rules that use losses of models; None: there are none
     byzantine: Byzantine | None = None  # the attackers; None: all are honest
+    defence: Defence = field(default_factory=Undefended)  # what rows make of the differences they are shown
     used: Tensor = field(init=False)  # (N,) bool: rows that were alive at any time
     flows: Flows | None = field(init=False, default=None)  # of all edges, where there are any
     exchanges: RowExchanges = field(init=False)
@@ -88,7 +90,7 @@ class Swarm:
             self.mixer, self.x[0], self._vectors,
             Settings(
                 self.codec, self.selector, self.edges, self._states, self.compares, self.wish_limit, self.settled_edges,
-                self.losses, self.byzantine,
+                self.losses, self.byzantine, self.defence,
             ),
         )  # fmt: skip
         self.flows = self.exchanges.flows if isinstance(self.exchanges, Differences) else None

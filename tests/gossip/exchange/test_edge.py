@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from starling.gossip.errors import LocalProtocolError, RemoteProtocolError
-from starling.gossip.exchange.calls import Answer, Apply, Commit, Drop, Offer, Revoke, Settle
+from starling.gossip.exchange.calls import Answer, Answered, Apply, Commit, Drop, Offer, Offered, Revoke, Settle
 from starling.gossip.exchange.commands import Ended, SendMessage
 from starling.gossip.exchange.edge import MAX_COPIES, Edge
 from starling.gossip.exchange.edge_rules import MAX_INC
@@ -27,7 +27,7 @@ def initiator(phase: str = "idle") -> Edge:
     if phase != "idle":
         edge.begin(7, VIEW, 0.5)
     if phase in {"asking", "applying"}:
-        edge.offered(INC, 3, b"mine", 1.0)
+        edge.offered(INC, 3, Offered(b"mine", 1.0))
     if phase == "applying":
         edge.receive(Response(INC, 3, b"diff"))
     return edge
@@ -41,7 +41,7 @@ def responder(phase: str = "idle") -> Edge:
     if phase in {"answering", "answered"}:
         edge.accept(INC, 3)
     if phase == "answered":
-        edge.answered(INC, 3, b"diff")
+        edge.answered(INC, 3, Answered(b"diff"))
     return edge
 
 
@@ -51,9 +51,9 @@ def ended(outcome: str, reason: str, role: str, seq: int = 3, size: int = 0) -> 
 
 INITIATOR = [
     ("idle", lambda e: e.begin(7, VIEW, 0.5), [Offer("b", INC, 3, 7, 0.5)]),
-    ("offering", lambda e: e.offered(INC, 3, b"mine", 1.0), [SendMessage("b", req(3, 2))]),
-    ("offering", lambda e: e.offered(INC, 2, b"mine", 1.0), []),
-    ("offering", lambda e: e.offered(INC - 2, 3, b"mine", 1.0), []),
+    ("offering", lambda e: e.offered(INC, 3, Offered(b"mine", 1.0)), [SendMessage("b", req(3, 2))]),
+    ("offering", lambda e: e.offered(INC, 2, Offered(b"mine", 1.0)), []),
+    ("offering", lambda e: e.offered(INC - 2, 3, Offered(b"mine", 1.0)), []),
     ("offering", lambda e: e.failed(INC, 3, "engine"), [ended("aborted", "engine", "initiator")]),
     ("offering", lambda e: e.abort("timeout", "deadline"), [Drop("b", INC, 3), ended("timeout", "deadline", "initiator")]),
     ("offering", lambda e: e.receive(Response(INC, 3, b"diff")), []),
@@ -116,8 +116,8 @@ RESPONDER = [
     ("asked", lambda e: e.receive(req(3, 2)), []),
     ("asked", lambda e: e.receive(req(4, 2)), [ended("aborted", "superseded", "responder"), req(4, 2)]),
     ("asked", lambda e: e.close(), [ended("aborted", "closing", "responder"), SendMessage("a", Close(INC, 2))]),
-    ("answering", lambda e: e.answered(INC, 3, b"diff"), [SendMessage("a", Response(INC, 3, b"diff"))]),
-    ("answering", lambda e: e.answered(INC - 2, 3, b"diff"), []),
+    ("answering", lambda e: e.answered(INC, 3, Answered(b"diff")), [SendMessage("a", Response(INC, 3, b"diff"))]),
+    ("answering", lambda e: e.answered(INC - 2, 3, Answered(b"diff")), []),
     ("answering", lambda e: e.accept(INC, 3), []),
     ("answering", lambda e: e.receive(req(3, 2)), []),
     ("answering", lambda e: e.receive(req(5, 2)), [Drop("a", INC, 3), ended("aborted", "superseded", "responder"), req(5, 2)]),
@@ -251,7 +251,7 @@ def test_results_of_an_earlier_incarnation_are_ignored():
     edge.receive(Reset(edge.inc))
     edge.begin(8, VIEW, 0.5)
     assert edge.outstanding.seq == 1
-    assert edge.offered(INC, 1, b"old", 1.0) == []
+    assert edge.offered(INC, 1, Offered(b"old", 1.0)) == []
     assert edge.failed(INC, 1, "engine") == []
     assert edge.applied(INC, 1) == []
 

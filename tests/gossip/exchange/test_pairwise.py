@@ -406,6 +406,80 @@ def test_a_peer_that_once_took_long_is_solicited_as_soon_as_any_other_and_a_requ
     assert m.tick(20.0 + 2 * RETRY_S) == [SendMessage("a", Solicit(INC, ROUND, VIEW))]
 
 
+# --- peers whose models are far ---------------------------------------------------------------------------------
+
+STRUCK = calls.Done(far=calls.Far(9.0, 1.0, 1.0, 0))
+REFUSED = calls.Done(far=calls.Far(9.0, 1.0, 2.0, 20))
+
+
+def refusing(m):
+    """A core whose engine has found that c is far again, as initiator."""
+    m.reply(OFFER, calls.Offered(b"mine", 1.0), 0.0)
+    m.receive("c", Response(INC, 1, b"v"), 0.0)
+    return m.reply(APPLY, REFUSED, 0.0)
+
+
+def test_a_far_model_is_a_fault_and_changes_nothing_else():
+    for call, state in ((COMMIT, "committing"), (APPLY, "applying")):
+        m, usual = at(state), at(state)
+        assert m.reply(call, STRUCK, 0.0) == [*usual.reply(call, DONE, 0.0), Fault(call.peer, "model_far")]
+        assert m.edges[call.peer].inc == INC
+
+
+def test_who_is_far_again_is_refused_and_its_flow_deleted_at_both_ends():
+    m = at("asking")
+    commands = refusing(m)
+    inc = m.edges["c"].inc
+    assert inc > INC
+    assert [it for it in commands if isinstance(it, Fault | Event | DiscardCalls | calls.Revoke)] == [
+        Fault("c", "model_far"),
+        Event(
+            "peer_refused",
+            "no exchanges with c for 20 rounds: again its model was 9 from ours, those of other peers about 1",
+            fields={"peer": "c", "rounds": "20"},
+        ),
+        DiscardCalls("c"),
+        calls.Revoke("c"),
+    ]
+    sent = [it.message for it in commands if isinstance(it, SendMessage)]
+    assert sent == [Ack(INC, 1), Reset(inc)]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_the_refused_are_not_met_until_their_rounds_are_over_and_are_told_so(late):
+    m = at("asking")
+    refusing(m)
+    inc = m.edges["c"].inc
+    m.end(1.0)
+    for number, refused in ((ROUND + 1, True), (ROUND + 20, True), (ROUND + 21, False)):
+        m.compute(number, LINKS, VIEW, 2.0)
+        m.begin_round(number, LINKS, VIEW, 2.0)
+        assert ("c" in m.pace.waiting) is not refused
+        m.receive("c", Reset(inc), 2.0)
+        at_round = number - 1 if late else number
+        told = [it.message for it in m.receive("c", Solicit(inc, at_round, VIEW), 2.0) if isinstance(it, SendMessage)]
+        if refused or late:
+            assert told == [Busy(inc, 0, "late" if late else "busy", number)]
+        else:
+            assert not any(isinstance(it, Busy) for it in told)
+        m.end(3.0)
+
+
+def test_the_refused_are_not_visited_either():
+    m = core("clock")
+    m.enter_slot(ROUND, 0.0)
+    m.visit("c", 0.0)
+    m.tick(0.0)
+    refusing(m)
+    inc = m.edges["c"].inc
+    m.receive("c", Reset(inc), 0.0)
+    m.enter_slot(ROUND + 20, 0.0)
+    assert [m.next_visit(["c"]), m.next_visit("ac")] == [None, "a"]
+    assert SendMessage("c", Busy(inc, 0, "busy", ROUND + 20)) in m.receive("c", Solicit(inc, ROUND + 20, VIEW), 0.0)
+    m.enter_slot(ROUND + 21, 0.0)
+    assert m.next_visit(["c"]) == "c"
+
+
 # --- clock pace -------------------------------------------------------------------------------------------------
 
 

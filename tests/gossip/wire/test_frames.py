@@ -22,9 +22,11 @@ VIEW = bytes(range(16))
 EXCHANGE = {
     "request": wire.Request(2**60 + 7, 3, 2, 41, VIEW, 0.25, 0.75, b"\x00\x01values\xff"),
     "request_in_part": wire.Request(2**60 + 7, 3, 2, 41, VIEW, 0.25, 0.75, b"\x00\x01values\xff", 0.625),
+    "request_that_compares": wire.Request(2**60 + 7, 3, 2, 41, VIEW, 0.25, 0.75, b"\x00\x01values\xff", 0.625, 1.75),
     "response": wire.Response(2**60 + 7, 3, b"\x02difference"),
     "response_in_part": wire.Response(2**60 + 7, 3, b"\x02difference", 0.625),
     "response_of_less": wire.Response(2**60 + 7, 3, b"\x02difference", 0.625, 0.5),
+    "response_clipped": wire.Response(2**60 + 7, 3, b"\x02difference", 0.625, 0.5, 0.125),
     "ack": wire.Ack(2**60 + 7, 3),
     "busy": wire.Busy(2**60 + 7, 3, "late", 44),
     "busy_to_a_poke": wire.Busy(2**60 + 7, 0, "full", 44),
@@ -127,6 +129,21 @@ def test_a_ready_of_before_1_4_frees_no_seat():
     ready = decode("crew", "peer", bytes.fromhex(GOLDEN["crew"]["ready_before_1_4"]))
     assert ready == CREW["ready"]
     assert ready.freed == ()
+
+
+@pytest.mark.parametrize("reference", [-1.0, math.nan, math.inf])
+def test_a_reference_is_a_number_from_0(reference):
+    frame = encode(msgspec.structs.replace(EXCHANGE["request"], reference=reference))
+    with pytest.raises(RemoteProtocolError):
+        decode("exchange", "peer", frame)
+
+
+@pytest.mark.parametrize("field", ["share", "clip"])
+@pytest.mark.parametrize("share", [-0.1, 1.1, math.nan, math.inf])
+def test_what_is_left_of_a_gain_and_of_a_difference_is_a_number_from_0_to_1(share, field):
+    frame = encode(msgspec.structs.replace(EXCHANGE["response"], **{field: share}))
+    with pytest.raises(RemoteProtocolError):
+        decode("exchange", "peer", frame)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, math.nan, math.inf])

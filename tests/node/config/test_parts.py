@@ -67,7 +67,7 @@ def test_a_key_that_a_part_inherits_keeps_its_bounds(select):
         (
             ["mix.x=1"],
             "mix.x",
-            "no such key; choose one of kind, theta, clip_norm, typical_samples, personal, turns, own, kappa",
+            "no such key; choose one of kind, theta, clip_norm, defended, typical_samples, personal, turns, own, kappa",
         ),
     ],
 )

@@ -107,6 +107,7 @@ WEAKER = {
     "vouched": {
         "mix.kind": "dsgd",
         "mix.clip_norm": "0",
+        "mix.defended": "false",
         "mix.flow_limit": "101",
         "mix.settled_edges": "0",
         "overlay.kind": "ring",

@@ -257,13 +257,14 @@ def test_a_peer_that_claims_short_steps_moves_flows_no_faster_and_one_that_claim
     assert done.gain == pytest.approx(offered.gain * offered.borne, rel=1e-6)
 
 
-def test_where_rates_are_agreed_a_share_is_the_peers_fault():
+def test_a_share_that_a_peer_tells_moves_the_flow_less_and_nothing_else():
     nodes = trained(manifest(mix=MixSection(kind="pet"), compress=EXACT))
     offered = nodes["a"].call(calls.Offer("b", 0, 0, 0, 0.5))
     answered = nodes["b"].call(calls.Answer("a", 0, 0, 0, 0.5, offered.gain, offered.payload, borne=offered.borne))
     assert answered.share == 1.0
-    with pytest.raises(RemoteProtocolError, match="share_out_of_bounds"):
-        nodes["a"].call(calls.Apply("b", 0, 0, answered.payload, answered.borne, 0.5))
+    nodes["a"].call(calls.Apply("b", 0, 0, answered.payload, answered.borne, 0.5))
+    (done,) = committed({"a": nodes["a"]})
+    assert (done.theta, done.gain) == (0.5, 0.5 * offered.gain)
 
 
 def transact_in_full(nodes):

@@ -1,0 +1,44 @@
+"""How far peers' models may be: as `starling.robust.distances` judges, or as far as they like; chosen once."""
+
+from typing import Protocol
+
+from starling.gossip.exchange.calls import Far
+from starling.node.engine.exchange.api import Vectors
+from starling.robust.distances import Distances
+
+
+class Defence(Protocol):
+    """How far peers may be."""
+
+    def reference(self, peer: str) -> float:
+        """Return what a peer's next distance is compared with, as the wire tells it; 0: with nothing."""
+
+    def met(self, peer: str, distance: float) -> Far | None:
+        """Take the distance of a committed exchange, before any bound -> what is wrong with it; None: nothing."""
+
+
+class Undefended:
+    """As far as they like. Satisfies `Defence`."""
+
+    def reference(self, peer: str) -> float:
+        """Return 0."""
+        return 0.0
+
+    def met(self, peer: str, distance: float) -> Far | None:
+        """Return None."""
+        return None
+
+
+class ByDistance:
+    """By the distances of other peers. Satisfies `Defence`."""
+
+    def __init__(self, distances: Distances, vectors: Vectors) -> None:
+        self._distances, self._vectors = distances, vectors
+
+    def reference(self, peer: str) -> float:
+        """Return that of now."""
+        return self._distances.reference(peer, self._vectors.round)
+
+    def met(self, peer: str, distance: float) -> Far | None:
+        """Judge the peer."""
+        return self._distances.met(peer, distance, self._vectors.round)

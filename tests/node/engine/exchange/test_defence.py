@@ -1,0 +1,139 @@
+"""Pairs whose one end is far from the other's peers: what each end takes of the difference, and what it says of the other.
+
+"a" has exchanged with "b", "c" and "d"; "f" is far from all, and has exchanged with nobody.
+"""
+
+import pytest
+import torch
+from msgspec import structs
+
+from starling.gossip.mix.encoded_effects import decoded
+from starling.node.config.schema import CompressSection, MixSection
+from starling.node.engine.exchange.api import Frozen
+from starling.node.rpc import calls
+from starling.robust.distances import OWN, REFUSED
+from tests.harness.engines import manifest, opened
+from tests.harness.replicas import requested, trained, transact
+
+EXACT = CompressSection(select="full", request="identity", response="identity")
+BOTH_WAYS = pytest.mark.parametrize(("one", "other"), [("a", "f"), ("f", "a")])
+FAR = 1000.0
+
+
+def acquainted(mix="pet", compress=EXACT, **keys):
+    nodes = trained(
+        manifest(mix=MixSection(kind=mix, **{"clip_norm": 0.0, "defended": True} | keys), compress=compress), "abcdf"
+    )
+    for peer in "bcd":
+        transact(nodes, "a", peer)
+    far = nodes["f"].vectors
+    far.frozen = Frozen(far.frozen.vector + FAR, far.frozen.phase)
+    return nodes
+
+
+def effects(nodes, one, other):
+    """What a transaction does to each end."""
+    return [
+        next(done for done in map(decoded, nodes[me].vectors.committed) if done.peer == peer)
+        for me, peer in ((one, other), (other, one))
+    ]
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("mix", ["pet", "dsgd", "moments"])
+def test_of_a_long_difference_each_end_takes_what_its_own_peers_leave_and_flows_stay_opposite(mix, one, other):
+    nodes = acquainted(mix)
+    reference = nodes["a"].call(calls.Offer("e", 0, 0, 0, 0.5)).reference
+    transact(nodes, one, other)
+    first, second = effects(nodes, one, other)
+    assert torch.equal(first.value, -second.value)
+    assert first.gain == second.gain
+    near, far = (first, second) if one == "a" else (second, first)
+    assert near.theta * float(near.value.norm()) == pytest.approx(0.5 * reference)
+    assert far.theta == 0.5, "who knows nobody follows"
+    unbounded = acquainted(mix, defended=False)
+    transact(unbounded, one, other)
+    share = near.theta / 0.5
+    assert near.gain == pytest.approx(share * effects(unbounded, one, other)[0].gain)
+
+
+@BOTH_WAYS
+def test_a_difference_within_the_limit_is_taken_to_the_bit(one, other):
+    nodes, unbounded = acquainted(), acquainted(defended=False)
+    for each in (nodes, unbounded):
+        each["f"].vectors.frozen.vector.sub_(FAR)
+        transact(each, one, other)
+    for done, free in zip(effects(nodes, one, other), effects(unbounded, one, other), strict=True):
+        assert (done.theta, done.gain, done.keeps) == (free.theta, free.gain, free.keeps)
+        assert torch.equal(done.value, free.value)
+
+
+@BOTH_WAYS
+def test_a_peer_that_is_far_again_is_refused_and_says_so_itself_of_nobody(one, other):
+    nodes, me = acquainted(), ("a", "f").index(one)
+    first = transact(nodes, one, other)
+    transact(nodes, "a", "b", seq=1)
+    again = transact(nodes, one, other, seq=2)
+    assert first[me].far.refused == 0
+    assert again[me].far.refused == REFUSED
+    assert again[me].far.distance == pytest.approx(FAR * nodes["a"].replica.x.numel() ** 0.5, rel=0.1)
+    assert first[1 - me].far is again[1 - me].far is None
+
+
+@BOTH_WAYS
+def test_where_nobody_defends_all_is_taken_and_nobody_judged(one, other):
+    nodes = acquainted(defended=False)
+    answer, _ = requested(nodes, one, other)
+    assert answer.reference == 0.0
+    for seq in (1, 2):
+        assert [done.far for done in transact(nodes, one, other, seq=seq)] == [None, None]
+    assert [done.theta for done in effects(nodes, one, other)] == [0.5, 0.5]
+
+
+def test_a_liars_reference_slows_the_flow_of_its_own_edge_and_moves_nobodys_model():
+    """As initiator it tells one; as responder it tells the share."""
+    for told in (1e-9, 1e300):
+        nodes = acquainted()
+        answer, _ = requested(nodes, "f", "a")
+        answered = nodes["a"].call(structs.replace(answer, seq=1, reference=told))
+        nodes["a"].call(calls.Commit("f", 0, 1))
+        (done,) = (done for done in map(decoded, nodes["a"].vectors.committed) if done.peer == "f")
+        assert answered.share <= done.theta / 0.5 < 1.0
+        assert done.gain == pytest.approx(answer.gain * answered.share)
+    for told in (1e-9, 1.0):
+        nodes = acquainted()
+        answer, answered = requested(nodes, "a", "f")
+        nodes["a"].call(calls.Apply("f", 0, 0, answered.payload, answered.borne, told, 1.0))
+        (done,) = (done for done in map(decoded, nodes["a"].vectors.committed) if done.peer == "f")
+        assert done.gain <= answer.gain * min(told, done.theta / 0.5) * (1.0 + 1e-5)
+
+
+def test_an_initiator_judges_by_the_length_before_the_clip_and_by_what_came_at_least():
+    nodes = acquainted(clip_norm=2.0)
+    _, answered = requested(nodes, "a", "f")
+    assert answered.clip < 0.01
+    told = nodes["a"].call(calls.Apply("f", 0, 0, answered.payload, answered.borne, answered.share, answered.clip))
+    assert told.far.distance == pytest.approx(FAR * nodes["a"].replica.x.numel() ** 0.5, rel=0.15)
+    nodes = acquainted(clip_norm=2.0)
+    _, answered = requested(nodes, "a", "f")
+    assert nodes["a"].call(calls.Apply("f", 0, 0, answered.payload, answered.borne, answered.share, 1.0)).far is None
+
+
+def test_distances_of_some_coordinates_are_estimates_for_all_of_them():
+    whole = acquainted()["a"].call(calls.Offer("e", 0, 0, 0, 0.5)).reference
+    part = CompressSection(select="mask", ratio=0.5, request="identity", response="identity")
+    estimate = acquainted(compress=part)["a"].call(calls.Offer("e", 0, 0, 0, 0.5)).reference
+    assert estimate == pytest.approx(whole, rel=0.35)
+
+
+@pytest.mark.parametrize("pace", ["steps", "clock"])
+def test_a_nodes_own_steps_bound_its_first_exchange(pace):
+    """All begin with one model, so a peer cannot be much further than one's own steps."""
+    engine = opened(manifest(pace=pace, mix=MixSection(defended=True)))
+    engine.handle(calls.Train(0, 5) if pace == "steps" else calls.Free(True, 0))
+    for _ in range(5):
+        engine.step()
+    before = opened(manifest(pace=pace, mix=MixSection(defended=True))).trainer.replica.x
+    went = float((engine.trainer.replica.x - before).norm())
+    reference = engine.handle(calls.Offer("b", 0, 1, 0, 0.5)).reference
+    assert reference == pytest.approx(OWN * went, rel=1e-4)

@@ -1,0 +1,239 @@
+"""One node's measure of its peers' models: what a liar can do to it, and what honest peers need not fear."""
+
+import math
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starling.gossip.exchange.calls import Far
+from starling.robust.distances import (
+    COMPARED,
+    DOUBLED,
+    FAR,
+    FARTHER,
+    LATELY,
+    LIMIT,
+    OWN,
+    REFUSED,
+    REMEMBERED,
+    Distances,
+    agreed,
+    share,
+)  # fmt: skip
+
+ANY = st.floats(0.0, math.inf, allow_nan=False)
+LENGTHS = st.floats(1e-3, 1e3)
+
+
+def knowing(distances, step=0.0, round=0):
+    """A node that met peers "0", "1", … at these distances, as far as they are votes."""
+    it = Distances()
+    it.stepped(step)
+    for peer, distance in enumerate(distances):
+        it.met(str(peer), distance, round)
+    return it
+
+
+def meet(it, peer, distance, at=0):
+    """What is wrong with a peer, after another was met as before."""
+    it.met("0", 1.4, at)
+    return it.met(peer, distance, at)
+
+
+@pytest.fixture
+def usual():
+    """Others at 1, 1.2 and 1.4, and own steps of length 0.8."""
+    return knowing([1.4, 1.2, 1.0], step=0.8)
+
+
+def test_the_reference_is_the_lower_median_of_other_peers_and_own_steps(usual):
+    assert usual.reference("new", 0) == 1.2  # of 1, 1.2, 1.2 = 1.5 · 0.8 and 1.4
+    assert usual.reference("0", 0) == pytest.approx(OWN * 0.8)  # of 1, 1.2 and 1.2
+    assert knowing([1.0, 1.1, 9.0]).reference("new", 0) == 1.1
+
+
+def test_fewer_than_three_votes_judge_nobody_and_only_the_first_exchanges_are_bounded_by_own_steps():
+    it = knowing([1.0, 1.0], step=0.0)
+    it.stepped(1.0)
+    assert Distances().reference("new", 0) == 0.0
+    assert it.reference("1", 0) == OWN
+    assert it.met("1", 1e9, 0) is None
+    assert it.reference("1", 0) == 0.0, "the first three are over"
+    assert share(1e9, 0.0) == 1.0
+
+
+def test_strikes_add_up_to_a_refusal_and_one_very_far_counts_half_as_much_again(usual):
+    assert meet(usual, "far", FAR * 1.2, 0) is None
+    first = meet(usual, "far", 5.0, 1)
+    assert first == Far(5.0, pytest.approx(1.2), 1.0, 0)
+    assert meet(usual, "far", 5.0, 2).refused == 0
+    assert meet(usual, "far", 5.0, 3).refused == REFUSED
+    assert meet(usual, "farther", 1.01 * FARTHER * 1.2, 3).score == 1.5
+    assert meet(usual, "farther", 1.01 * FARTHER * 1.2, 4).refused == REFUSED
+
+
+def test_there_is_no_second_strike_before_another_peer_was_met(usual):
+    """It may be this node that has moved, which the others tell. Shortened it is each time."""
+    assert meet(usual, "far", 5.0).score == 1.0
+    assert [usual.met("far", 5.0, 0) for _ in range(9)] == [None] * 9
+    assert usual.reference("far", 0) == pytest.approx(1.2)
+    assert meet(usual, "far", 5.0).score == 2.0
+
+
+def test_ordinary_exchanges_clear_a_strike(usual):
+    meet(usual, "far", 5.0, 0)
+    meet(usual, "far", 1.0, 1)
+    meet(usual, "far", 1.0, 2)
+    assert meet(usual, "far", 5.0, 3).score == 1.0
+
+
+@pytest.fixture
+def back(usual):
+    """The same, after "far" was refused."""
+    while not meet(usual, "far", 5.0, 0).refused:
+        pass
+    return usual
+
+
+def test_who_comes_back_is_refused_for_twice_as_long_by_one_strike(back):
+    refusals = [meet(back, "far", 5.0, 0).refused for _ in range(DOUBLED + 2)]
+    assert refusals[:3] == [2 * REFUSED, 4 * REFUSED, 8 * REFUSED]
+    assert refusals[DOUBLED - 1 :] == [REFUSED << DOUBLED] * 3
+
+
+def test_who_comes_back_must_be_as_near_as_others_until_ordinary_exchanges_have_cleared_it(back):
+    for _ in range(4):
+        assert meet(back, "far", LIMIT * 1.2, 0) is None
+    assert meet(back, "far", FAR * 1.2, 0) is None
+    assert meet(back, "far", 5.0, 0).score == 1.0
+
+
+def test_who_comes_back_is_struck_by_whatever_is_shortened(back):
+    assert meet(back, "far", 1.01 * LIMIT * 1.2, 0).refused == 2 * REFUSED
+
+
+def test_the_refused_are_not_compared_with(usual):
+    meet(usual, "low", 0.1, 0)
+    meet(usual, "far", 5.0, 0)
+    meet(usual, "lower", 0.1, 0)
+    assert usual.reference("new", 0) == pytest.approx(1.2)  # of 0.1, 0.1, 1, 1.2, 1.2, 1.4 and 4.8
+    while not meet(usual, "far", 5.0, 0).refused:
+        pass
+    assert usual.reference("new", 0) == 1.0  # of 0.1, 0.1, 1, 1.2, 1.2 and 1.4
+
+
+def test_where_half_of_the_others_are_far_the_swarm_has_parted_and_nobody_is_judged_or_shortened(usual):
+    """Slow nodes and fast ones, or the parts of a network that is whole again: to refuse each other would keep them apart."""
+    for count, peer in enumerate("abc"):
+        assert meet(usual, peer, 5.0, 0).refused == 0, f"{count} of 3 others are far"
+    assert usual.reference("a", 0) > 0.0
+    assert meet(usual, "d", 5.0, 0) is None, "3 of 6 are"
+    assert usual.reference("d", 0) == 0.0
+    assert usual.reference("0", LATELY + 1) == 0.0
+
+
+def test_one_liar_cannot_make_a_swarm_look_parted(usual):
+    """However far it is, and though it was refused."""
+    meet(usual, "far", 1e9, 0)
+    assert all(usual.reference(peer, 0) > 0.0 for peer in ("far", "new", "0"))
+    meet(usual, "far", 1e9, 0)
+    assert all(usual.reference(peer, 0) > 0.0 for peer in ("far", "new", "0"))
+
+
+def test_distances_of_long_ago_are_not_compared_with(usual):
+    assert usual.reference("new", LATELY) == 1.2
+    assert usual.reference("new", LATELY + 1) == 0.0
+
+
+def test_late_in_a_run_a_reference_that_has_become_small_accuses_nobody():
+    """A node with more data moves on while the others stand still."""
+    it = knowing([1.0, 1.0, 1.0], step=1.0)
+    for at in range(5):
+        for peer in range(4):
+            it.met(str(peer), 1.0, at)
+    for at in range(100, 102):
+        for peer in range(3):
+            it.met(str(peer), 0.05, at)
+    assert it.reference("more", 102) == 0.05
+    assert it.met("more", 1.5, 102) is None
+
+
+@pytest.mark.parametrize("length", [0.0, math.inf, math.nan])
+def test_of_a_way_of_no_length_nothing_is_learned(length):
+    it = knowing([1.0, 1.0], step=length)
+    assert it.reference("new", 0) == 0.0
+
+
+@given(st.lists(st.floats(1.0, FAR), min_size=4, max_size=12), st.lists(ANY, min_size=1, max_size=5), st.data())
+def test_one_liar_moves_the_reference_by_one_rank_at_most(distances, lies, data):
+    """Whatever it sends, and however often: as one vote more, or less, or in another place."""
+    it, votes = knowing(distances), sorted(distances)
+    liar = str(data.draw(st.integers(0, len(distances) - 1)))
+    middle = (len(votes) - 1) // 2
+    assert it.reference("new", 0) == votes[middle]
+    for distance in lies:
+        it.met(liar, distance, 0)
+        assert votes[middle - 1] <= it.reference("new", 0) <= votes[middle + 1]
+
+
+@given(st.lists(LENGTHS, min_size=3, max_size=8), LENGTHS, st.lists(ANY, max_size=6))
+def test_no_distance_of_a_peer_is_part_of_the_measure_of_its_own(distances, step, own):
+    it = knowing(distances, step)
+    before = it.reference("liar", 0)
+    for distance in own:
+        it.met("liar", distance, 0)
+        assert it.reference("liar", 0) == before
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), LENGTHS), max_size=40), LENGTHS, st.integers(-20, 20))
+def test_the_rule_is_the_same_at_every_scale(meetings, step, exponent):
+    scale = 2.0**exponent
+    one, other = Distances(), Distances()
+    one.stepped(step)
+    other.stepped(scale * step)
+    for at, (peer, distance) in enumerate(meetings):
+        a, b = one.met(str(peer), distance, at), other.met(str(peer), scale * distance, at)
+        assert (a and (a.score, a.refused)) == (b and (b.score, b.refused))
+        assert other.reference("new", at) == scale * one.reference("new", at)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.floats(1.0, FAR)), max_size=60), st.floats(1.0 / OWN, FAR / OWN))
+def test_peers_that_differ_by_less_than_the_bound_are_never_struck(meetings, step):
+    it = Distances()
+    for at, (peer, distance) in enumerate(meetings):
+        it.stepped(step)
+        assert it.met(str(peer), distance, at) is None
+
+
+def test_memory_is_bounded_whoever_comes(usual):
+    for peer in range(REMEMBERED + COMPARED):
+        for near in range(2):
+            usual.met(f"near {near} of {peer}", 1.0, 0)
+        assert usual.met(f"far {peer}", 5.0, 0) is not None
+    sizes = {name: len(kept) for name, kept in asdict(usual).items() if isinstance(kept, dict)}
+    assert sorted(sizes.values()) == [COMPARED, REMEMBERED]
+
+
+@given(st.floats(0.0, 1e38), st.just(0.0) | st.floats(1e-38, 1e38))
+def test_a_share_keeps_what_is_within_the_limit_and_shortens_the_rest_to_the_reference(distance, reference):
+    part = share(distance, reference)
+    if reference == 0.0 or distance <= LIMIT * reference:
+        assert part == 1.0
+    else:
+        assert part < 1.0
+        assert part * distance == pytest.approx(reference)
+
+
+@given(LENGTHS, LENGTHS, LENGTHS, st.floats(-1e-7, 1e-7))
+def test_both_ends_move_a_flow_by_the_same_share_though_their_norms_differ_by_rounding(
+    distance, ours, theirs, rounding
+):
+    said = min(share(distance, ours), share(distance, theirs))
+    assert agreed(said, distance * (1.0 + rounding), theirs) == said
+
+
+@given(st.floats(0.0, 1.0), LENGTHS, LENGTHS)
+def test_what_the_other_end_says_makes_a_share_smaller_and_never_larger(said, distance, reference):
+    assert agreed(said, distance, reference) <= min(said, share(distance * (1.0 - 1e-5), reference))
